@@ -21,7 +21,7 @@ from jobs.command import VERBS
 from jobs.command.options import FILE, click_parameters, examples, flag, option, options_of_function, verb_arguments
 from jobs.command.places import QUERIED_LAKE, STORE, PlaceType, check_places
 from jobs.console.log import log_message, mask_secrets, mask_settings
-from jobs.console.result import AlreadyRunningError, ExitCode, RequestError
+from jobs.console.result import ExitCode, OtherRunActiveError, RequestError
 from jobs.launch.arguments import given_spark_options
 from jobs.launch.engine import engine_rule_text
 from jobs.storage.local import read_small_file
@@ -195,7 +195,7 @@ def verb(
                 return function(**verb_arguments(parts, parsed))
             except RequestError as error:
                 raise click.UsageError(str(error)) from error
-            except AlreadyRunningError as error:
+            except OtherRunActiveError as error:
                 log_message(f"rmq-lake: {ctx.params.get('store') or ctx.params['lake']}: {error}")
                 return ExitCode.HELD
 

@@ -30,8 +30,8 @@ class RequestError(ValueError):
     """A request that cannot be carried out: the command ends with USAGE, and the message says what to change."""
 
 
-class AlreadyRunningError(Exception):
-    """Another process holds the lock: the command ends with HELD."""
+class OtherRunActiveError(Exception):
+    """Another run of the same store is active, or was faster: the command ends with HELD."""
 
 
 class Severity(Enum):

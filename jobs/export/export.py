@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, compress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 from uuid import uuid4
 
 import pyarrow as pa
@@ -84,14 +84,6 @@ class ExportRequest:
     condition: Condition | None = None
 
 
-class ExportPlan(NamedTuple):
-    """The items to read, gaps in the log, and ranges that the lake never had (only without a selection of topics)."""
-
-    items: list[ExportItem]
-    gaps: list[ExportDefect]
-    notes: tuple[str, ...] = ()
-
-
 @dataclass(slots=True)
 class ExportSummary:
     """The result of an export, or of one part of it: its figures, and everything that was left out."""
@@ -103,11 +95,12 @@ class ExportSummary:
     damaged_bytes: int = 0  # damaged bytes of the log, which are left out
     damaged: list[ExportDefect] = field(default_factory=list)  # only the first ones of a part
     gaps: list[ExportDefect] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # ranges that the lake never had, without a selection of topics
     file: str = ""  # the file of a part; not written if there are no messages
 
 
-def plan_export(request: ExportRequest, options: Mapping[str, str]) -> ExportPlan:
-    """Return the items to read."""
+def plan_export(request: ExportRequest, options: Mapping[str, str]) -> tuple[list[ExportItem], ExportSummary]:
+    """Return the items to read, and a summary with the gaps of the log."""
     if request.place.lake is not None:
         return _plan_lake(request, Lake(normalise_location(request.place.lake), options))
     store = list_store(request.place.store or "", commitlog=request.place.commitlog or (), options=options)
@@ -127,10 +120,10 @@ def plan_export(request: ExportRequest, options: Mapping[str, str]) -> ExportPla
         for _, start, end in find_holes(store.segments)
     ]
     gaps += [ExportDefect(label, lost.start, lost.end - lost.start, lost.text) for lost in find_lost_ends(store)]
-    return ExportPlan(items, gaps)
+    return items, ExportSummary(gaps=gaps)
 
 
-def _plan_lake(request: ExportRequest, lake: Lake) -> ExportPlan:
+def _plan_lake(request: ExportRequest, lake: Lake) -> tuple[list[ExportItem], ExportSummary]:
     from jobs.query.lake_source import open_lake_stores  # loads the SQL engine
 
     known, broker = list_known_broker_stores(lake), request.place.broker
@@ -166,9 +159,8 @@ def _plan_lake(request: ExportRequest, lake: Lake) -> ExportPlan:
             for store in open_lake_stores(request.place.lake or "", broker, request.place.release or NEWEST)
             for lost in store.list_lost_parts()
         ]
-    return ExportPlan(
-        items, gaps, () if request.topics else tuple(f"{one.broker}: {reason}" for one, reason in left_out)
-    )
+    notes = [] if request.topics else [f"{one.broker}: {reason}" for one, reason in left_out]
+    return items, ExportSummary(gaps=gaps, notes=notes)
 
 
 def _registered(lake: Lake, known: KnownStore) -> dict[str, str | int]:
@@ -180,37 +172,36 @@ def _registered(lake: Lake, known: KnownStore) -> dict[str, str | int]:
     return row
 
 
-def export(request: ExportRequest, plan: ExportPlan, workers: Workers) -> ExportSummary:
-    """Write the messages to one file, or to standard output while they are read; parts are temporary files."""
+def export(
+    request: ExportRequest, items: Sequence[ExportItem], summary: ExportSummary, workers: Workers
+) -> ExportSummary:
+    """Write the messages to one file, or to standard output while they are read; complete and return the *summary*."""
     out = request.out
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
     with temporary_directory_for(out or Path(tempfile.gettempdir(), "export")) as folder:
         task = partial(write_part, folder, request)
-        items = list(enumerate(plan.items))
-        if out is not None:
-            parts = workers.map(items, task, "writing messages")
-            return _summary(plan, parts, merge_parts(parts, folder, request.form, out))
-        parts, size = [], 0
-        for start in range(0, len(items), _AT_ONCE):
-            some = workers.map(items[start : start + _AT_ONCE], task, "writing messages")
-            files = [folder / part.file for part in some if part.messages]
-            size += _move(files, sys.stdout.buffer, request.form, has_begun=size > 0)
-            sys.stdout.flush()
-            parts += some
-        return _summary(plan, parts, size)
+        numbered = list(enumerate(items))
+        at_once = len(numbered) if out is not None else _AT_ONCE
+        for start in range(0, len(numbered), at_once or 1):
+            parts = workers.map(numbered[start : start + at_once], task, "writing messages")
+            files = [folder / part.file for part in parts if part.messages]
+            if out is not None:
+                summary.bytes = merge_parts(files, folder, request.form, out)
+            else:
+                summary.bytes += _move(files, sys.stdout.buffer, request.form, has_begun=summary.bytes > 0)
+                sys.stdout.flush()
+            for part in parts:
+                _add_part(summary, part)
+    return summary
 
 
-def _summary(planned: ExportPlan, parts: Sequence[ExportSummary], size: int) -> ExportSummary:
-    return ExportSummary(
-        messages=sum(part.messages for part in parts),
-        bytes=size,
-        undecoded_bodies=sum(part.undecoded_bodies for part in parts),
-        undecoded=[body for part in parts for body in part.undecoded][:_NAMED],
-        damaged_bytes=sum(part.damaged_bytes for part in parts),
-        damaged=[place for part in parts for place in part.damaged],
-        gaps=planned.gaps,
-    )
+def _add_part(summary: ExportSummary, part: ExportSummary) -> None:
+    summary.messages += part.messages
+    summary.undecoded_bodies += part.undecoded_bodies
+    summary.undecoded += part.undecoded[: _NAMED - len(summary.undecoded)]
+    summary.damaged_bytes += part.damaged_bytes
+    summary.damaged += part.damaged
 
 
 def explain_empty_export(request: ExportRequest) -> Reason:
@@ -365,10 +356,9 @@ def _parquet_writer(path: Path, rows: int, size: int) -> pq.ParquetWriter:
     return pq.ParquetWriter(path, SCHEMA, compression="zstd", write_batch_size=at_once)
 
 
-def merge_parts(parts: Sequence[ExportSummary], folder: Path, form: RowFormat, out: Path) -> int:
+def merge_parts(files: Sequence[Path], folder: Path, form: RowFormat, out: Path) -> int:
     """Merge the parts, in order, into one file, and return its size; each part is deleted after it is copied."""
     attempt = folder / out.name
-    files = [folder / part.file for part in parts if part.messages]
     if not files:
         return 0  # no file is written, so that a corrected command can use the same name
     size = sum(path.stat().st_size for path in files)

@@ -17,11 +17,11 @@ from posixpath import dirname
 from time import monotonic
 
 from jobs.console.log import log_message
+from jobs.console.result import OtherRunActiveError
 from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.run import run_steps
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock_for_process
-from jobs.lake.runs import OtherRunActiveError
 from jobs.lake.snapshots import cache_snapshots
 from jobs.lake.upkeep import shorten_file_retention
 from jobs.launch.engine import jvm_death_text

@@ -16,6 +16,7 @@ from uuid import uuid4
 from jobs.console import process
 from jobs.console.log import log_message
 from jobs.console.progress import add_bytes_of_later_phase
+from jobs.console.result import OtherRunActiveError
 from jobs.ingest import IngestRequest, StepTimer, Summary
 from jobs.ingest.commit import NextRun
 from jobs.ingest.tier import run_tier_steps
@@ -28,7 +29,6 @@ from jobs.lake.lock import hold_lock
 from jobs.lake.runs import (
     COMMAND_ID_KEY,
     TABLES_BEFORE_KEY,
-    OtherRunActiveError,
     SupersededRows,
     list_known_broker_stores,
     list_known_stores,

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, Self, TypeAlias, cast
 
 import pyarrow.dataset as ds
 
-from jobs.console.result import RequestError
+from jobs.console.result import OtherRunActiveError, RequestError
 from jobs.lake.commit import read_rows
 from jobs.lake.integrity import refuse_tables_without_runs
 from jobs.lake.lake import DEFAULT_BROKER, Lake
-from jobs.lake.runs import KnownStore, OtherRunActiveError, list_known_stores, register_store
+from jobs.lake.runs import KnownStore, list_known_stores, register_store
 from jobs.lake.tables import MESSAGES
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges

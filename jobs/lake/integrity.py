@@ -22,7 +22,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from jobs.console.log import log_message
-from jobs.console.result import RequestError
+from jobs.console.result import OtherRunActiveError, RequestError
 from jobs.lake.commit import (
     TransactionTakenError,
     commit,
@@ -41,7 +41,6 @@ from jobs.lake.runs import (
     REGISTRY_TRANSACTION,
     KnownStore,
     Manifest,
-    OtherRunActiveError,
     done_transaction_app,
     list_known_stores,
     read_manifest_at,

@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from jobs.console.result import OtherRunActiveError
 from jobs.lake.lake import Lake
-from jobs.lake.runs import OtherRunActiveError
 from jobs.storage.local import naming_file_in_errors
 from jobs.storage.locations import is_local, local_path
 

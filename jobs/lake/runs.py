@@ -27,7 +27,7 @@ from uuid import uuid4
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from jobs.console.result import AlreadyRunningError
+from jobs.console.result import OtherRunActiveError
 from jobs.lake.commit import (
     VECTORS_ONLY_LOCAL_ERROR,
     ObsoleteRows,
@@ -125,10 +125,6 @@ _MANIFEST = {
     "gaps": GAPS_SHAPE,
     "superseded?": [str, int, int, int, str],
 }
-
-
-class OtherRunActiveError(AlreadyRunningError):
-    """Another run of the same store is active, or was faster."""
 
 
 class SupersededRows(NamedTuple):

@@ -144,7 +144,7 @@ def _parts(reader: StoreReader, store: Store, place: LogPosition, wanted: ReadOp
 
 def read_range_rows(partition: InputPartition, wanted: ReadOptions) -> Iterator[pa.RecordBatch]:
     """Yield a range's messages, batch by batch."""
-    range_, writer = partition.value
+    range_, (rules, broker, store_id) = partition.value
     selection = wanted.selection
     with_body = selection.with_body and (wanted.columns is None or "body" in wanted.columns)
     reader = RangeReader(range_)
@@ -153,7 +153,7 @@ def read_range_rows(partition: InputPartition, wanted: ReadOptions) -> Iterator[
             if item.may_lack_messages and wanted.fails_on_damage:
                 raise CorruptData(item.reason, item.offset, range_.location)
             continue
-        for group, parser in split_by_release(item, writer.rules):
+        for group, parser in split_by_release(item, rules):
             batch, bad = message_batch(group, parser, with_body=with_body, wants_topic=selection.topic_filter)
             if bad and wanted.fails_on_damage:
                 raise CorruptData("a body with a wrong CRC", bad[0][0], range_.location)
@@ -163,7 +163,7 @@ def read_range_rows(partition: InputPartition, wanted: ReadOptions) -> Iterator[
                 in_times = pc.and_(pc.greater_equal(time, wanted.from_time), pc.less(time, wanted.to_time))
                 batch = batch.filter(pc.and_(in_offsets, in_times))
             if batch.num_rows:
-                yield convert_to_table_rows(batch, range_.base_offset, writer.broker, writer.store_id, wanted.columns)
+                yield convert_to_table_rows(batch, range_.base_offset, broker, store_id, wanted.columns)
     if reader.facts.was_deleted and wanted.fails_on_data_loss:
         raise data_loss_error(range_.start_offset, range_.end_offset, range_.location)
 

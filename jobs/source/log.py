@@ -108,19 +108,15 @@ class LogPosition(NamedTuple):
         return cls(record.end, int(kernels.read_store_timestamp(records.buffer, position)), record)
 
 
-class LogOrigin(NamedTuple):
-    """The writer of the log: the rules that properties follow, and the identity in each row."""
-
-    rules: Rules
-    broker: str
-    store_id: str | None = None
+# The writer of the log: the rules that properties follow, and in each row the broker and the id of its store.
+LogOrigin = tuple[Rules, str, str | None]
 
 
 def find_read_start(wanted: ReadOptions, store: Store) -> tuple[LogPosition, LogOrigin]:
     """Return the start of a read, and the log's writer."""
     rules = determine_releases(store, wanted.release).value.rules
     if wanted.after_lake is None:
-        return LogPosition(store.start_offset), LogOrigin(rules, wanted.broker or DEFAULT_BROKER)
+        return LogPosition(store.start_offset), (rules, wanted.broker or DEFAULT_BROKER, None)
     lake = Lake(normalise_location(wanted.after_lake), wanted.file_system or {})
     known = identify_store(lake, store, wanted.broker, register_new=False)
     if known is None or not known.store_id:
@@ -133,7 +129,7 @@ def find_read_start(wanted: ReadOptions, store: Store) -> tuple[LogPosition, Log
     if left_out is not None:
         log_message(f"rmq-lake: {lake.location}: {left_out}", "warning")
     place = _watermark(lake, known, wanted.after_version) or LogPosition(store.start_offset)
-    return place, LogOrigin(rules, known.broker, known.store_id)
+    return place, (rules, known.broker, known.store_id)
 
 
 def _watermark(lake: Lake, known: KnownStore, version: int | None) -> LogPosition | None:

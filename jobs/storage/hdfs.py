@@ -27,7 +27,7 @@ from urllib.request import (
 )
 
 from jobs.storage.locations import join_location, why_unsupported
-from jobs.storage.model import FileInfo, Reader, Storage
+from jobs.storage.model import FetchingReader, FileInfo, Storage
 from rmq_formats.layout import Buffer
 
 _PREFIX = "/webhdfs/v1"
@@ -62,23 +62,6 @@ def name_nodes(location: str, options: Mapping[str, str]) -> tuple[str, ...]:
     return (f"{urlsplit(f'//{authority}').hostname}:{port or _PORT}",)
 
 
-class _HdfsReader(Reader):
-    def __init__(self, nodes: Sequence[str], location: str) -> None:
-        self._nodes = nodes
-        self._location = location
-        self.size = _statuses(nodes, location, "GETFILESTATUS")[0][0].size
-
-    def read(self, position: int, length: int) -> bytes:
-        wanted = min(length, self.size - position)
-        if wanted <= 0:
-            return b""
-        data = _ask(self._nodes, self._location, "OPEN", wanted, offset=position, length=wanted)
-        if len(data) != wanted:
-            ends = f"now ends at {position + len(data)}: it was truncated while it was being read"
-            raise OSError(f"{self._location}: {ends}")
-        return data
-
-
 @dataclass(frozen=True, slots=True)
 class HdfsStorage(Storage):
     """A Hadoop file system, for reading."""
@@ -111,9 +94,17 @@ class HdfsStorage(Storage):
         return sorted(found)
 
     @contextmanager
-    def open(self, location: str) -> Iterator[_HdfsReader]:
+    def open(self, location: str) -> Iterator[FetchingReader]:
         """Open a file; every read is one ranged request."""
-        yield _HdfsReader(self.name_nodes, location)
+
+        def fetch(position: int, length: int) -> bytes:
+            data = _ask(self.name_nodes, location, "OPEN", length, offset=position, length=length)
+            if len(data) != length:
+                ends = f"now ends at {position + len(data)}: it was truncated while it was being read"
+                raise OSError(f"{location}: {ends}")
+            return data
+
+        yield FetchingReader(_statuses(self.name_nodes, location, "GETFILESTATUS")[0][0].size, fetch)
 
     def create(self, location: str, data: Buffer) -> None:
         """Refuse: this client only reads."""

@@ -34,6 +34,19 @@ class Reader(Protocol):
         return position
 
 
+class FetchingReader(Reader):
+    """A file whose bytes a function returns, given a position and a number of bytes that the file has there."""
+
+    def __init__(self, size: int, fetch: Callable[[int, int], bytes | memoryview]) -> None:
+        self.size = size
+        self._fetch = fetch
+
+    def read(self, position: int, length: int) -> bytes | memoryview:
+        """Return the bytes at *position*; fewer only at the end of the file."""
+        wanted = min(length, self.size - position)
+        return self._fetch(position, wanted) if wanted > 0 else b""
+
+
 def file_exists(open_file: Callable[[str], AbstractContextManager[Reader]], name: str) -> bool:
     """Return whether *open_file* finds a file."""
     try:

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from threading import Event
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from jobs.storage.locations import AZURE_SCHEMES, S3_SCHEMES, object_key, scheme_of
-from jobs.storage.model import FileInfo, Reader, Storage
+from jobs.storage.model import FetchingReader, FileInfo, Reader, Storage
 from jobs.storage.settings import AzureSettings, azure_delta_options, azure_filesystem, find_s3_settings
 from rmq_formats.layout import Buffer
 
@@ -49,20 +49,6 @@ _NO_CREDENTIALS = re.compile(r"loading credentials|no credentials found in chain
 _ANSWER = re.compile(
     r"status code:?\s.*?(?P<status>4\d\d) .*?<Code>(?P<code>\w+)</Code>\s*<Message>(?P<message>[^<\n]*)", re.DOTALL
 )
-
-
-_Calls = Callable[[Callable[[], Any]], Any]  # runs a call of pyarrow's, with retries
-
-
-class _ArrowReader(Reader):
-    def __init__(self, file: "NativeFile", calls: _Calls) -> None:
-        self._file = file
-        self._calls = calls
-        self.size = calls(file.size)
-
-    def read(self, position: int, length: int) -> memoryview:
-        size = min(length, max(self.size - position, 0))
-        return memoryview(self._calls(lambda: self._file.read_at(size, position)))
 
 
 def retry_server_failures(call: Callable[[], Result], *, has_answered: bool = True) -> Result:
@@ -130,10 +116,16 @@ class ObjectStorage(Storage):
         )
 
     @contextmanager
-    def open(self, location: str) -> Iterator[_ArrowReader]:
+    def open(self, location: str) -> Iterator[FetchingReader]:
         """Open an object; every read is one ranged request."""
         with self._call(location, lambda: self.filesystem.open_input_file(object_key(location))) as file:
-            yield _ArrowReader(file, partial(self._call, location))
+            yield self._reader(file, location)
+
+    def _reader(self, file: "NativeFile", location: str) -> FetchingReader:
+        return FetchingReader(
+            self._call(location, file.size),
+            lambda position, length: memoryview(self._call(location, lambda: file.read_at(length, position))),
+        )
 
     def create(self, location: str, data: Buffer) -> None:
         """
@@ -162,7 +154,7 @@ class ObjectStorage(Storage):
         from pyarrow import PythonFile
 
         file = self._call(location, lambda: self.filesystem.open_input_file(object_key(location)))
-        return PythonFile(_ReaderFile(_ArrowReader(file, partial(self._call, location))), mode="r")
+        return PythonFile(_ReaderFile(self._reader(file, location)), mode="r")
 
     def explain_error(self, location: str, error: OSError) -> OSError:
         """Return an error of pyarrow or `deltalake` with its cause and a remedy; *error* itself for other causes."""

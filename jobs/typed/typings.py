@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from jobs.console.result import OtherRunActiveError
 from jobs.lake.commit import (
     ObsoleteRows,
     TransactionTakenError,
@@ -31,7 +32,6 @@ from jobs.lake.commit import (
 from jobs.lake.lake import Lake
 from jobs.lake.runs import (
     MANIFEST_VERSION,
-    OtherRunActiveError,
     delete_manifests_up_to,
     delete_uncommitted_files,
     discard_files,

@@ -30,8 +30,8 @@ from jobs.query.place import Place
 from rmq_formats.errors import UnsupportedFormat
 
 if TYPE_CHECKING:
-    from jobs.export import ExportDefect
-    from jobs.export.export import ExportPlan, ExportRequest, ExportSummary
+    from jobs.export import ExportDefect, ExportItem
+    from jobs.export.export import ExportRequest, ExportSummary
 
 _LARGEST_BODY = 16 << 20  # `jobs.lake.bodies.DEFAULT_INFLATED_BODY_LIMIT`, without its imports
 _SHOWN = 5
@@ -128,10 +128,10 @@ def export(  # noqa: PLR0913 - one argument an option
         require_worker_modules(SparkContext.getOrCreate(), "datafusion")
     output = None if is_streamed else out
     asked = ExportRequest(place, topics, is_verified, between, output, RowFormat(kind), max_body_size, condition)
-    planned = plan_export(asked, workers.options)
+    items, summary = plan_export(asked, workers.options)
     if dry_run:
-        return _print_plan(asked, planned, answer)
-    summary = export(asked, planned, workers)
+        return _print_plan(asked, items, summary, answer)
+    export(asked, items, summary, workers)
     severity = worst_severity_met(gap=summary.gaps, damage=summary.damaged)
     verdict = "done" if summary.messages else "no messages found"
     verdict = verdict if severity is Severity.NOT_VERIFIED else ""
@@ -147,10 +147,10 @@ def export(  # noqa: PLR0913 - one argument an option
         "damaged": [place._asdict() for place in summary.damaged],
         "gaps": [place._asdict() for place in summary.gaps],
         "reason": reason and {"kind": reason.kind.value, "text": reason.text},
-        "notes": planned.notes,
+        "notes": summary.notes,
         "severity": severity.value,
     }
-    said = [*planned.notes, *([reason.text] if reason else [])]
+    said = [*summary.notes, *([reason.text] if reason else [])]
     target = ("standard output" if is_streamed else out) if summary.messages else f"{out}: no file was written"
     lines = [f"{place.location} → {target}", *(f"  {text}" for text in said), *left_out_lines(summary)]
     if is_streamed:  # standard output has the messages, and nothing else
@@ -161,20 +161,19 @@ def export(  # noqa: PLR0913 - one argument an option
     return severity.exit_code if summary.messages or severity.is_alarm else ExitCode.NOT_FOUND
 
 
-def _print_plan(asked: "ExportRequest", planned: "ExportPlan", answer: ResultPrinter) -> ExitCode:
+def _print_plan(
+    asked: "ExportRequest", items: "Sequence[ExportItem]", summary: "ExportSummary", answer: ResultPrinter
+) -> ExitCode:
     """Print the result of a dry run."""
-    from jobs.export.export import ExportSummary
-
     # Only the run shows how much of it a condition skips.
-    files, size = len(planned.items), sum(item.size for item in planned.items)
+    files, size = len(items), sum(item.size for item in items)
     kind, out = asked.form.value, "-" if asked.out is None else str(asked.out)
     what = f"would read at most {count_text(files, 'file')}, {size_text(size)}, and write {kind} → {out}"
-    severity = worst_severity_met(gap=planned.gaps)
+    severity = worst_severity_met(gap=summary.gaps)
     result = Result(severity, what, answer.seconds, verdict="dry run")
-    gaps = [place._asdict() for place in planned.gaps]
+    gaps = [place._asdict() for place in summary.gaps]
     values = {"files": files, "bytes": size, "format": kind, "out": out, "gaps": gaps}
-    lines = [f"{asked.place.location} → {out}: dry run, nothing is written"]
-    lines += left_out_lines(ExportSummary(gaps=planned.gaps))
+    lines = [f"{asked.place.location} → {out}: dry run, nothing is written", *left_out_lines(summary)]
     answer.print_json_or_lines(values, lines, result, indent=None)
     return severity.exit_code
 

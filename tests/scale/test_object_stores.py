@@ -16,12 +16,11 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
-from jobs.console.result import ExitCode
+from jobs.console.result import ExitCode, OtherRunActiveError
 from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.catalog import Registrar
 from jobs.lake.lake import Lake
-from jobs.lake.runs import OtherRunActiveError
 from jobs.lake.upkeep import optimize
 from jobs.launch.cache import cache_directory
 from jobs.query.lake_tables import LakeTables

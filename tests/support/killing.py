@@ -34,14 +34,14 @@ import deltalake
 from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject, JVMView
 
 from jobs.command import VERBS
-from jobs.console.result import ExitCode
+from jobs.console.result import ExitCode, OtherRunActiveError
 from jobs.ingest import IngestRequest
 from jobs.ingest.follow import Follower, Pace, StopRequest
 from jobs.ingest.run import ingest
 from jobs.lake import commit, features, runs, upkeep
 from jobs.lake import table_file as writing
 from jobs.lake.lake import Lake
-from jobs.lake.runs import OtherRunActiveError, list_known_stores
+from jobs.lake.runs import list_known_stores
 from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import Table
 from jobs.lake.upkeep import optimize

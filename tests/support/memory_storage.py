@@ -4,17 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from jobs.storage.model import FileInfo, Reader, Storage
+from jobs.storage.model import FetchingReader, FileInfo, Storage
 from rmq_formats.layout import Buffer
-
-
-class _MemoryReader(Reader):
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.size = len(data)
-
-    def read(self, position: int, length: int) -> bytes:
-        return self._data[position : position + length]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +21,11 @@ class MemoryStorage(Storage):
         return [FileInfo(name, len(self.files[f"{location}/{name}"]), 0) for name in sorted(names)]
 
     @contextmanager
-    def open(self, location: str) -> Iterator[_MemoryReader]:
+    def open(self, location: str) -> Iterator[FetchingReader]:
         if location not in self.files:
             raise FileNotFoundError(location)
-        yield _MemoryReader(self.files[location])
+        data = self.files[location]
+        yield FetchingReader(len(data), lambda position, length: data[position : position + length])
 
     def create(self, location: str, data: Buffer) -> None:
         if location in self.files:

@@ -24,10 +24,9 @@ from pyspark.sql import SparkSession
 from jobs.command import VERBS, cli
 from jobs.command.cli import run_nested
 from jobs.console import process
-from jobs.console.result import ExitCode, RequestError
+from jobs.console.result import ExitCode, OtherRunActiveError, RequestError
 from jobs.demo import demo, extract, unpack
 from jobs.demo import run_tour as take
-from jobs.lake.runs import OtherRunActiveError
 from jobs.launch.engine import SetupError
 from jobs.library import by_offset, ingest, open_source, verify
 from tests.golden import StoreOf

@@ -231,7 +231,7 @@ def packed(tmp_path: Path) -> dict[str, ExportRequest]:
 
 def _export(source: ExportRequest, out: Path, form: RowFormat) -> ExportSummary:
     return export_messages(
-        replace(source, out=out, form=form, max_body_size=LIMIT), plan_export(source, {}), SerialWorkers()
+        replace(source, out=out, form=form, max_body_size=LIMIT), *plan_export(source, {}), SerialWorkers()
     )
 
 
@@ -273,7 +273,7 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
     condition = parse_condition("length(body) > 0") if how == "with a condition" else None
     place = Place(store=str(broker.root))
     request = ExportRequest(place, time_range=between, form=RowFormat.PARQUET, condition=condition)
-    [item] = plan_export(request, {}).items
+    [item], _ = plan_export(request, {})
     next(item.read())  # loads cached data
     part, peak = measure_peak(lambda: write_part(tmp_path, request, (0, item)))
 
@@ -299,7 +299,7 @@ def test_the_first_and_the_last_message_of_a_file_are_exported_for_their_own_tim
     for record in records:
         time = record.store_timestamp
         request = ExportRequest(Place(lake=str(lake)), time_range=(time, time), out=tmp_path / str(time))
-        assert 1 == export_messages(request, plan_export(request, {}), SerialWorkers()).messages
+        assert 1 == export_messages(request, *plan_export(request, {}), SerialWorkers()).messages
 
 
 @pytest.mark.parametrize(("since", "messages", "damaged"), [(0, 3, 1), (300, 1, 1), (900, 0, 0)])
@@ -310,7 +310,7 @@ def test_an_export_by_times_reads_a_segment_once(since: int, messages: int, dama
     begin = records[0].store_timestamp + since
     request = ExportRequest(Place(store=str(store)), time_range=(begin, ANY_TIME[1]), out=tmp_path / "out")
     with patch.object(LogItem, "read", autospec=True, side_effect=LogItem.read) as read:
-        summary = export_messages(request, plan_export(request, {}), SerialWorkers())
+        summary = export_messages(request, *plan_export(request, {}), SerialWorkers())
 
     assert 1 == read.call_count
     found = [(place.offset, place.size) for place in summary.damaged]
@@ -460,11 +460,11 @@ def test_a_condition_with_another_value_at_each_evaluation_is_evaluated_once(tmp
     request = ExportRequest(
         place, out=tmp_path / "out", form=RowFormat.PARQUET, condition=parse_condition("rand() < 2")
     )
-    planned = plan_export(request, {})
+    items, summary = plan_export(request, {})
     with patch.object(Condition, "find_matches", autospec=True, side_effect=Condition.find_matches) as evaluated:
-        assert 50 == export_messages(request, planned, SerialWorkers()).messages
+        assert 50 == export_messages(request, items, summary, SerialWorkers()).messages
 
-    assert len(planned.items) == evaluated.call_count
+    assert len(items) == evaluated.call_count
 
 
 def test_a_file_of_a_lake_without_a_match_is_read_only_in_the_columns_of_the_condition(tmp_path: Path) -> None:
@@ -472,13 +472,13 @@ def test_a_file_of_a_lake_without_a_match_is_read_only_in_the_columns_of_the_con
     place = Place(lake=str(write_lake(write_store(tmp_path / "store", records), tmp_path / "lake")))
     condition = parse_condition(f"physical_offset = {records[0].physical_offset}")
     request = ExportRequest(place, out=tmp_path / "out", form=RowFormat.PARQUET, condition=condition)
-    planned = plan_export(request, {})
+    items, summary = plan_export(request, {})
     with patch.object(LakeItem, "read", autospec=True, side_effect=LakeItem.read) as read:
-        assert 1 == export_messages(request, planned, SerialWorkers()).messages
+        assert 1 == export_messages(request, items, summary, SerialWorkers()).messages
 
     columns = [call.args[1] for call in read.call_args_list]
-    assert len(planned.items) > 1
-    assert [("physical_offset",)] * len(planned.items) == [column for column in columns if column != COLUMNS]
+    assert len(items) > 1
+    assert [("physical_offset",)] * len(items) == [column for column in columns if column != COLUMNS]
     assert columns.count(COLUMNS) == 1
 
 
@@ -486,7 +486,7 @@ def test_undecodable_bodies_are_reported_for_every_row_that_the_condition_reads(
     sent = [Sent(keys=("a",), body=zlib.compress(b"text"), sys_flag=1), Sent(keys=("b",), body=b"no", sys_flag=1)]
     store = write_store(tmp_path / "store", stored(sent))
     request = ExportRequest(Place(store=str(store)))
-    [item] = plan_export(request, {}).items
+    [item], _ = plan_export(request, {})
     for text, undecoded in {"body_text = 'text'": 1, "array_has(keys, 'a')": 0, "array_has(keys, 'b')": 1}.items():
         part = write_part(tmp_path, replace(request, condition=parse_condition(text)), (0, item))
         assert (1, undecoded) == (part.messages, part.undecoded_bodies)

@@ -22,7 +22,7 @@ from uuid import uuid4
 import pytest
 from deltalake import DeltaTable
 
-from jobs.console.result import ExitCode
+from jobs.console.result import ExitCode, OtherRunActiveError
 from jobs.ingest import IngestRequest, Summary, run
 from jobs.ingest import follow as following
 from jobs.ingest.follow import Follower, Pace, StopRequest
@@ -30,7 +30,6 @@ from jobs.ingest.run import ingest
 from jobs.lake import upkeep
 from jobs.lake.commit import FILE_RETENTION_PROPERTY, LOG_RETENTION_PROPERTY
 from jobs.lake.lake import Lake
-from jobs.lake.runs import OtherRunActiveError
 from jobs.launch.engine import AUTO_ENGINE, Engine
 from jobs.products.index import entries
 from jobs.storage.local import ReadLimits

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from jobs.console.result import OtherRunActiveError
 from jobs.demo import extract
 from jobs.ingest import Summary
 from jobs.lake.history import find_superseded_rows
 from jobs.lake.integrity import find_lost_transactions, newest_run_by_table, restore_transactions
 from jobs.lake.lake import Lake
-from jobs.lake.runs import OtherRunActiveError, list_known_stores
+from jobs.lake.runs import list_known_stores
 from jobs.lake.tables import WRITTEN_BY_RUNS
 from jobs.lake.upkeep import merge_small_files, optimize
 from jobs.store.store import list_store

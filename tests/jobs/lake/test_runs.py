@@ -16,6 +16,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
+from jobs.console.result import OtherRunActiveError
 from jobs.ingest import Summary
 from jobs.lake import commit as commits
 from jobs.lake import upkeep
@@ -25,7 +26,6 @@ from jobs.lake.lock import hold_lock
 from jobs.lake.runs import (
     KnownStore,
     Manifest,
-    OtherRunActiveError,
     commit_prepared,
     delete_files_outside_manifest,
     find_unfinished_run,

@@ -105,7 +105,7 @@ def test_a_bit_in_the_newest_record_of_a_closed_store_is_a_loss(at: int, store: 
 
 def _check_readers(store: Path, lake: Path, *, is_lost: bool) -> None:
     """Require that commands that read only the log report its losses, and are complete after other losses."""
-    assert bool(plan_export(ExportRequest(Place(store=str(store))), {}).gaps) is is_lost
+    assert bool(plan_export(ExportRequest(Place(store=str(store))), {})[1].gaps) is is_lost
     taken = ingest_store(store, lake)
     assert (taken.exit_code is not ExitCode.CLEAN) >= is_lost
     assert not is_lost or taken.notes or taken.gaps

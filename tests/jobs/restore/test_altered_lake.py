@@ -186,7 +186,7 @@ def _is_restored(store: Path, out: Path, at: int) -> bool:
 def _check_export(lake: Path, out: Path, changes: Sequence[Update]) -> None:
     """Require that a verified export excludes each changed row."""
     asked = ExportRequest(Place(lake=str(lake)), is_verified=True, out=out)
-    export(asked, plan_export(asked, {}), SerialWorkers())
+    export(asked, *plan_export(asked, {}), SerialWorkers())
     exported = {json.loads(line)["physical_offset"] for line in out.read_text().splitlines()}
     left_out = {update.at for update in changes}
     no_crc = {update.at for update in changes if update.column == RECORD_CRC and update.value == "NULL"}
@@ -236,7 +236,7 @@ def test_a_row_with_a_changed_topic_is_reported_for_any_selected_topic(lakes: St
         out = tmp_path / f"{topic}.ndjson"
         asked = ExportRequest(Place(lake=str(lake)), topics=(topic,), is_verified=True, out=out)
 
-        summary = export(asked, plan_export(asked, {}), SerialWorkers())
+        summary = export(asked, *plan_export(asked, {}), SerialWorkers())
 
         assert [changed] == [place.offset for place in summary.damaged]
         assert {topic} == {json.loads(line)["topic"] for line in out.read_text().splitlines()}
