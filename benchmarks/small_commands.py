@@ -74,7 +74,8 @@ def main() -> None:
             store = make_healthy_store(Recipe(options.mib << 20, 1024), folder)
             inputs = _Inputs(store, lake, folder, "Bench000", f"order-{0:012d}", ("--release", RELEASE))
         else:
-            inputs = _Inputs(unpack(folder).store, lake, folder, "T1", "k1", ())
+            unpack(folder)
+            inputs = _Inputs(folder / "store", lake, folder, "T1", "k1", ())
         _run(["ingest", str(inputs.store), "--lake", str(lake)])
         figures = {engine: dict(_measure(inputs, engine, options.runs)) for engine in options.engines.split(",")}
     print_result({"store_mib": options.mib, "runs": options.runs} | figures)

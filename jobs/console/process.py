@@ -13,9 +13,12 @@ from contextvars import ContextVar
 from io import BufferedWriter, FileIO, TextIOWrapper
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, TextIO
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, TextIO, cast
 
 if TYPE_CHECKING:
+    from importlib.abc import MetaPathFinder
+
     from _typeshed import ReadableBuffer
 
 
@@ -104,20 +107,16 @@ def _discarding(descriptor: int, stream: TextIO | None) -> TextIO:
     )
 
 
-# None in `sys.modules` would be shorter: Python's own import refuses it, Cython's, which Arrow uses, returns the None.
-class _NoPandas:
-    """An import finder that reports pandas as not installed: this program does not use it."""
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        """Raise for pandas, and return None for other modules."""
-        del path, target
-        if fullname == "pandas":
-            raise ModuleNotFoundError("No module named 'pandas'", name=fullname)
-
-
 def hide_pandas() -> None:
-    """Prevent imports of pandas in this process."""
-    sys.meta_path.insert(0, _NoPandas())
+    """Let imports of pandas fail in this process, as if it was not installed: this program does not use it."""
+
+    # None in `sys.modules` would be shorter: Python's import refuses it, Cython's, which Arrow uses, returns the None.
+    def find_spec(name: str, path: object, target: object = None) -> None:
+        del path, target
+        if name == "pandas":
+            raise ModuleNotFoundError("No module named 'pandas'", name=name)
+
+    sys.meta_path.insert(0, cast("MetaPathFinder", SimpleNamespace(find_spec=find_spec)))
 
 
 _TYPED = "RMQ_LAKE_PROGRAM"  # set by spark-submit.sh and the console script of its environment: their own names

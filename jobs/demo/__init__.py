@@ -41,101 +41,96 @@ FROM orders GROUP BY customer ORDER BY customer"""
 LOST_FILE_NUMBER = 7  # the index file that the tour deletes, counted from the oldest
 
 
-TourAction = Callable[[], str]  # changes the files; returns a description
+# Files and directories of the tour: the store and the lake, and those of a broker whose bodies are JSON.
+STORE, LAKE, ORDERS, ORDERS_LAKE = "store", "lake", "orders", "orders-lake"
+TYPES_FILE, REPORT = "types.toml", "report"  # the types of these bodies, the report of the first run
+REBUILT, ASIDE = "index", "lost"  # directories of the rebuilt index file, and of the lost one, kept to compare
+
+TourAction = Callable[[Path], str]  # changes the files of the tour in a directory; returns a description
 
 
-class Tour:
-    """The tour in one directory."""
-
-    def __init__(self, folder: Path) -> None:
-        self.store, self.lake = folder / "store", folder / "lake"
-        # The store and lake of a broker whose bodies are JSON.
-        self.orders, self.orders_lake = folder / "orders", folder / "orders-lake"
-        self.types = folder / "types.toml"  # declares the types of these
-        self.report = folder / "report"  # the report of the first run
-        self.rebuilt = folder / "index"  # directory of the rebuilt index file
-        self.aside = folder / "lost"  # directory of the index file that gets lost, kept to compare
-
-    def steps(self) -> Iterator[tuple[str, str, tuple[str, ...] | TourAction]]:
-        """Yield the steps in order: a name, the purpose, and a command line or a function that changes the files."""
-        store, lake, rebuilt = map(str, (self.store, self.lake, self.rebuilt))
-        query = ("query", "by-key", "-t", TOPIC, "-k", KEY, "--quiet")
-        on_spark = ("--engine", "spark")
-        rebuild = ("rebuild-index", store, "--out", rebuilt, "--lost-only")
-        yield ("inspect", "What is in this directory?", ("inspect", store))
-        yield (
-            "ingest",
-            "Every message and every queue unit becomes exactly one row.",
-            ("ingest", store, "--lake", lake, "--report", str(self.report), *on_spark),
-        )
-        yield ("again", "A second run finds nothing new, which is the normal case.", ("ingest", store, "--lake", lake))
-        yield ("verify", "Do log, queues and index files agree?", ("verify", store))
-        yield (
-            "query",
-            f"Find the message with the key {KEY}, as mqadmin does, but without a broker.",
-            (*query, "--store", store),
-        )
-        yield ("lose", "Move an index file away, to simulate its loss after a kill -9.", self._lose)
-        yield (
-            "miss",
-            "A broker now finds fewer messages with this key, without an error. rmq-lake searches the log instead.",
-            (*query[:-1], "--store", store),
-        )
-        yield ("rebuild", "Rebuild the file from the log, and install it.", (*rebuild, "--install", *on_spark))
-        yield ("compare", "Is it the file that the broker wrote?", self._compare)
-        yield ("find", f"Now {KEY} is found again.", (*query, "--store", store))
-        yield (
-            "lake",
-            "The same query on the lake, which keeps messages after the broker has deleted its files.",
-            (*query, "--lake", lake),
-        )
-        lake = str(self.orders_lake)
-        yield ("orders", "Another broker's message bodies are JSON.", ("ingest", str(self.orders), "--lake", lake))
-        yield ("declare", "A file declares their columns.", self._declare)
-        yield (
-            "type",
-            "Each body is now a row of a table; an invalid one is a dead letter, with the reason.",
-            ("type", lake, "--types", str(self.types)),
-        )
-        yield ("ask", "One SQL query, with the same result in Spark, DuckDB, Polars and other engines.", self._ask)
-
-    def _declare(self) -> str:
-        self.types.write_text(TYPES, encoding="utf-8")
-        return f"{self.types}:\n\n{TYPES.rstrip()}"
-
-    def _ask(self) -> str:
-        """Query the lake in this process, with the SQL engine of `deltalake`."""
-        from deltalake import DeltaTable, QueryBuilder
-
-        table = DeltaTable(str(self.orders_lake / "typed" / "Orders"))
-        found = QueryBuilder().register("orders", table).execute(QUERY).read_all()
-        lines = [found.column_names, *zip(*(column.to_pylist() for column in found.columns), strict=True)]
-        return "\n".join([QUERY, *("  ".join(f"{value!s:<8}" for value in line).rstrip() for line in lines)])
-
-    def _lose(self) -> str:
-        lost = sorted((self.store / "index").iterdir())[LOST_FILE_NUMBER]
-        self.aside.mkdir()
-        lost.rename(self.aside / lost.name)
-        return f"moved {lost.name} out of {self.store / 'index'}"
-
-    def _compare(self) -> str:
-        (lost,) = self.aside.iterdir()
-        made = [path for path in self.rebuilt.iterdir() if path.name.isdecimal()]
-        if [path.read_bytes() for path in made] != [lost.read_bytes()]:
-            names = [path.name for path in made]
-            raise SetupError(f"demo: {names} in {self.rebuilt} do not have the same bytes as {lost.name}")
-        digest = sha256(lost.read_bytes()).hexdigest()
-        return f"identical, byte for byte: the lost {lost.name}\nand the rebuilt file both have SHA-256 {digest[:16]}…"
+def list_steps(folder: Path) -> Iterator[tuple[str, str, tuple[str, ...] | TourAction]]:
+    """Yield the steps in order: a name, the purpose, and a command line or a function that changes the files."""
+    store, lake, rebuilt, types = (str(folder / name) for name in (STORE, LAKE, REBUILT, TYPES_FILE))
+    query = ("query", "by-key", "-t", TOPIC, "-k", KEY, "--quiet")
+    on_spark = ("--engine", "spark")
+    rebuild = ("rebuild-index", store, "--out", rebuilt, "--lost-only")
+    yield ("inspect", "What is in this directory?", ("inspect", store))
+    yield (
+        "ingest",
+        "Every message and every queue unit becomes exactly one row.",
+        ("ingest", store, "--lake", lake, "--report", str(folder / REPORT), *on_spark),
+    )
+    yield ("again", "A second run finds nothing new, which is the normal case.", ("ingest", store, "--lake", lake))
+    yield ("verify", "Do log, queues and index files agree?", ("verify", store))
+    yield (
+        "query",
+        f"Find the message with the key {KEY}, as mqadmin does, but without a broker.",
+        (*query, "--store", store),
+    )
+    yield ("lose", "Move an index file away, to simulate its loss after a kill -9.", _lose)
+    yield (
+        "miss",
+        "A broker now finds fewer messages with this key, without an error. rmq-lake searches the log instead.",
+        (*query[:-1], "--store", store),
+    )
+    yield ("rebuild", "Rebuild the file from the log, and install it.", (*rebuild, "--install", *on_spark))
+    yield ("compare", "Is it the file that the broker wrote?", _compare)
+    yield ("find", f"Now {KEY} is found again.", (*query, "--store", store))
+    yield (
+        "lake",
+        "The same query on the lake, which keeps messages after the broker has deleted its files.",
+        (*query, "--lake", lake),
+    )
+    lake = str(folder / ORDERS_LAKE)
+    yield ("orders", "Another broker's message bodies are JSON.", ("ingest", str(folder / ORDERS), "--lake", lake))
+    yield ("declare", "A file declares their columns.", _declare)
+    yield (
+        "type",
+        "Each body is now a row of a table; an invalid one is a dead letter, with the reason.",
+        ("type", lake, "--types", types),
+    )
+    yield ("ask", "One SQL query, with the same result in Spark, DuckDB, Polars and other engines.", _ask)
 
 
-def unpack(folder: Path) -> Tour:
+def _declare(folder: Path) -> str:
+    (folder / TYPES_FILE).write_text(TYPES, encoding="utf-8")
+    return f"{folder / TYPES_FILE}:\n\n{TYPES.rstrip()}"
+
+
+def _ask(folder: Path) -> str:
+    """Query the lake in this process, with the SQL engine of `deltalake`."""
+    from deltalake import DeltaTable, QueryBuilder
+
+    table = DeltaTable(str(folder / ORDERS_LAKE / "typed" / "Orders"))
+    found = QueryBuilder().register("orders", table).execute(QUERY).read_all()
+    lines = [found.column_names, *zip(*(column.to_pylist() for column in found.columns), strict=True)]
+    return "\n".join([QUERY, *("  ".join(f"{value!s:<8}" for value in line).rstrip() for line in lines)])
+
+
+def _lose(folder: Path) -> str:
+    lost = sorted((folder / STORE / "index").iterdir())[LOST_FILE_NUMBER]
+    (folder / ASIDE).mkdir()
+    lost.rename(folder / ASIDE / lost.name)
+    return f"moved {lost.name} out of {folder / STORE / 'index'}"
+
+
+def _compare(folder: Path) -> str:
+    (lost,) = (folder / ASIDE).iterdir()
+    made = [path for path in (folder / REBUILT).iterdir() if path.name.isdecimal()]
+    if [path.read_bytes() for path in made] != [lost.read_bytes()]:
+        names = [path.name for path in made]
+        raise SetupError(f"demo: {names} in {folder / REBUILT} do not have the same bytes as {lost.name}")
+    digest = sha256(lost.read_bytes()).hexdigest()
+    return f"identical, byte for byte: the lost {lost.name}\nand the rebuilt file both have SHA-256 {digest[:16]}…"
+
+
+def unpack(folder: Path) -> None:
     """Unpack the bundled stores into *folder*."""
-    tour = Tour(folder)
-    for archive, name, place in ((ARCHIVE, ARCHIVED_STORE, tour.store), (ORDERS_ARCHIVE, ARCHIVED_ORDERS, tour.orders)):
+    for archive, name, place in ((ARCHIVE, ARCHIVED_STORE, STORE), (ORDERS_ARCHIVE, ARCHIVED_ORDERS, ORDERS)):
         with as_file(files(__package__) / archive) as path:
             extract(path, folder)
-        (folder / name).rename(place)
-    return tour
+        (folder / name).rename(folder / place)
 
 
 def extract(archive: Path, folder: Path) -> None:
@@ -146,13 +141,13 @@ def extract(archive: Path, folder: Path) -> None:
         tar.extractall(folder, **filtered)  # noqa: S202 - our own archives
 
 
-def run_tour(tour: Tour, call: Callable[[tuple[str, ...]], ExitCode]) -> None:
+def run_tour(folder: Path, call: Callable[[tuple[str, ...]], ExitCode]) -> None:
     """Run every step, and stop at the first one that fails."""
-    steps = list(tour.steps())
+    steps = list(list_steps(folder))
     for number, (name, says, step) in enumerate(steps, 1):
         click.secho(f"\n{fill(f'── {number} of {len(steps)}: {says}', 80)}", bold=True)
         if callable(step):
-            click.echo(step())
+            click.echo(step(folder))
             continue
         click.secho(f"$ {tool_command()} {shlex.join(step)}", fg="green")
         code = call(step)
@@ -185,15 +180,15 @@ def demo(*, directory: Path | None = argument("[DIR]", OUTPUT_DIRECTORY, require
     folder.mkdir(parents=True, exist_ok=True)
     refuse_nonempty_directory(str(folder), "DIR")
     click.echo(f"A store that Apache RocketMQ 5.5.1 wrote, in {folder}")
-    tour = unpack(folder)
-    run_tour(tour, cli.run_nested)
+    unpack(folder)
+    run_tour(folder, cli.run_nested)
     click.secho("\nThis is the end of the tour.", bold=True)
-    click.echo(f"Look around: open {tour.report / 'report.html'} in a browser;")
-    click.echo(f"the tables are in {tour.lake}, the store in {tour.store}.")
+    click.echo(f"Look around: open {folder / REPORT / 'report.html'} in a browser;")
+    click.echo(f"the tables are in {folder / LAKE}, the store in {folder / STORE}.")
     click.echo("The history of one message, whose transaction the broker had to check:")
-    click.echo(f"{tool_command()} query story {CHECKED_MESSAGE_ID} --lake {shlex.quote(str(tour.lake))}")
+    click.echo(f"{tool_command()} query story {CHECKED_MESSAGE_ID} --lake {shlex.quote(str(folder / LAKE))}")
     click.echo("To browse the data in a web browser:")
-    click.echo(f"{tool_command()} browse {shlex.quote(str(tour.lake))}")
+    click.echo(f"{tool_command()} browse {shlex.quote(str(folder / LAKE))}")
     if directory is None:
         click.echo(f"To delete everything: rm -r {shlex.quote(str(folder))}")
     return ExitCode.CLEAN

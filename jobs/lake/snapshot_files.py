@@ -32,7 +32,7 @@ from jobs.lake.features import refuse_unreadable_layout
 from jobs.lake.lake import Lake
 from jobs.lake.snapshots import refuse_files_elsewhere, rows_without_timestamps
 from jobs.lake.tables import MESSAGES, Table
-from jobs.storage import object_store_filesystem
+from jobs.storage import object_store
 from jobs.storage.local import naming_file_in_errors
 from jobs.storage.locations import is_local, local_path, object_key
 from jobs.storage.s3 import retry_server_failures
@@ -289,7 +289,7 @@ def _read_rows(
     if is_local(uri):
         filesystem: fs.FileSystem = fs.SubTreeFileSystem(local_path(uri), fs.LocalFileSystem())
     else:
-        filesystem = fs.SubTreeFileSystem(object_key(uri), object_store_filesystem(uri, lake.options))
+        filesystem = fs.SubTreeFileSystem(object_key(uri), object_store(uri, lake.options).filesystem)
     schema = pa.schema(snapshot.schema())
     stored = {file.path: file for file in list_snapshot_files(lake, snapshot)}
     fragments = [

@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from jobs.storage import object_store_error
+from jobs.storage import object_store
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.s3 import delta_location, delta_options
 
@@ -46,7 +46,8 @@ def deltalake_errors_as_oserror(location: str, options: Mapping[str, str], faile
             reason if is_explained else f"{location}: the Delta log cannot be {failed_action}: {reason}"
         ) from error
     except OSError as error:
-        said = object_store_error(location, options, error)
+        # The message of the object store that caused it.
+        said = error if is_local(location) else object_store(location, options).explain_error(location, error)
         if said is not error:
             raise said from error
         if error.errno is not None or location in str(error):

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from jobs.lake.lake import Lake
 from jobs.lake.tables import Table, storable_text
-from jobs.storage import object_store_filesystem
+from jobs.storage import object_store
 from jobs.storage.local import explaining_full_disk, start_flush
 from jobs.storage.locations import is_local, local_path, object_key
 
@@ -161,7 +161,7 @@ class TableFile:
             path.touch(exist_ok=False)
             self._sink = pa.OSFile(str(path), "wb")  # a Python file object would copy every byte again
         else:
-            filesystem = object_store_filesystem(self._location, self._lake.options)
+            filesystem = object_store(self._location, self._lake.options).filesystem
             self._sink = filesystem.open_output_stream(object_key(self._location))
         as_is = {_BODY} if _BODY in batch.schema.names and not is_compressible(batch.column(_BODY)) else set()
         return open_parquet_writer(self._sink, self._schema, self._table, batch.num_rows, as_is)

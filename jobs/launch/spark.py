@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 from jobs.launch.arguments import conf_settings, effective_spark_settings, find_option_value
@@ -147,18 +147,10 @@ def _appended(flags: Sequence[str], given: str) -> str:
     return " ".join([*(f'"{flag}"' for flag in own), given]).strip()
 
 
-class Jar(NamedTuple):
-    """One line of conf/jars.lock: a JAR that is not part of Spark."""
-
-    organisation: str
-    name: str
-    version: str
-    sha256: str
-
-    @property
-    def file_name(self) -> str:
-        """The file name in the cache, which includes the version."""
-        return f"{self.organisation}_{self.name}-{self.version}.jar"
+def jar_file_name(coordinates: str) -> str:
+    """Return the name of a JAR in the cache, from its organisation, name and version: `ORGANISATION:NAME:VERSION`."""
+    organisation, name, version = coordinates.split(":")
+    return f"{organisation}_{name}-{version}.jar"
 
 
 def spark_home() -> Path:
@@ -169,26 +161,25 @@ def spark_home() -> Path:
     return Path(found.origin).parent
 
 
-def locked_jars(section: str) -> tuple[Jar, ...]:
-    """Return the JARs of one section of conf/jars.lock."""
-    jars: dict[str, list[Jar]] = {}
-    current: list[Jar] = []
+def locked_jars(section: str) -> dict[str, str]:
+    """Return the SHA-256 of each JAR in one section of conf/jars.lock, by the coordinates of the JAR."""
+    jars: dict[str, dict[str, str]] = {}
+    current: dict[str, str] = {}
     for line in (CONF_DIRECTORY / "jars.lock").read_text().splitlines():
         text = line.strip()
         if text.startswith("["):
-            current = jars.setdefault(text.strip("[]"), [])
+            current = jars.setdefault(text.strip("[]"), {})
         elif text and not text.startswith("#"):
             coordinates, sha256 = text.split()
-            organisation, name, version = coordinates.split(":")
-            current.append(Jar(organisation, name, version, sha256))
-    return tuple(jars[section])
+            current[coordinates] = sha256
+    return jars[section]
 
 
 def fetch_jars(section: str, java_home: Path) -> tuple[Path, ...]:
     """Return the cached paths of a section's JARs; fetch and check missing ones first."""
     directory = cache_directory() / "jars"
     jars = locked_jars(section)
-    missing = [jar for jar in jars if not (directory / jar.file_name).exists()]
+    missing = [jar for jar in jars if not (directory / jar_file_name(jar)).exists()]
     if missing:
         clear = "\r\x1b[K" if sys.stderr.isatty() else ""  # of the progress line
         print(f"{clear}rmq-lake: fetching {len(missing)} JARs (first run only) …", file=sys.stderr, flush=True)  # noqa: T201  no click here
@@ -197,22 +188,22 @@ def fetch_jars(section: str, java_home: Path) -> tuple[Path, ...]:
         with tempfile.TemporaryDirectory(prefix=".fetching-", dir=directory) as scratch:
             _run_ivy(missing, Path(scratch), java_home)
             for jar in missing:
-                path = Path(scratch) / jar.file_name
+                path = Path(scratch) / jar_file_name(jar)
                 if not path.exists():
-                    raise SetupError(f"the repository does not have {jar.organisation}:{jar.name}:{jar.version}")
+                    raise SetupError(f"the repository does not have {jar}")
                 sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-                if sha256 != jar.sha256:
-                    raise SetupError(f"{jar.file_name} has SHA-256 {sha256}, but conf/jars.lock expects {jar.sha256}")
-                path.replace(directory / jar.file_name)
-    return tuple(directory / jar.file_name for jar in jars)
+                if sha256 != jars[jar]:
+                    raise SetupError(f"{path.name} has SHA-256 {sha256}, but conf/jars.lock expects {jars[jar]}")
+                path.replace(directory / path.name)
+    return tuple(directory / jar_file_name(jar) for jar in jars)
 
 
-def _run_ivy(jars: Sequence[Jar], scratch: Path, java_home: Path) -> None:
+def _run_ivy(jars: Sequence[str], scratch: Path, java_home: Path) -> None:
     """Fetch JARs with the Ivy in Spark, and our settings; see conf/ivysettings.xml."""
     module = scratch / "ivy.xml"
     dependencies = "".join(
-        f'<dependency org="{jar.organisation}" name="{jar.name}" rev="{jar.version}" transitive="false"/>'
-        for jar in jars
+        f'<dependency org="{organisation}" name="{name}" rev="{version}" transitive="false"/>'
+        for organisation, name, version in (jar.split(":") for jar in jars)
     )
     module.write_text(
         '<ivy-module version="2.0"><info organisation="rocketmq-lake" module="jars"/>'
@@ -227,7 +218,7 @@ def _run_ivy(jars: Sequence[Jar], scratch: Path, java_home: Path) -> None:
     if not answer.returncode:
         return
     first = next((line.strip() for line in answer.stdout.splitlines() if "rror" in line or "::" in line), "no answer")
-    wanted = [f"{jar.organisation}:{jar.name}:{jar.version} as {jar.file_name}" for jar in jars[:_NAMED_JARS]]
+    wanted = [f"{jar} as {jar_file_name(jar)}" for jar in jars[:_NAMED_JARS]]
     others = f" and {len(jars) - _NAMED_JARS} more of {CONF_DIRECTORY / 'jars.lock'}" if len(jars) > _NAMED_JARS else ""
     raise SetupError(
         f"JARs could not be fetched ({first}). The first run needs Maven Central. Without it, set "

@@ -17,7 +17,6 @@ from rmq_formats.layout import Buffer
 
 if TYPE_CHECKING:
     from pyarrow import NativeFile
-    from pyarrow.fs import FileSystem
 
     from jobs.storage.s3 import ObjectStorage
 
@@ -73,20 +72,11 @@ def open_arrow_file(location: str, options: Mapping[str, str]) -> "NativeFile":
         from pyarrow import OSFile
 
         return OSFile(local_path(location))
-    return _object_store(location, options).open_arrow_file(location)
+    return object_store(location, options).open_arrow_file(location)
 
 
-def object_store_filesystem(location: str, options: Mapping[str, str]) -> "FileSystem":
-    """Return pyarrow's file system for a location that is not local."""
-    return _object_store(location, options).filesystem
-
-
-def object_store_error(location: str, options: Mapping[str, str], error: OSError) -> OSError:
-    """Return an error of `deltalake` with the message of the object store that caused it."""
-    return error if is_local(location) else _object_store(location, options).explain_error(location, error)
-
-
-def _object_store(location: str, options: Mapping[str, str]) -> "ObjectStorage":
+def object_store(location: str, options: Mapping[str, str]) -> "ObjectStorage":
+    """Return the object store of a location that is not local; refuse a storage that cannot contain a lake."""
     storage = storage_for(location, options)
     from jobs.storage.s3 import ObjectStorage
 

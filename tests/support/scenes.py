@@ -156,7 +156,8 @@ def copy_to_tier(store: Path) -> None:
 def replace_by_orders(store: Path) -> None:
     """Replace the store by one whose topic Orders has JSON bodies."""
     shutil.rmtree(store)
-    unpack_tour(store.parent / "unpacked").orders.rename(store)
+    unpack_tour(store.parent / "unpacked")
+    (store.parent / "unpacked" / "orders").rename(store)
 
 
 _QUEUE, _SEGMENT = "consumequeue/T1/0", f"commitlog/{0:020d}"

@@ -25,7 +25,7 @@ from jobs.command import VERBS, cli
 from jobs.command.cli import run_nested
 from jobs.console import process
 from jobs.console.result import ExitCode, OtherRunActiveError, RequestError
-from jobs.demo import demo, extract, unpack
+from jobs.demo import demo, extract, list_steps, unpack
 from jobs.demo import run_tour as take
 from jobs.launch.engine import SetupError
 from jobs.library import by_offset, ingest, open_source, verify
@@ -370,20 +370,20 @@ def test_the_tour_completes_with_the_expected_results(
 
 def test_a_failed_tour_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="'inspect' ended with exit code 1"):
-        take(unpack(tmp_path), lambda _: ExitCode.FAILED)
+        take(tmp_path, lambda _: ExitCode.FAILED)
 
 
 def test_a_file_that_differs_from_the_broker_s_is_reported(tmp_path: Path) -> None:
-    tour = unpack(tmp_path)
-    steps: dict[str, Callable[[], str]] = {name: step for name, _, step in tour.steps() if callable(step)}
-    steps["lose"]()
-    (lost,) = tour.aside.iterdir()
-    tour.rebuilt.mkdir()
-    shutil.copy(lost, tour.rebuilt / lost.name)
-    (tour.rebuilt / lost.name).write_bytes(lost.read_bytes()[:-1] + b"\1")
+    unpack(tmp_path)
+    steps: dict[str, Callable[[Path], str]] = {name: step for name, _, step in list_steps(tmp_path) if callable(step)}
+    steps["lose"](tmp_path)
+    (lost,) = (tmp_path / "lost").iterdir()
+    (tmp_path / "index").mkdir()
+    shutil.copy(lost, tmp_path / "index" / lost.name)
+    (tmp_path / "index" / lost.name).write_bytes(lost.read_bytes()[:-1] + b"\1")
 
     with pytest.raises(SetupError, match="do not have the same bytes"):
-        steps["compare"]()
+        steps["compare"](tmp_path)
 
 
 @pytest.mark.parametrize("name", ["../outside", "store/../../outside"])

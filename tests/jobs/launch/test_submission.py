@@ -25,7 +25,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = tmp_path / "cache of a user"
     for section in ("delta", "s3"):
         for jar in spark.locked_jars(section):
-            path = directory / "jars" / jar.file_name
+            path = directory / "jars" / spark.jar_file_name(jar)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
     monkeypatch.setenv("RMQ_LAKE_CACHE", str(directory))
@@ -177,9 +177,9 @@ def test_the_cache_directory_is_the_users_setting_or_the_systems_default(
 
 
 def test_a_jar_with_another_hash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fetch(jars: Sequence[spark.Jar], scratch: Path, _: Path) -> None:
+    def fetch(jars: Sequence[str], scratch: Path, _: Path) -> None:
         for jar in jars:
-            (scratch / jar.file_name).write_bytes(b"something else")
+            (scratch / spark.jar_file_name(jar)).write_bytes(b"something else")
 
     monkeypatch.setenv("RMQ_LAKE_CACHE", str(tmp_path))
     monkeypatch.setattr(spark, "_run_ivy", fetch)
@@ -203,7 +203,7 @@ def test_a_failed_download_of_jars_is_reported_with_the_remedy(tmp_path: Path, m
     text = str(error.value)
     assert "RMQ_LAKE_IVY_SETTINGS" in text
     assert f"copy the directory {tmp_path / 'jars'} from a machine" in text
-    assert all(jar.file_name in text for jar in spark.locked_jars("delta"))
+    assert all(spark.jar_file_name(jar) in text for jar in spark.locked_jars("delta"))
     assert len(text.splitlines()) == 1
 
 

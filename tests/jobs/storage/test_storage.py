@@ -11,7 +11,7 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 
 from jobs.console.result import ExitCode
-from jobs.storage import AnyStorage, object_store_filesystem, storage_for
+from jobs.storage import AnyStorage, object_store, storage_for
 from jobs.storage.hdfs import HdfsStorage
 from jobs.storage.local import LocalReader, LocalStorage, ReadLimits, may_follow_link
 from jobs.storage.model import Storage
@@ -205,4 +205,4 @@ def test_a_file_system_that_can_hold_no_lake_is_named(monkeypatch: pytest.Monkey
     monkeypatch.setattr("jobs.storage.storage_for", lambda *_: LocalStorage())
 
     with pytest.raises(OSError, match="s3a://b/lake: a lake cannot be on s3a://"):
-        object_store_filesystem("s3a://b/lake", {})
+        object_store("s3a://b/lake", {})
