@@ -183,13 +183,13 @@ def draw_store(report: StoreReport) -> dict[str, object] | None:
     bands += lost_queues[:_MOST_QUEUES]
     index = [
         mark(
-            file.header.begin_physical_offset,
-            file.header.end_physical_offset,
-            _worst(report, file.file) or "index",
-            _short(file.file, f"{file.header.entry_count:,}"),
+            header.begin_physical_offset,
+            header.end_physical_offset,
+            _worst(report, file.location) or "index",
+            _short(file.location, f"{header.entry_count:,}"),
         )
-        for file in report.index.files
-        if file.header.entry_count
+        for file, header in report.index.files
+        if header.entry_count
     ]
     index += [gap for file, gap in lost if "/index/" in file]
     return {"start": start, "end": end, "bands": [*bands, *([("index", index)] if index else [])]}

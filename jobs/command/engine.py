@@ -14,8 +14,9 @@ from jobs.console.log import log_message
 from jobs.launch.arguments import effective_spark_settings, file_system_options, given_spark_options
 from jobs.launch.engine import (
     AUTO_ENGINE,
+    HERE,
+    SPARK,
     VERBS_WITH_THREADS,
-    Engine,
     EngineChoice,
     choose_engine,
     is_spark_requested,
@@ -40,7 +41,7 @@ engine_option = option(
     None,
     "Run in this process (here) or on Spark. auto: Spark above the size limit (see --show-config), or with a Spark "
     "option.",
-    click.Choice([AUTO_ENGINE, *(engine.value for engine in Engine)]),
+    click.Choice([AUTO_ENGINE, HERE, SPARK]),
     default=AUTO_ENGINE,
     show_default=True,
 )
@@ -91,10 +92,10 @@ def uses_s3(context: click.Context) -> bool:
     return any(scheme_of(place) in S3_SCHEMES for place in (*named, *context.meta.get(_READ, ()), *settings))
 
 
-def make_workers(engine: Engine, *, half: bool = False) -> "Workers":
+def make_workers(engine: str, *, half: bool = False) -> "Workers":
     """Return the workers of an engine; for Spark, start the session if none is running."""
     context = click.get_current_context()
-    if engine is Engine.HERE:
+    if engine == HERE:
         from jobs.store.workers import InProcessWorkers
 
         is_threaded = context.info_name in VERBS_WITH_THREADS

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from jobs.console.result import Severity, worst_severity
 from jobs.store.pending_messages import TimerState
+from jobs.store.store import StoredFile
 from rmq_formats.broker_conf import Epoch
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.segment import Framing
@@ -137,27 +138,18 @@ class QueuesReport:
         return {queue.topic for queue in self.queues}
 
 
-class IndexFileReport(NamedTuple):
-    """One index file."""
-
-    file: str
-    size: int
-    header: IndexHeader
-
-
 @dataclass(slots=True, eq=False)
 class IndexReport:
     """All index files."""
 
-    files: list[IndexFileReport] = field(default_factory=list)
+    files: list[tuple[StoredFile, IndexHeader]] = field(default_factory=list)
     geometry: Geometry | None = None  # None if it is unknown
     geometry_origin: str = "unknown"
 
     @property
     def last_offset(self) -> int | None:
         """The physical offset of the newest message that the index names."""
-        headers = (file.header for file in self.files)
-        return max((header.end_physical_offset for header in headers if header.entry_count), default=None)
+        return max((header.end_physical_offset for _, header in self.files if header.entry_count), default=None)
 
 
 @dataclass(slots=True, eq=False)
@@ -250,6 +242,7 @@ class StoreReport:
         units = sum(queue.unit_count for queue in self.queues.queues)
         folders = [dict(zip(("folder", "kind", "files", "bytes"), one, strict=True)) for one in self.state.folders]
         hash_slots, index_num = self.index.geometry or (None, None)
+        files = [{"file": one.location, "size": one.size, **header._asdict()} for one, header in self.index.files]
         timers: dict[str, object] | None = None
         if self.state.timers is not None:
             first, last = self.state.timers.due_range_ms
@@ -263,7 +256,7 @@ class StoreReport:
             "log": asdict(self.log),
             "queues": asdict(self.queues) | {"units": units, "deleted_topics": sorted(self.queues.deleted_topics)},
             "index": {
-                "files": [{"file": one.file, "size": one.size, **one.header._asdict()} for one in self.index.files],
+                "files": files,
                 "hash_slots": hash_slots,
                 "index_num": index_num,
                 "geometry_origin": self.index.geometry_origin,

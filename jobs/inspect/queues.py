@@ -9,11 +9,10 @@ at which index files begin and end show which messages no file has.
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice, pairwise
-from operator import attrgetter
 from typing import NamedTuple
 
 from jobs.console.amounts import count_text
-from jobs.inspect import IndexFileReport, IndexReport, Problems, QueueReport, QueuesReport
+from jobs.inspect import IndexReport, Problems, QueueReport, QueuesReport
 from jobs.query.store_reader import StoreReader
 from jobs.store.queue_files import QUEUE_KIND_OF_FILE, StoredQueue, detect_storage_features, queue_file_sizes
 from jobs.store.record_places import records_from, segment_bytes
@@ -166,7 +165,7 @@ def inspect_index(store: Store, marks: MarkCollector, problems: Problems) -> Ind
     for file in store.index_files[: -1 if is_new else None]:
         with problems.noting_errors(file.location):
             header = decode_header(store.read(file, 0, HEADER.size))
-            report.files.append(IndexFileReport(file.location, file.size, header))
+            report.files.append((file, header))
     stated = geometry_stated_by_index_files(store)
     if stated is not None:
         report.geometry = stated.geometry
@@ -175,34 +174,34 @@ def inspect_index(store: Store, marks: MarkCollector, problems: Problems) -> Ind
         report.geometry_origin = "the default, which matches the file size" if is_default else shown
     _check_sizes(report, problems)
     if report.geometry is not None:
-        for found in report.files:
-            with problems.noting_errors(found.file):
-                marks.add_all(find_index_marks(store, found.file, found.header, report.geometry))
+        for file, header in report.files:
+            with problems.noting_errors(file.location):
+                marks.add_all(find_index_marks(store, file.location, header, report.geometry))
     return report
 
 
 def _check_sizes(report: IndexReport, problems: Problems) -> None:
-    geometry, sizes = report.geometry, Counter(file.size for file in report.files)
+    geometry, sizes = report.geometry, Counter(file.size for file, _ in report.files)
     usual = max(sizes, key=lambda size: (sizes[size], size), default=0)
-    for file in report.files:
+    for file, header in report.files:
         text = f"{count_text(file.size, 'byte')} long, but the others are {usual:,} bytes long"
         if file.size < usual:
-            problems.add_damage(file.file, f"truncated: {text}")
+            problems.add_damage(file.location, f"truncated: {text}")
         elif file.size > usual:
-            problems.add_note(file.file, text)
-        if geometry is not None and file.header.index_count > geometry.index_num:
+            problems.add_note(file.location, text)
+        if geometry is not None and header.index_count > geometry.index_num:
             room = count_text(geometry.index_num, "entry")
-            text = f"index_count is {file.header.index_count:,}, but the file has room for only {room}"
-            problems.add_damage(file.file, text, 36)
+            text = f"index_count is {header.index_count:,}, but the file has room for only {room}"
+            problems.add_damage(file.location, text, 36)
 
 
 def note_index_gaps(store: Store, index: IndexReport, problems: Problems, end: int | None) -> None:
     """Note the messages between and before the index files, and after them up to *end* if it is given."""
-    filled = (file for file in index.files if file.header.entry_count)
-    files = sorted(filled, key=attrgetter("header.begin_physical_offset"))
+    filled = (file for file in index.files if file[1].entry_count)
+    files = sorted(filled, key=lambda file: file[1].begin_physical_offset)
     for before, after in pairwise([None, *files, None] if files else []):
-        start = store.start_offset if before is None else before.header.end_physical_offset
-        limit = end if after is None else after.header.begin_physical_offset
+        start = store.start_offset if before is None else before[1].end_physical_offset
+        limit = end if after is None else after[1].begin_physical_offset
         found = (
             None if limit is None else find_first_message_with_key(store, start, limit, is_indexed=before is not None)
         )
@@ -211,7 +210,7 @@ def note_index_gaps(store: Store, index: IndexReport, problems: Problems, end: i
             which = "the first file" if before is None else "this file"
             until = "to the end of the log" if after is None else f"up to offset {limit:,}, where {which} begins"
             text = f"no index file contains the keys of messages from offset {found:,} {until}"
-            problems.add_gap(nearest.file, f"{text}: either a file is missing, or the index was disabled", found)
+            problems.add_gap(nearest[0].location, f"{text}: either a file is missing, or the index was disabled", found)
 
 
 def find_first_message_with_key(store: Store, start: int, limit: int, *, is_indexed: bool = False) -> int | None:

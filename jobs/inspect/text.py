@@ -146,10 +146,10 @@ def _index(report: StoreReport) -> Iterator[str]:
     if not index.files:
         yield from () if report.has_index else ("none",)
         return
-    entries = sum(file.header.entry_count for file in index.files)
+    entries = sum(header.entry_count for _, header in index.files)
     yield f"{count_text(len(index.files), 'file')}, {count_text(entries, 'entry')}"
     if index.geometry is not None:
-        last = index.files[-1].header.entry_count
+        last = index.files[-1][1].entry_count
         slots, entry_number = index.geometry
         yield f"sized for {slots:,} slots and {entry_number:,} entries per file ({index.geometry_origin})"
         up_to = "none" if index.last_offset is None else f"{index.last_offset:,}"

@@ -11,7 +11,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -25,15 +24,9 @@ class SetupError(Exception):
     """Something that a run needs is missing and could not be created; the message says what to do."""
 
 
-class Engine(Enum):
-    """The engine that does the work."""
-
-    HERE = "here"
-    SPARK = "spark"
-
-
 _SESSION = "jobs.launch.session"  # a module that imports pyspark, which takes a second
-AUTO_ENGINE = "auto"  # the option's value that leaves the choice to the rule
+# The values of the option `--engine`: this process, Spark, or the one that the rule selects.
+HERE, SPARK, AUTO_ENGINE = "here", "spark", "auto"
 
 _OWN_GROUPS, _CONTROL_GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _START_SECONDS = 3.5  # the additional time that Spark needs: JVM, session, first task, workers' imports
@@ -62,7 +55,7 @@ _MOST_THREADS = 4  # 16 wait for the interpreter: `verify` of 6 GiB takes 13 s i
 class EngineChoice(NamedTuple):
     """The chosen engine, and the reason."""
 
-    engine: Engine
+    engine: str
     input_size: int | None  # bytes to read; None: not known before the run
     limit: int  # bytes from which on Spark is done first
     cores: int
@@ -78,7 +71,7 @@ class EngineChoice(NamedTuple):
 
     def to_dict(self) -> dict[str, str | int | None]:
         """Return the JSON form."""
-        return {"name": self.engine.value, "bytes": self.input_size, "limit": self.limit, "cores": self.cores}
+        return {"name": self.engine, "bytes": self.input_size, "limit": self.limit, "cores": self.cores}
 
 
 def count_cores() -> int:
@@ -154,11 +147,11 @@ def choose_engine(
     usable = usable_cores(half=half)
     limit = one_process_limit(verb, cores=usable, is_remote=is_remote)
     if asked != AUTO_ENGINE:
-        return EngineChoice(Engine(asked), size, limit, usable)
+        return EngineChoice(asked, size, limit, usable)
     if is_spark_requested():
-        return EngineChoice(Engine.SPARK, size, limit, usable)
+        return EngineChoice(SPARK, size, limit, usable)
     lacking = why_spark_cannot_start() if size is None or size > limit else None
-    return EngineChoice(Engine.HERE if lacking != "" else Engine.SPARK, size, limit, usable, lacking or "")
+    return EngineChoice(HERE if lacking != "" else SPARK, size, limit, usable, lacking or "")
 
 
 def has_session() -> bool:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from jobs.storage.local import LocalStorage, ReadLimits
 from jobs.storage.locations import AZURE_SCHEMES, HDFS_SCHEME, is_local, local_path, scheme_of, why_unsupported
 from jobs.storage.model import FileInfo, Reader, Storage
-from rmq_formats.layout import Buffer
 
 if TYPE_CHECKING:
     from pyarrow import NativeFile
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AnyStorage(Storage):
-    """All configured file systems: each call is passed to the one that has the location."""
+    """All configured file systems, for reading: each call is passed to the one that has the location."""
 
     options: Mapping[str, str] = field(default_factory=dict, repr=False)  # Hadoop's names: addresses and credentials
     read_limits: ReadLimits | None = None  # how local files are read where a broker may be at work
@@ -35,14 +34,6 @@ class AnyStorage(Storage):
     def open(self, location: str) -> AbstractContextManager[Reader]:
         """Open *location* for reading."""
         return storage_for(location, self.options, self.read_limits).open(location)
-
-    def create(self, location: str, data: Buffer) -> None:
-        """Write a new file durably and atomically; raise `FileExistsError` if it exists."""
-        storage_for(location, self.options, self.read_limits).create(location, data)
-
-    def delete(self, location: str) -> None:
-        """Delete a file, if it exists."""
-        storage_for(location, self.options, self.read_limits).delete(location)
 
 
 def storage_for(

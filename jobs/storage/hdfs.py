@@ -26,9 +26,8 @@ from urllib.request import (
     OpenerDirector,
 )
 
-from jobs.storage.locations import join_location, why_unsupported
+from jobs.storage.locations import join_location
 from jobs.storage.model import FetchingReader, FileInfo, Storage
-from rmq_formats.layout import Buffer
 
 _PREFIX = "/webhdfs/v1"
 _PORT = 9870  # dfs.namenode.http-address
@@ -105,15 +104,6 @@ class HdfsStorage(Storage):
             return data
 
         yield FetchingReader(_statuses(self.name_nodes, location, "GETFILESTATUS")[0][0].size, fetch)
-
-    def create(self, location: str, data: Buffer) -> None:
-        """Refuse: this client only reads."""
-        del data
-        raise OSError(errno.EROFS, why_unsupported(location, to_write=True))
-
-    def delete(self, location: str) -> None:
-        """Refuse."""
-        raise OSError(why_unsupported(location, to_write=True))
 
 
 def _statuses(nodes: Sequence[str], location: str, operation: str) -> list[tuple[FileInfo, bool]]:

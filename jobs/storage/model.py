@@ -1,9 +1,11 @@
 """The interface of all file systems."""
 
+import errno
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
+from jobs.storage.locations import why_unsupported
 from rmq_formats.layout import Buffer
 
 
@@ -75,8 +77,11 @@ class Storage(Protocol):
         Write a new file durably and atomically.
 
         Raises `FileExistsError` if it exists, on every storage; if two processes write the same name at the same
-        moment, only a local file system stops the second. A read-only storage raises another `OSError`.
+        moment, only a local file system stops the second. A read-only storage does not replace this method.
         """
+        del data
+        raise OSError(errno.EROFS, why_unsupported(location, to_write=True))
 
     def delete(self, location: str) -> None:
-        """Delete a file, if it exists."""
+        """Delete a file, if it exists; a read-only storage does not replace this method."""
+        raise OSError(errno.EROFS, why_unsupported(location, to_write=True))

@@ -24,7 +24,7 @@ from jobs.console.amounts import TimeArgument, count_text, size_text
 from jobs.console.log import log_message
 from jobs.console.result import ExitCode, Result, Severity, worst_severity_met
 from jobs.console.rows import RowFormat
-from jobs.launch.engine import Engine
+from jobs.launch.engine import SPARK
 from jobs.launch.failures import raise_as_usage_errors
 from jobs.query.place import Place
 from rmq_formats.errors import UnsupportedFormat
@@ -120,7 +120,7 @@ def export(  # noqa: PLR0913 - one argument an option
 
     between = _explained(since, ANY_TIME[0]), _explained(until, ANY_TIME[1])
     choice = get_chosen_engine()
-    if condition is not None and choice is not None and choice.engine is Engine.SPARK:
+    if condition is not None and choice is not None and choice.engine == SPARK:
         from pyspark import SparkContext
 
         from jobs.launch.session import require_worker_modules

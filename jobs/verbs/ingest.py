@@ -34,7 +34,7 @@ from jobs.console.result import ExitCode
 from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.launch.arguments import file_system_options
-from jobs.launch.engine import AUTO_ENGINE, Engine, why_spark_cannot_start
+from jobs.launch.engine import AUTO_ENGINE, HERE, SPARK, why_spark_cannot_start
 from jobs.products import PRODUCT_NAMES
 from jobs.storage.locations import is_local, normalise_location
 from jobs.store.running_broker import limit_load_beside_broker
@@ -242,18 +242,18 @@ def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":
     """Return workers of the requested engine; for auto, this process for small steps and Spark for large ones."""
     half = request.read_limits is not None
     if asked != AUTO_ENGINE:
-        return make_workers(Engine(asked), half=half)
+        return make_workers(asked, half=half)
     from jobs.store.workers import SerialWorkers, WorkersOnDemand
 
     def for_large_steps() -> "Workers":
         if request.read_limits is not None and request.read_limits.max_rate:
             # The store was listed with the whole rate for each process, before the engine of this step was known.
-            return make_workers(Engine.HERE, half=half)
+            return make_workers(HERE, half=half)
         lacking = why_spark_cannot_start()
         if lacking:
             announce_once(f"rmq-lake: a large step is read in one process; Spark would use more cores. {lacking}")
-            return make_workers(Engine.HERE, half=half)
-        return make_workers(Engine.SPARK, half=half)
+            return make_workers(HERE, half=half)
+        return make_workers(SPARK, half=half)
 
     is_all_local = all(map(is_local, (request.store, request.lake, *request.commitlog)))
     options = {} if is_all_local else file_system_options()

@@ -16,7 +16,7 @@ from jobs.command import cli
 from jobs.command.engine import count_stored_bytes, uses_s3
 from jobs.console.result import ExitCode
 from jobs.launch import engine
-from jobs.launch.engine import Engine, EngineChoice, choose_engine, one_process_limit
+from jobs.launch.engine import HERE, SPARK, EngineChoice, choose_engine, one_process_limit
 from jobs.store.store import list_store
 from tests.golden import GOLDEN, StoreOf
 from tests.support.commands import Run
@@ -68,19 +68,19 @@ def test_both_engines_print_and_write_the_same(name: str, golden: StoreOf, tmp_p
         file.unlink()
     for number, command in enumerate(COMMANDS):
         documents, files = {}, {}
-        for one in Engine:
-            out, lake = tmp_path / f"{one.value}-{number}", tmp_path / f"lake-{one.value}"
+        for one in (HERE, SPARK):
+            out, lake = tmp_path / f"{one}-{number}", tmp_path / f"lake-{one}"
             words = command.format(
                 store=golden(name), broken=broken, lake=lake, out=out, one_lake=tmp_path / "lake-here"
             ).split()
-            ended = run(words[0], "--engine", one.value, "--json", *words[1:])
+            ended = run(words[0], "--engine", one, "--json", *words[1:])
             document = json.loads(ended.out or "{}")  # no document: the release of the store is unknown
             documents[one] = (ended.code, _without_volatile(document) or ended.err)
             files[one] = _read_result_files(out) if out.exists() else {}
-            assert one.value == (document["engine"]["name"] if "engine" in document else one.value)
+            assert one == (document["engine"]["name"] if "engine" in document else one)
             assert document or name != "b551-base"
-        assert documents[Engine.HERE] == documents[Engine.SPARK], command
-        assert files[Engine.HERE] == files[Engine.SPARK], command
+        assert documents[HERE] == documents[SPARK], command
+        assert files[HERE] == files[SPARK], command
 
 
 def test_the_engine_depends_on_bytes_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,9 +90,9 @@ def test_the_engine_depends_on_bytes_and_cores(monkeypatch: pytest.MonkeyPatch) 
 
     assert GIB < eight < two
     assert one_process_limit("verify", cores=1) == two
-    assert choose_engine("verify", two) == EngineChoice(Engine.HERE, two, two, 2)
-    assert choose_engine("verify", 0, "spark").engine is Engine.SPARK
-    assert choose_engine("verify", two * 9, "here").engine is Engine.HERE
+    assert choose_engine("verify", two) == EngineChoice(HERE, two, two, 2)
+    assert choose_engine("verify", 0, "spark").engine == SPARK
+    assert choose_engine("verify", two * 9, "here").engine == HERE
 
 
 def _make_control_groups(own: str, files: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,11 +158,11 @@ def test_without_java_one_process_reads_any_amount_and_reports_the_benefit_of_ja
     """A job that runs every five minutes must not fail when it has a backlog."""
     choice = choose_engine("ingest", 900 * GIB)
 
-    assert choice.engine is Engine.HERE
+    assert choice.engine == HERE
     assert re.fullmatch(r"reading 900\.0 GiB in one process; Spark would .* Java 17 .*", choice.spark_benefit_text())
     assert not choose_engine("verify", 1).missing_part
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "--master local[1]")
-    assert choose_engine("verify", 1).engine is Engine.SPARK
+    assert choose_engine("verify", 1).engine == SPARK
 
 
 @pytest.mark.usefixtures("without_java")

@@ -30,7 +30,7 @@ from jobs.ingest.run import ingest
 from jobs.lake import upkeep
 from jobs.lake.commit import FILE_RETENTION_PROPERTY, LOG_RETENTION_PROPERTY
 from jobs.lake.lake import Lake
-from jobs.launch.engine import AUTO_ENGINE, Engine
+from jobs.launch.engine import AUTO_ENGINE, HERE, SPARK
 from jobs.products.index import entries
 from jobs.storage.local import ReadLimits
 from jobs.store.chain import read_chained
@@ -268,14 +268,14 @@ def test_small_steps_do_not_start_a_spark_session(tmp_path: Path) -> None:
         read_chained(workers, plan_ranges(list_store(str(broker.root))))
 
 
-@pytest.mark.parametrize(("max_rate", "engine"), [(1 << 20, Engine.HERE), (None, Engine.SPARK)])
+@pytest.mark.parametrize(("max_rate", "engine"), [(1 << 20, HERE), (None, SPARK)])
 def test_large_steps_stay_in_this_process_with_a_max_rate(
-    max_rate: int | None, engine: Engine, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    max_rate: int | None, engine: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store is listed with the rate of one process, before the engine of a step is known."""
-    engines: list[Engine] = []
+    engines: list[str] = []
 
-    def make_workers(engine: Engine, *, half: bool) -> Workers:
+    def make_workers(engine: str, *, half: bool) -> Workers:
         engines.append(engine)
         return SerialWorkers(width=1 + half)
 
