@@ -69,7 +69,7 @@ class LakeLists:
         self.source = source
         self._tables: LakeTables = source.tables
 
-    def histogram(self, wanted: ListConditions, slots: int, _seconds: float) -> Histogram | None:
+    def histogram(self, wanted: ListConditions) -> Histogram | None:
         """Return the number of messages of a topic, or of all topics, per slot of time; estimated for a large lake."""
         inside = [
             (low, high, rows or 0)
@@ -81,7 +81,7 @@ class LakeLists:
             return None
         begin = max(min(low for low, _, _ in inside), wanted.begin)
         end = min(max(high for _, high, _ in inside), wanted.end)
-        start, step, counts, _ = Histogram.empty(begin, max(begin, end), slots)
+        start, step, counts, _ = Histogram.empty(begin, max(begin, end))
         if sum(rows for _, _, rows in inside) > _MOST_COUNTED:
             for low, high, rows in inside:
                 spread_evenly(counts, rows, (low - start) // step, (high - start) // step)
@@ -118,14 +118,14 @@ class LakeLists:
         rows = self._tables.rows(sql)
         return PageTable(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows], sql)
 
-    def messages_added_by_runs(self, slots: int) -> Histogram | None:
+    def messages_added_by_runs(self) -> Histogram | None:
         """Return the number of messages by the time of the run that added them; None if all runs have the same time."""
         rows = self.source.select_rows("CAST(time AS BIGINT) / 1000 AS ended, messages", "runs", _PREPARED)
         ended = [(int(row["ended"] or 0), int(row["messages"] or 0)) for row in rows]
         begin, end = min(ended, default=(0, 0))[0], max(ended, default=(0, 0))[0]
         if begin == end:  # a single run shows no growth
             return None
-        start, step, counts, _ = Histogram.empty(begin, end, slots)
+        start, step, counts, _ = Histogram.empty(begin, end)
         for time, messages in ended:
             counts[(time - start) // step] += messages
         return Histogram(start, step, counts)

@@ -38,7 +38,6 @@ _PAGE = 100  # messages or rows
 _DOWNLOADED = 500  # messages that are read in one batch for a download
 _ROOM = 1 << 24  # bytes of records in a batch or on a page; the last record may exceed this
 _SECONDS = 4.0  # time limit of the search for a page of messages
-_SLOTS = 60
 _LARGEST_DOWNLOAD = 64 << 20  # bytes of an inflated body
 _RAW = 1 << 12  # bytes of a field that are shown
 _SHORT = 8  # bytes that need no second form
@@ -113,8 +112,8 @@ class Pages:
                 gaps=lists.gaps(),
                 losses=lists.finding_counts(),
                 messages=lists.message_count,
-                growth=lists.messages_added_by_runs(_SLOTS),
-                histogram=lists.histogram(ListConditions(), _SLOTS, 1),
+                growth=lists.messages_added_by_runs(),
+                histogram=lists.histogram(ListConditions()),
                 tables=lists.tables(),
             )
         if self._overview is None:
@@ -158,7 +157,7 @@ class Pages:
             following=""
             if page.next_before_offset is None
             else f"/messages?{urlencode({**asked, 'before': page.next_before_offset})}",
-            histogram=lists.histogram(wanted, _SLOTS, 1) if before is None else None,
+            histogram=lists.histogram(wanted) if before is None else None,
             bars_link=f"/messages?{kept}{'&' if kept else ''}",
             download=f"/messages.ndjson?{urlencode(asked)}",
             command=self._place.query_command_line(

@@ -35,6 +35,7 @@ MAX_CHAIN_ENTRIES_SHOWN = 24  # entries of a slot's chain
 
 Cell = str | int | float | bool | None
 PLOT_WIDTH = 1000
+_SLOTS = 60
 _MOST_QUEUES = 12  # the largest queues, which are drawn
 _THINNEST = 2.0
 _SHOWN_WRONG = frozenset({Severity.DAMAGE, Severity.CONTRADICTION, Severity.NOT_ACCESSIBLE})
@@ -98,9 +99,9 @@ class Histogram(NamedTuple):
     note: str = ""
 
     @classmethod
-    def empty(cls, begin: int, end: int, slots: int) -> "Histogram":
-        """Return a histogram without messages, with about so many slots of a round length between two times."""
-        step = round_up_duration(max(1, (end - begin) / max(slots - 1, 1)))
+    def empty(cls, begin: int, end: int) -> "Histogram":
+        """Return a histogram without messages, with about `_SLOTS` slots of a round length between two times."""
+        step = round_up_duration(max(1, (end - begin) / (_SLOTS - 1)))
         start = begin // step * step
         return cls(start, step, [0] * ((end - start) // step + 1))
 

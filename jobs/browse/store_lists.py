@@ -29,6 +29,7 @@ _MOST_SAMPLES, _FEWEST_SAMPLES = 2000, 16  # messages whose times are read for a
 _INHERIT, _REPLY_SUFFIX = 1, "_REPLY_TOPIC"  # a permission that topics of users never have; a cluster's second topic
 _LONGEST_CHAIN = 4096  # entries that are followed
 _SECONDS_OF_HALVES = 2  # time limit of the search of a log for half messages
+_SECONDS_OF_HISTOGRAM = 1
 
 
 class StoreLists:
@@ -38,9 +39,9 @@ class StoreLists:
         self.source = source
         self._reader = source.reader
 
-    def histogram(self, wanted: ListConditions, slots: int, seconds: float) -> Histogram | None:
+    def histogram(self, wanted: ListConditions) -> Histogram | None:
         """Return the number of messages of a topic, or of all topics, per slot of time, from its queues."""
-        last_moment = monotonic() + seconds
+        last_moment = monotonic() + _SECONDS_OF_HISTOGRAM
         every = sorted(
             self._reader.queues.values(), key=lambda queue: queue.capacity_end - queue.first_unit_number, reverse=True
         )
@@ -52,7 +53,7 @@ class StoreLists:
         if not ends:
             return None
         begin, end_time = max(min(ends), wanted.begin), min(max(ends), wanted.end)
-        start, step, counts, _ = Histogram.empty(begin, max(begin, end_time), slots)
+        start, step, counts, _ = Histogram.empty(begin, max(begin, end_time))
         is_part = wanted.topic is None and len(self._reader.queues) > _MOST_QUEUES
         note = f"only the {_MOST_QUEUES} largest queues are counted" if is_part else ""
         samples = max(_MOST_SAMPLES // len(ranges), _FEWEST_SAMPLES)

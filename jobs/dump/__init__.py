@@ -105,14 +105,6 @@ def layout_fields(layout: Layout, values: Sequence[int | bytes], offset: int) ->
     ]
 
 
-class UnreadableBytes(NamedTuple):
-    """Bytes that cannot be read from storage."""
-
-    position: int
-    size: int
-    reason: str
-
-
 class DumpFile:
     """A file's content and name."""
 
@@ -120,7 +112,7 @@ class DumpFile:
         self.location = location
         self.folder, _, self.name = location.rstrip("/").rpartition("/")
         self.size = reader.size
-        self.unreadable: list[UnreadableBytes] = []
+        self.unreadable: list[tuple[int, int, str]] = []  # bytes: position, size, and why they cannot be read
         self.next_written = reader.next_written
         self._reader = reader
         self.read = make_block_reader(self._load, _WINDOW)
@@ -153,10 +145,10 @@ class DumpFile:
             try:
                 yield bytes(self._reader.read(position, size))
             except OSError as error:  # EIO of one sector: reported as unreadable, exit code 3
-                found = UnreadableBytes(position, size, str(error.strerror))
-                last = self.unreadable[-1] if self.unreadable else None
-                if last and (last.position + last.size, last.reason) == (found.position, found.reason):
-                    self.unreadable[-1] = last._replace(size=last.size + found.size)
+                found = position, size, str(error.strerror)
+                start, length_before, reason = self.unreadable[-1] if self.unreadable else (0, 0, "")
+                if (start + length_before, reason) == (position, found[2]):
+                    self.unreadable[-1] = start, length_before + size, reason
                 elif found not in self.unreadable:
                     self.unreadable.append(found)
                 yield bytes(size)

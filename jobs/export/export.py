@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, compress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import BinaryIO, TypeAlias
 from uuid import uuid4
 
 import pyarrow as pa
@@ -42,7 +42,7 @@ from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import KnownStore, list_known_broker_stores
 from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files
 from jobs.lake.tables import MESSAGES
-from jobs.query import Message, json_text
+from jobs.query import Message, json_text, record_of_row
 from jobs.query.place import Place, detect_likely_writers, open_stores
 from jobs.query.reasons import coverage_text, explain_unknown_topic
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, find_only_answer
@@ -55,9 +55,7 @@ from jobs.store.ranges import WHOLE_SEGMENTS, find_holes, plan_ranges
 from jobs.store.release import ASSUMED
 from jobs.store.store import list_store
 from jobs.store.workers import Workers
-from rmq_formats.commitlog.record import MessageRecord, record_from_row
 from rmq_formats.commitlog.segment import Piece
-from rmq_formats.errors import CorruptData
 from rmq_formats.release import NEWEST
 
 _AT_ONCE = 8  # maximum number of items whose parts are on the disk at the same time, when writing to standard output
@@ -296,13 +294,6 @@ def _without_damage(items: Iterator[pa.RecordBatch | Piece], damage: list[Piece]
         del item
 
 
-def _record_of(row: Mapping[str, Any], location: str) -> MessageRecord:
-    try:
-        return record_from_row({**row, "body": row["body"] or b""})
-    except CorruptData as error:
-        raise CorruptData(error.reason, error.offset, location) from error
-
-
 def _write_lines(path: Path, rows: _Slices, asked: ExportRequest) -> None:
     release, form = asked.place.release or NEWEST, asked.form  # the release determines how properties are read
     with ExitStack() as stack:
@@ -311,7 +302,7 @@ def _write_lines(path: Path, rows: _Slices, asked: ExportRequest) -> None:
             is_first = file is None
             file = file or stack.enter_context(path.open("x", encoding="utf-8"))
             for row, body in zip(batch.to_pylist(), bodies, strict=True):
-                message = Message(_record_of(row, asked.place.location), release)
+                message = Message(record_of_row(row, asked.place.location), release)
                 message.body = None if body.error is not None else body.data or b""
                 shown = json_text.message_object(message, with_body=True)
                 value = {"broker": row["broker"], **shown, "body_error": body.error}

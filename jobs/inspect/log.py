@@ -97,9 +97,9 @@ class LogInspector:
                     )
                 else:
                     report.end, report.end_offset = "sealed", log.base_offset + end
-            for place in file.unreadable:
-                text = f"{count_text(place.size, 'byte')} cannot be read: {place.reason}"
-                self.problems.add_damage(report.file, text, segment.base_offset + place.position)
+            for position, size, reason in file.unreadable:
+                text = f"{count_text(size, 'byte')} cannot be read: {reason}"
+                self.problems.add_damage(report.file, text, segment.base_offset + position)
 
     def _look_at_head(
         self, segment: Segment, log: SegmentBytes, report: SegmentReport, *, is_walked: bool

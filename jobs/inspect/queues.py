@@ -9,7 +9,6 @@ at which index files begin and end show which messages no file has.
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice, pairwise
-from typing import NamedTuple
 
 from jobs.console.amounts import count_text
 from jobs.inspect import IndexReport, Problems, QueueReport, QueuesReport
@@ -97,22 +96,16 @@ def _find_ends(report: QueueReport, queue: StoredQueue, reader: StoreReader) -> 
 # records that were looked at
 
 
-class RecordPlace(NamedTuple):
-    """A record's place in its queue, and in the log."""
-
-    physical_offset: int
-    queue_offset: int
-    store_timestamp: int
-
-
-SampledRecords = dict[tuple[str, int], tuple[RecordPlace, RecordPlace]]
+# The physical offset, the queue offset and the store time of a record.
+_Sample = tuple[int, int, int]
+SampledRecords = dict[tuple[str, int], tuple[_Sample, _Sample]]
 """The first and the last examined record of each queue, by topic and queue id."""
 
 
 def add_to_sampled_ranges(record: MessageRecord, sampled: SampledRecords) -> None:
     """Take note of a record."""
     if transaction_type(record.sys_flag) not in _WITHOUT_UNIT:
-        place = RecordPlace(record.physical_offset, record.queue_offset, record.store_timestamp)
+        place = record.physical_offset, record.queue_offset, record.store_timestamp
         first, last = sampled.get((record.topic, record.queue_id), (place, place))
         sampled[record.topic, record.queue_id] = (min(first, place), max(last, place))
 
@@ -125,32 +118,32 @@ def compare_with_sampled_records(sampled: SampledRecords, queues: QueuesReport, 
     known = {(queue.topic, queue.queue_id): queue for queue in queues.queues}
     # Newer records may wait for their units; where no queue is left, none of them does.
     newest = max((queue.last_physical_offset or 0 for queue in queues.queues), default=None)
-    sampled_ms = newest_time_by_topic((topic, last.store_timestamp) for (topic, _), (_, last) in sampled.items())
+    sampled_ms = newest_time_by_topic((topic, time) for (topic, _), (_, (_, _, time)) in sampled.items())
     for (topic, queue_id), ends in sorted(sampled.items()):
         fate = TopicFate.ALIVE if topic in queues.topics else topics.fate(topic, sampled_ms[topic])
         if fate is TopicFate.DELETED:
             queues.deleted_topics.add(topic)
             continue
         name = f"consumequeue/{topic}/{queue_id}"
-        places = [place for place in ends if newest is None or place.physical_offset <= newest]
+        places = [(offset, number) for offset, number, _ in ends if newest is None or offset <= newest]
         if places and fate is TopicFate.UNDECIDED and queues.queues:
             text = "the log has messages of this queue; either its topic was deleted, or the queue was lost"
             add = found.add_note if topics.unsupported_reason else found.add_gap
-            add(name, f"{text} (undecided, because {topics.explain_undecided(topic)})", places[0].physical_offset)
+            add(name, f"{text} (undecided, because {topics.explain_undecided(topic)})", places[0][0])
         elif places:
             queue = known.get((topic, queue_id))
             if queue is None:
                 found.add_gap(
                     name,
                     "the queue's directory is missing, although the log has messages of the queue",
-                    places[0].physical_offset,
+                    places[0][0],
                 )
             elif queue.kind is QueueKind.PLAIN:
-                missing = (place for place in places if not queue.first_unit <= place.queue_offset < queue.next_unit)
-                for place in islice(missing, 1):
+                missing = (place for place in places if not queue.first_unit <= place[1] < queue.next_unit)
+                for offset, number in islice(missing, 1):
                     has = f"units {queue.first_unit:,} to {queue.next_unit - 1:,}" if queue.unit_count else "no units"
-                    text = f"unit {place.queue_offset:,} is missing, although the log has its message"
-                    found.add_gap(name, f"{text}; the files have {has}", place.physical_offset)
+                    text = f"unit {number:,} is missing, although the log has its message"
+                    found.add_gap(name, f"{text}; the files have {has}", offset)
     return found
 
 

@@ -77,14 +77,8 @@ class EngineChoice(NamedTuple):
 def count_cores() -> int:
     """Return the number of cores that this process may use: by its affinity, and by the CPU quota of a container."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min([cores, *_quotas()])
-
-
-def _quotas() -> Iterator[int]:
-    """Yield the cores that each CPU quota of this process allows, rounded up as Java does."""
-    for quota, period in _group_limits("cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us"), "cpu.max"):
-        if quota > 0:
-            yield -(-quota // period)
+    quotas = _group_limits("cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us"), "cpu.max")
+    return min([cores, *(-(-quota // period) for quota, period in quotas if quota > 0)])  # rounded up as in Java
 
 
 def count_memory() -> int:

@@ -6,12 +6,12 @@ This module has the message as shown by queries: a log record, interpreted as th
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rmq_formats.body import MAX_DECOMPRESSED_SIZE, decode_body
 from rmq_formats.commitlog.layout import COMPRESSED, TransactionType, transaction_type
-from rmq_formats.commitlog.record import MessageRecord, has_right_body_crc
-from rmq_formats.errors import FormatError
+from rmq_formats.commitlog.record import MessageRecord, has_right_body_crc, record_from_row
+from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.indexfile.keys import KeyKind, index_keys, key_text, tag_text
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import KEYS, MAX_LONG, TAGS, UNIQ_KEY, index_key_hash, parse_properties, split_keys
@@ -113,6 +113,20 @@ class Message:
         """The flag as printed by the release's mqadmin: newer clients clear the bit when they decompress."""
         sys_flag = self.record.sys_flag
         return sys_flag if self.release.prints_compressed_flag else sys_flag & ~COMPRESSED
+
+
+def record_of_row(row: Mapping[str, Any], location: str) -> MessageRecord:
+    """Return the record of a row of a lake's messages; its body is empty if the lake has no bodies."""
+    try:
+        return record_from_row({**row, "body": row["body"] or b""})
+    except CorruptData as error:
+        raise CorruptData(error.reason, error.offset, location) from error
+    except KeyError as error:
+        reason = (
+            f"the lake's table messages lacks the column {error.args[0]}: another engine has removed it. Restore an "
+            "earlier version of the table"
+        )
+        raise CorruptData(reason) from error
 
 
 MIN_TIME = 0

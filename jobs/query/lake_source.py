@@ -13,7 +13,16 @@ from typing import Any
 from jobs.console.amounts import count_text
 from jobs.lake.lake import DEFAULT_BROKER, parse_run_detail
 from jobs.launch.arguments import file_system_options
-from jobs.query import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message, count_entries_with_hash, has_key
+from jobs.query import (
+    MAX_TIME,
+    MIN_TIME,
+    KeyQuery,
+    ListConditions,
+    Message,
+    count_entries_with_hash,
+    has_key,
+    record_of_row,
+)
 from jobs.query.lake_tables import (
     INDEX_ENTRIES_NAME,
     INGESTED_ROWS,
@@ -47,10 +56,9 @@ from jobs.store.log_ends import LostPart
 from jobs.store.release import RELEASE_SETTING, writers_of_eras
 from jobs.store.selection import TopicChoices
 from rmq_formats.commitlog.layout import COMPRESSED
-from rmq_formats.commitlog.record import Host, MessageRecord, parse_host, record_from_row
+from rmq_formats.commitlog.record import Host, parse_host
 from rmq_formats.consumequeue.dispatch import Unit, UnitRules, expected_units
 from rmq_formats.detection import detect_eras, record_marks
-from rmq_formats.errors import CorruptData
 from rmq_formats.indexfile.keys import KeyKind, key_text, typed_index_keys
 from rmq_formats.properties import index_key_hash
 from rmq_formats.release import Release
@@ -102,7 +110,7 @@ class LakeSource(Source):
         newest = self.select_rows("max(physical_offset) AS offset", MESSAGES_NAME, INGESTED_ROWS)[0]["offset"] or 0
         sampled = f"physical_offset >= {newest - _SAMPLED_BYTES}"
         rows = self.select_rows("*", MESSAGES_NAME, sampled, INGESTED_ROWS, rest=f"LIMIT {_SAMPLED}")
-        records = [self._record(row) for row in rows]
+        records = [record_of_row(row, self.tables.location) for row in rows]
         writers = writers_of_eras(
             detect_eras(mark for record in records for mark in record_marks(record)), TRAITS_AFFECTING_ANSWERS
         )
@@ -164,20 +172,7 @@ class LakeSource(Source):
     def _message(self, row: Mapping[str, Any]) -> Message:
         if row.get("body", b"") is None and row["body_length"] > 0:
             self.note_once("this lake has no message bodies (`ingest --no-body`)")
-        return Message(self._record(row), self.release, row.get("superseded_by_run"))
-
-    def _record(self, row: Mapping[str, Any]) -> MessageRecord:
-        """Return the record of a row; the body is empty if the lake has no bodies."""
-        try:
-            return record_from_row({**row, "body": row["body"] or b""})
-        except CorruptData as error:
-            raise CorruptData(error.reason, error.offset, self.tables.location) from error
-        except KeyError as error:
-            reason = (
-                f"the lake's table {MESSAGES_NAME} lacks the column {error.args[0]}: another engine has removed it. "
-                "Restore an earlier version of the table"
-            )
-            raise CorruptData(reason) from error
+        return Message(record_of_row(row, self.tables.location), self.release, row.get("superseded_by_run"))
 
     # runs, and the messages that they did not read
 

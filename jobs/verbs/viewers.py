@@ -121,9 +121,10 @@ def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> Severit
             for item in dump_items(file, known, request):
                 is_damaged |= item.is_damage
                 _print_item(item, location, as_json=request.as_json)
-            for place in file.unreadable:  # shown as zeros above
-                text = f"{place.size} bytes cannot be read at position {place.position}: {place.reason}"
-                values = {"file": location, "kind": "unreadable", **place._asdict()}
+            for position, size, reason in file.unreadable:  # shown as zeros above
+                text = f"{size} bytes cannot be read at position {position}: {reason}"
+                place = {"position": position, "size": size, "reason": reason}
+                values = {"file": location, "kind": "unreadable", **place}
                 _print(json.dumps(values) if request.as_json else f"# UNREADABLE {text}")
             return Severity.DAMAGE if is_damaged or file.unreadable else Severity.NOT_VERIFIED
     except FormatError as error:

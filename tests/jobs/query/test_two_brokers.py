@@ -84,7 +84,7 @@ def test_a_histogram_counts_the_messages_of_one_store(
     most_counted: int, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobs.browse.lake_lists._MOST_COUNTED", most_counted)
-    found = [LakeLists(source).histogram(ListConditions(), 7, 1) for source in open_lake_stores(str(lake))]
+    found = [LakeLists(source).histogram(ListConditions()) for source in open_lake_stores(str(lake))]
 
     assert [12, 12, 12] == [sum(histogram.counts) for histogram in found if histogram is not None]
 
