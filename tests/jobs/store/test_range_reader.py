@@ -317,9 +317,10 @@ def test_the_first_error_in_the_order_of_the_items_is_raised_and_stops_the_other
     assert len(begun) < 20
 
 
+@pytest.mark.timeout(100)  # reading the whole file at this rate takes 128 seconds
 def test_a_thread_that_waits_for_its_rate_is_stopped_between_two_reads(tmp_path: Path) -> None:
     (tmp_path / f"{0:020d}").write_bytes(bytes(8 << 20))
-    slow, begun = LocalStorage(ReadLimits(max_rate=1 << 20)), Event()
+    slow, begun = LocalStorage(ReadLimits(max_rate=1 << 16)), Event()
 
     def work(number: int) -> None:
         if number == 0:
@@ -329,11 +330,8 @@ def test_a_thread_that_waits_for_its_rate_is_stopped_between_two_reads(tmp_path:
         with slow.open(str(tmp_path / f"{0:020d}")) as file:
             file.read(0, 8 << 20)
 
-    began = time.monotonic()
     with pytest.raises(OSError, match="the first item"):
         InProcessWorkers(width=2).map(range(2), work)
-
-    assert time.monotonic() - began < 4
 
 
 def test_threads_of_one_process_share_all_of_its_rate(golden: StoreOf) -> None:
