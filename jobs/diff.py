@@ -18,9 +18,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.console.amounts import count_text
-from jobs.console.result import RatedOutcome, Result, Severity, worst_severity, worst_severity_met
+from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_severity, worst_severity_met
 from jobs.diagnosis.log_check import RangeCheck
-from jobs.lake.identity import AmbiguousBrokerError, identify_store
+from jobs.lake.identity import identify_store
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.tables import RECORD_CRC
@@ -211,7 +211,7 @@ def find_known_store(lake: Lake, store: Store, broker: str | None) -> KnownStore
     """Return the lake's entry of a store; raise `NothingToRestoreError` if it has no run of it."""
     try:
         known = identify_store(lake, store, broker, register_new=False)
-    except AmbiguousBrokerError:
+    except RequestError:
         known = None
     if known is None or known.newest is None:
         raise NothingToRestoreError(

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from rmq_formats.commitlog.layout import (
     BLANK,
@@ -54,11 +54,8 @@ class FirstRecord(NamedTuple):
     store_timestamp: int
 
 
-class SegmentStart(NamedTuple):
-    """A segment of the log, and its first record (None: startup recovery never begins with this segment)."""
-
-    base_offset: int
-    first_record: FirstRecord | None
+# A segment's base offset, and its first record (None: startup recovery never begins with this segment).
+SegmentStart: TypeAlias = tuple[int, FirstRecord | None]
 
 
 class UnloadableFile(NamedTuple):
@@ -68,13 +65,6 @@ class UnloadableFile(NamedTuple):
     size: int
     expected_size: int
     is_last: bool  # whether it is the last file of its log or queue
-
-
-class LostKeyRange(NamedTuple):
-    """Messages whose keys are lost: a start deletes their index files and reads the log only after them."""
-
-    from_offset: int
-    to_offset: int
 
 
 class LogCut(NamedTuple):
@@ -95,7 +85,8 @@ class StartOutcome:
     cuts_at: int | None = None  # the offset, if complete messages follow or a segment is deleted
     deletes_messages: int | None = 0
     deletes_files: tuple[str, ...] = ()
-    loses_keys: LostKeyRange | None = None
+    # The offsets of messages whose keys are lost: a start deletes their index files and reads the log only after them.
+    loses_keys: tuple[int, int] | None = None
     unknown_reason: str = ""
     may_cut: LogCut | None = None  # the worst case of a start whose outcome is unknown
     after_repair: "StartOutcome | None" = None  # the outcome after refused files are repaired, if there are any
@@ -109,7 +100,7 @@ class StartOutcome:
             "cuts_at": self.cuts_at,
             "deletes_messages": self.deletes_messages,
             "deletes_files": list(self.deletes_files),
-            "loses_keys": None if self.loses_keys is None else self.loses_keys._asdict(),
+            "loses_keys": self.loses_keys and dict(zip(("from_offset", "to_offset"), self.loses_keys, strict=True)),
             "unknown": self.unknown_reason,
         }
 
@@ -206,25 +197,26 @@ def find_start_segment(
     if not segments:
         return None
     if not has_abort and not release.clean_start_asks_queues:
-        return segments[-LAST_FILES_READ:][0].base_offset
+        return segments[-LAST_FILES_READ:][0][0]
     newest_first = list(reversed(segments))
     if release.start_checks_first_record:
         newest_first = newest_first[:_MOST_SEGMENTS]  # recovery begins with the last segment that it examines
     may_begin = (
         one for one in newest_first if _may_begin(one, release, checkpoint, last_unit_record_end, has_abort=has_abort)
     )
-    return next(may_begin, newest_first[-1]).base_offset
+    return next(may_begin, newest_first[-1])[0]
 
 
 def _may_begin(
     one: SegmentStart, release: Release, checkpoint: Checkpoint, queue_reach: int, *, has_abort: bool
 ) -> bool:
     """Return whether a start may begin with a segment."""
+    base_offset, first_record = one
     if not has_abort and not release.start_checks_first_record:
-        return one.base_offset <= queue_reach
-    if one.first_record is None:
+        return base_offset <= queue_reach
+    if first_record is None:
         return False
-    physical_offset, store_timestamp = one.first_record
+    physical_offset, store_timestamp = first_record
     if not has_abort:
         return physical_offset <= queue_reach
     if not release.start_asks_dispatched_offset:

@@ -5,7 +5,6 @@ Lines with unusual fields are decoded by `rmq_formats.trace`, which gives the sa
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -67,16 +66,13 @@ _PLAIN_TYPE = f"^[0-{MESSAGE_TYPE_COUNT - 1}]$"
 _LINES_AT_ONCE = 1 << 16
 
 
-class Traces(NamedTuple):
-    """Lines of bodies, in their order."""
+def decode_trace_bodies(bodies: pa.Array) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], pa.RecordBatch]]:
+    """
+    Yield the lines that `decode_traces` yields of each body (as sent: decompressed), some at a time.
 
-    body_numbers: NDArray[np.int64]  # the number of each line's body
-    line_numbers: NDArray[np.int64]  # the index of each line in its body, from 0
-    rows: pa.RecordBatch  # rows with the columns of `SCHEMA`
-
-
-def decode_trace_bodies(bodies: pa.Array) -> Iterator[Traces]:
-    """Yield the lines that `decode_traces` yields of each body (as sent: decompressed), some at a time."""
+    Each part is the number of each line's body, the index of each line in its body, and rows with the columns of
+    `SCHEMA`.
+    """
     split = pc.split_pattern(_texts(bodies), LINE_END)
     lines, parents = split.flatten(), np.asarray(pc.list_parent_indices(split))
     kinds = pc.list_element(pc.split_pattern(lines, FIELD_END, max_splits=1), 0)
@@ -85,7 +81,7 @@ def decode_trace_bodies(bodies: pa.Array) -> Iterator[Traces]:
     numbers = np.arange(len(lines)) - np.searchsorted(parents, parents)
     for start in range(0, len(lines), _LINES_AT_ONCE):
         some = slice(start, start + _LINES_AT_ONCE)
-        yield Traces(parents[some], numbers[some], _decode_lines(lines[some]))
+        yield parents[some], numbers[some], _decode_lines(lines[some])
 
 
 def _texts(bodies: pa.Array) -> pa.Array:

@@ -66,9 +66,9 @@ def compile_queues_and_index() -> None:
     units = collector.finish().units
     list(QueueBuilder(QueueKind.PLAIN, 20, rules.releases).append(units))
     table = RuleTable.from_rules(make_rules((0, NEWEST)))
-    for packed in pack_keys(records, table, with_places=True):
-        text_array(records.buffer, packed.places["key"], packed.places["key_end"])
-        FileBuilder(Geometry(4, 4), table, None).add(packed.keys.copy())
+    for keys, places in pack_keys(records, table, with_places=True):
+        text_array(records.buffer, places["key"], places["key_end"])
+        FileBuilder(Geometry(4, 4), table, None).add(keys.copy())
 
 
 _RECORD = encode_record(

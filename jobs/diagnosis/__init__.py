@@ -35,8 +35,6 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import (
     LAST_FILES_READ,
     LogCut,
-    LostKeyRange,
-    SegmentStart,
     StartOutcome,
     UnloadableFile,
     WalkEnd,
@@ -162,7 +160,7 @@ def gather_start_facts(store: Store, release: Release, conf: BrokerConf = _NO_CO
     starts = []
     for segment in (one for one in store.segments if one.size):
         with store.open(segment) as reader:
-            starts.append(SegmentStart(segment.base_offset, read_recovery_record(reader.read, segment.size, release)))
+            starts.append((segment.base_offset, read_recovery_record(reader.read, segment.size, release)))
     reach = -1  # the greatest end of a record that a queue's last unit points to; one in the last segment is enough
     if store.has_clean_shutdown and release.clean_start_asks_queues:
         for unit in read_last_units(queues_in_files(store)):
@@ -194,7 +192,7 @@ def predict_start(facts: StartFacts, log: WalkedLog | None, repaired_files: Cont
         str(release),
         starts=True,
         deletes_files=(*empty, *(file for file, _ in index)),
-        loses_keys=LostKeyRange(begin, walks_from) if begin < walks_from else None,
+        loses_keys=(begin, walks_from) if begin < walks_from else None,
     )
     if log is None:
         return replace(outcome, deletes_messages=None, unknown_reason=_NOT_WALKED)

@@ -16,11 +16,11 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 
 from jobs.console import process
+from jobs.console.result import RequestError
 from jobs.ingest import IngestRequest, StepTimer, Summary
 from jobs.ingest.commit import NextRun
 from jobs.lake.bodies import add_inflated_bodies
 from jobs.lake.identity import (
-    AmbiguousBrokerError,
     Likeness,
     TierQueueName,
     TierQueueState,
@@ -108,7 +108,7 @@ def _select_broker(queues: Sequence[TierQueue], broker: str | None) -> Sequence[
     chosen = [place for place, name in places.items() if len(places) == 1 or name == broker]
     if len(chosen) != 1:
         named = ", ".join(sorted(places.values()))
-        raise AmbiguousBrokerError(f"several brokers use this tier ({named}): choose one with --broker NAME")
+        raise RequestError(f"several brokers use this tier ({named}): choose one with --broker NAME")
     return [queue for queue in queues if queue.broker_folder == chosen[0]]
 
 

@@ -13,7 +13,6 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from enum import StrEnum, unique
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -52,30 +51,25 @@ _PROPERTIES = {
 }
 
 
-@unique
-class CatalogKind(StrEnum):
-    """The kind of catalog, which determines the SQL dialect."""
-
-    SPARK = "spark"
-    UNITY = "unity"
-    GLUE = "glue"
-    HIVE = "hive"
-
-
-# Columns and comments are read from Delta's log; if the statement named them, they would have to be the same.
+# Statements by kind of catalog, except Hive's. Columns and comments are read from Delta's log; if the statement named
+# them, they would have to be the same.
 _BY_SPARK = "CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {place}"
 _FROM_LOG = {
-    CatalogKind.SPARK: _BY_SPARK,
-    CatalogKind.UNITY: _BY_SPARK,
-    CatalogKind.GLUE: "CREATE EXTERNAL TABLE {name}\nLOCATION {place}\nTBLPROPERTIES ('table_type' = 'DELTA')",
+    "spark": _BY_SPARK,
+    "unity": _BY_SPARK,
+    "glue": "CREATE EXTERNAL TABLE {name}\nLOCATION {place}\nTBLPROPERTIES ('table_type' = 'DELTA')",
 }
 
 
 def catalog_statements(
-    lake: Lake, kind: CatalogKind, schema: str, typed_tables: Iterable[Table] = ()
+    lake: Lake, kind: str, schema: str, typed_tables: Iterable[Table] = ()
 ) -> Iterator[tuple[str | None, str]]:
-    """Yield each table's name and statement, *typed_tables* last; first that for the schema, without a name."""
-    if kind in {CatalogKind.UNITY, CatalogKind.GLUE} and is_local(lake.location):
+    """
+    Yield each table's name and statement, *typed_tables* last; first that for the schema, without a name.
+
+    The *kind* of catalog (spark, unity, glue or hive) determines the SQL dialect.
+    """
+    if kind in {"unity", "glue"} and is_local(lake.location):
         reason = f"{lake.location}: {kind.title()} cannot read local paths; pass the lake's s3a:// location"
         raise RequestError(reason)
     there = [
@@ -85,13 +79,13 @@ def catalog_statements(
     ]
     name = ".".join(_quote(part, kind) for part in schema.split("."))
     if there:
-        kind_of_schema = "SCHEMA" if kind is CatalogKind.UNITY else "DATABASE"
+        kind_of_schema = "SCHEMA" if kind == "unity" else "DATABASE"
         yield None, f"CREATE {kind_of_schema} IF NOT EXISTS {name}"
     for table, snapshot in there:
         place = quote_sql_text(_location_in_sql(lake.locate(table.name), kind))
         full_name = f"{name}.{_quote(catalog_name(table), kind)}"
         yield table.name, _create_statement(kind, full_name, place, table, snapshot)
-    if kind in {CatalogKind.SPARK, CatalogKind.UNITY}:
+    if kind in {"spark", "unity"}:
         known = {table.name for table, _ in there}
         for view in list_views():
             if known.issuperset(view.tables):
@@ -106,8 +100,8 @@ def catalog_name(table: Table) -> str:
     return f"typed_{table.name}" if table is DEAD_LETTERS else table.name.replace("/", "_")
 
 
-def _create_statement(kind: CatalogKind, name: str, place: str, table: Table, snapshot: DeltaTable) -> str:
-    if kind is not CatalogKind.HIVE:
+def _create_statement(kind: str, name: str, place: str, table: Table, snapshot: DeltaTable) -> str:
+    if kind != "hive":
         return _FROM_LOG[kind].format(name=name, place=place)
     schema = snapshot.schema()
     columns = ",\n".join(
@@ -122,17 +116,17 @@ def _create_statement(kind: CatalogKind, name: str, place: str, table: Table, sn
     )
 
 
-def _location_in_sql(location: str, kind: CatalogKind) -> str:
+def _location_in_sql(location: str, kind: str) -> str:
     """Return a location with the URI scheme that the catalog's engine uses: s3a is Hadoop's name for S3."""
     scheme, separator, rest = location.partition("://")
-    if kind in {CatalogKind.UNITY, CatalogKind.GLUE} and scheme in S3_SCHEMES:
+    if kind in {"unity", "glue"} and scheme in S3_SCHEMES:
         return f"s3://{rest}/"
     return location if separator else f"file://{location}"
 
 
-def _quote(name: str, kind: CatalogKind) -> str:
+def _quote(name: str, kind: str) -> str:
     # Athena takes no backquotes around a dot.
-    return name if kind is CatalogKind.GLUE else f"`{name.replace('`', '``')}`"
+    return name if kind == "glue" else f"`{name.replace('`', '``')}`"
 
 
 def column_comment(field: "Field") -> str:

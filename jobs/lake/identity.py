@@ -43,10 +43,6 @@ _FirstRecord: TypeAlias = tuple[Fingerprint, MessageRecord]
 TierQueueName: TypeAlias = tuple[str, int]  # topic and number
 
 
-class AmbiguousBrokerError(RequestError):
-    """Two different stores would have the same label."""
-
-
 @unique
 class Likeness(Enum):
     """The result of comparing a known store's fingerprints with a store."""
@@ -101,9 +97,7 @@ def identify_store(lake: Lake, store: Store, broker: str | None, *, register_new
         if found is not None or not firsts():
             return found
         if broker is None and any(known.broker == DEFAULT_BROKER for known in stores):
-            raise AmbiguousBrokerError(
-                "the lake already has a store without a broker name: pass --broker to name this one"
-            )
+            raise RequestError("the lake already has a store without a broker name: pass --broker to name this one")
         return KnownStore("", broker or DEFAULT_BROKER, tuple(fingerprint for fingerprint, _ in firsts()))
 
     return _find_or_register(lake, known_or_new, register_new=register_new)

@@ -23,10 +23,10 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import groupby
+from functools import partial
+from itertools import chain, groupby
 from math import ceil
 from pathlib import Path
-from typing import NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
@@ -95,19 +95,15 @@ _OLDER_CHECKPOINTS_STEP = 4  # every fourth of the older checkpoints is kept
 HashRange = range  # a range of hashes
 _TOP = HashRange(1 << _BITS)
 
-MergeFiles = Callable[[Sequence["MergeGroup"]], list[AddedFile | None]]
-PlanMerges = Callable[[Table, Sequence[SnapshotFile]], list["MergeGroup"]]
+# Files that a task merges into one, and its name. Of the rows, it gets those with hashes in the range, if there is one.
+MergeGroup = tuple[Sequence[SnapshotFile], str, HashRange | None]
+MergeFiles = Callable[[Callable[[MergeGroup], AddedFile | None], Sequence[MergeGroup]], list[AddedFile | None]]
+PlanMerges = Callable[[Sequence[SnapshotFile]], list[MergeGroup]]
 
 
-class MergeGroup(NamedTuple):
-    """Files that a task merges into one."""
-
-    lake: Lake
-    table: Table
-    files: tuple[SnapshotFile, ...]
-    name: str
-    # The hashes of the sort column that this file gets; rows with other hashes go into other files.
-    hash_range: HashRange | None = None
+def merge_here(merge: Callable[[MergeGroup], AddedFile | None], groups: Sequence[MergeGroup]) -> list[AddedFile | None]:
+    """Merge groups of files one by one, in this process."""
+    return list(map(merge, groups))
 
 
 def merge_small_files(
@@ -116,7 +112,7 @@ def merge_small_files(
     *,
     least_files: int = 2,
     naming: FileNaming | None = None,
-    merge: MergeFiles | None = None,
+    merge: MergeFiles = merge_here,
 ) -> Savings:
     """
     Merge the small files of a table.
@@ -128,24 +124,21 @@ def merge_small_files(
     snapshot = open_table(lake, table.name)
     if snapshot is not None and needs_spark(snapshot):
         refuse_unsupported_features(lake, snapshot, table)
-        if (
-            sum(
-                file.size < SMALL_FILE_BYTES and not is_clustered(file)
-                for file in list_snapshot_files(lake, snapshot, table)
-            )
-            >= least_files
-        ):
+        stored = list_snapshot_files(lake, snapshot, table)
+        if sum(file.size < SMALL_FILE_BYTES and not is_clustered(file) for file in stored) >= least_files:
             with suppress(CommitFailedError):  # another process has merged: the next upkeep looks again
                 return merge_by_spark(snapshot, table.name, small_bytes=SMALL_FILE_BYTES, large_bytes=MERGED_FILE_BYTES)
         return Savings(table.name)
 
-    def plan(rows: Table, stored: Sequence[SnapshotFile]) -> list[MergeGroup]:
+    def plan(stored: Sequence[SnapshotFile]) -> list[MergeGroup]:
         small = _list_mergeable(lake, table, stored)
-        chosen = _choose_for_run(small, naming.store_id, least_files) if naming else list(_group_files(small))
-        names = [naming.new_file_name(MERGED_MARK) if naming else f"compacted-{uuid4()}.parquet" for _ in chosen]
-        return [MergeGroup(lake, rows, tuple(some), name) for some, name in zip(chosen, names, strict=True)]
+        chosen = _choose_for_run(small, naming.store_id, least_files) if naming else _group_files(small)
+        return [
+            (some, naming.new_file_name(MERGED_MARK) if naming else f"compacted-{uuid4()}.parquet", None)
+            for some in chosen
+        ]
 
-    return rewrite_files(lake, table, plan, merge or (lambda groups: list(map(merge_group, groups))))
+    return rewrite_files(lake, table, plan, merge)
 
 
 def rewrite_files(lake: Lake, table: Table, plan: PlanMerges, merge: MergeFiles) -> Savings:
@@ -158,8 +151,8 @@ def rewrite_files(lake: Lake, table: Table, plan: PlanMerges, merge: MergeFiles)
     stored = list_snapshot_files(lake, snapshot, table)
     if not is_local(lake.location):  # see `commit.VECTORS_ONLY_LOCAL_ERROR`
         stored = [file for file in stored if file.kept_row_mask is None]
-    groups = plan(table_for_rewriting(snapshot, table), stored)
-    removed = {file.path: file for group in groups for file in group.files}  # several groups may each take rows of one
+    groups = plan(stored)
+    removed = {file.path: file for files, *_ in groups for file in files}  # several groups may each take rows of one
     if not removed:
         return Savings(table.name)
 
@@ -170,7 +163,8 @@ def rewrite_files(lake: Lake, table: Table, plan: PlanMerges, merge: MergeFiles)
         return list(removed.values()), []
 
     try:
-        written = [action for action in merge(groups) if action is not None]
+        task = partial(merge_group, lake, table_for_rewriting(snapshot, table))
+        written = [action for action in merge(task, groups) if action is not None]
     except FileNotFoundError:
         now = open_table(lake, table.name)
         if now is not None and removed.keys() <= file_paths(now):
@@ -186,7 +180,7 @@ def rewrite_files(lake: Lake, table: Table, plan: PlanMerges, merge: MergeFiles)
     return Savings(table.name, len(removed), len(written), before, after)
 
 
-def cluster_by_hash(lake: Lake, table: Table, merge: MergeFiles) -> Savings:
+def cluster_by_hash(lake: Lake, table: Table, merge: MergeFiles = merge_here) -> Savings:
     """Move rows down until no node is crowded; each round is a separate, valid commit."""
     if table.sorted_by is None:
         raise ValueError(f"{table.name} has no sort column")
@@ -195,15 +189,13 @@ def cluster_by_hash(lake: Lake, table: Table, merge: MergeFiles) -> Savings:
     if snapshot is None or needs_spark(snapshot):  # Delta clusters it itself, or its owner does not want it
         return Savings(table.name)
 
-    def plan(rows: Table, stored: Sequence[SnapshotFile]) -> list[MergeGroup]:
-        found = []
-        for node, some in _find_crowded_nodes(stored, column):
-            # The name keeps the file out of merges in log order, which would widen its range.
-            found += [
-                MergeGroup(lake, rows, tuple(some), f"{_CLUSTERED}{uuid4()}.parquet", part)
-                for part in _divide_node(node, some, column)
-            ]
-        return found
+    def plan(stored: Sequence[SnapshotFile]) -> list[MergeGroup]:
+        # The name keeps the file out of merges in log order, which would widen its range.
+        return [
+            (some, f"{_CLUSTERED}{uuid4()}.parquet", part)
+            for node, some in _find_crowded_nodes(stored, column)
+            for part in _divide_node(node, some, column)
+        ]
 
     saved = Savings(table.name)
     while (done := rewrite_files(lake, table, plan, merge)).merged:
@@ -329,35 +321,37 @@ def _group_files(small: Iterable[SnapshotFile]) -> Iterator[list[SnapshotFile]]:
             yield group
 
 
-def merge_group(group: MergeGroup) -> AddedFile | None:
+def merge_group(lake: Lake, table: Table, group: MergeGroup) -> AddedFile | None:
     """Merge several files into one; None if another engine has deleted all of their rows."""
-    rows = _read_sorted_rows(group) if group.table.sorted_by else _read_rows(group)
-    return TableFile(group.lake, group.table, group.name, {}, _MERGED_GROUP).write_all(rows)
+    files, name, hash_range = group
+    rows = chain.from_iterable(_read_rows(lake, table, file, hash_range) for file in files)
+    return TableFile(lake, table, name, {}, _MERGED_GROUP).write_all(
+        rows if table.sorted_by is None else _sorted_rows(rows, table.sorted_by)
+    )
 
 
-def _read_rows(group: MergeGroup) -> Iterator[pa.RecordBatch]:
-    table, node, column = group.table, group.hash_range, group.table.sorted_by
-    for file in group.files:
-        if node is None or column is None:
-            yield from read_batches(group.lake, table, file)
-            continue
-        for batch in read_batches(group.lake, table, file, (), {column: (node.start, node.stop - 1)}):
-            hashes = batch.column(column)
-            yield batch.filter(pc.and_(pc.greater_equal(hashes, node.start), pc.less(hashes, node.stop)))
+def _read_rows(lake: Lake, table: Table, file: SnapshotFile, node: HashRange | None) -> Iterator[pa.RecordBatch]:
+    column = table.sorted_by
+    if node is None or column is None:
+        yield from read_batches(lake, table, file)
+        return
+    for batch in read_batches(lake, table, file, (), {column: (node.start, node.stop - 1)}):
+        hashes = batch.column(column)
+        yield batch.filter(pc.and_(pc.greater_equal(hashes, node.start), pc.less(hashes, node.stop)))
 
 
-def _read_sorted_rows(group: MergeGroup) -> Iterator[pa.RecordBatch]:
-    """Yield all rows in the order of the table's sort column; too many rows are sorted in parts."""
+def _sorted_rows(rows: Iterable[pa.RecordBatch], column: str) -> Iterator[pa.RecordBatch]:
+    """Yield all rows in the order of a column; too many rows are sorted in parts."""
 
     def in_order() -> Iterator[pa.RecordBatch]:
         whole = pa.concat_batches(held)
         held.clear()
-        order = pc.sort_indices(whole, [(group.table.sorted_by, "ascending")])
+        order = pc.sort_indices(whole, [(column, "ascending")])
         for start in range(0, whole.num_rows, _GROUP_ROWS):
             yield whole.take(order[start : start + _GROUP_ROWS])
 
     held: list[pa.RecordBatch] = []
-    for batch in _read_rows(group):
+    for batch in rows:
         held.append(batch)
         if sum(map(len, held)) >= _SORTED_ROWS:
             yield from in_order()
@@ -427,8 +421,8 @@ def optimize(location: str, workers: Workers, *, dry_run: bool = False) -> list[
             newest_run_by_table(lake, store, is_done=False)
             commit_prepared(lake, leftover)
 
-    def merge(groups: Sequence[MergeGroup]) -> list[AddedFile | None]:
-        return workers.map(groups, merge_group, "merging files")
+    def merge(task: Callable[[MergeGroup], AddedFile | None], groups: Sequence[MergeGroup]) -> list[AddedFile | None]:
+        return workers.map(groups, task, "merging files")
 
     saved = []
     for table in WRITTEN_BY_RUNS:

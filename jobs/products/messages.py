@@ -218,12 +218,13 @@ def build_trace_rows(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     of_topic = pc.is_in(topics.cast(pa.string()), value_set=pa.array(wanted))
     for rows in add_inflated_bodies(messages.filter(of_topic), limit=_LARGEST_REPORT):
         readable = rows.filter(pc.is_null(rows.column(BODY_ERROR)))
-        for traces in decode_trace_bodies(pc.coalesce(readable.column(BODY_INFLATED), readable.column("body"))):
-            parents = readable.select(_OF_MESSAGE).take(pa.array(traces.body_numbers))
+        bodies = pc.coalesce(readable.column(BODY_INFLATED), readable.column("body"))
+        for body_numbers, line_numbers, traces in decode_trace_bodies(bodies):
+            parents = readable.select(_OF_MESSAGE).take(pa.array(body_numbers))
             columns = {name: parents.column(name) for name in _OF_MESSAGE}
             columns["born_host"] = columns["born_host"].cast(pa.string())
-            columns["line"] = pa.array(traces.line_numbers, pa.int32())
-            columns |= {field.name: traces.rows.column(field.name) for field in traces.rows.schema}
+            columns["line"] = pa.array(line_numbers, pa.int32())
+            columns |= {field.name: traces.column(field.name) for field in traces.schema}
             yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 

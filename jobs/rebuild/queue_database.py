@@ -40,15 +40,16 @@ from jobs.store.units import Units, read_stored_units
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.errors import FormatError
-from rmq_formats.rocksdb.build import QueueRowBuilder, UnitPlace, newest_by_queue_offset, unit_keys, unit_values
+from rmq_formats.rocksdb.build import QueueRowBuilder, newest_by_queue_offset, unit_keys, unit_values
 from rmq_formats.rocksdb.layout import (
     ABOVE_ALL_QUEUE_OFFSETS,
     BOUND_FAMILY,
     UNIT_FAMILY,
-    QueuePrefix,
+    UnitPlace,
     encode_bound_key,
     encode_bound_value,
     encode_checkpoint_row,
+    encode_prefix,
     encode_unit_key,
 )
 
@@ -94,7 +95,7 @@ def _build_tables(
     """
     folder = Path(local_path(recipe.scratch.location))
     builders: dict[QueueName, QueueRowBuilder] = {}
-    rows = defaultdict[QueuePrefix, list[Units]](list)
+    rows = defaultdict[QueueName, list[Units]](list)
     tables: list[str] = []
     waiting = end = 0
     for parts in read_units(recipe.scratch, ranges, group):
@@ -102,7 +103,7 @@ def _build_tables(
             if name not in builders:
                 builders[name] = QueueRowBuilder(name, recipe.lost_log_ranges, recipe.segment_base_offsets)
             added = list(builders[name].append(units))
-            rows[QueuePrefix(name.topic, name.queue_id)] += added
+            rows[name] += added
             waiting += sum(some.size for some in added)
             end = max(end, int(units["physical_offset"][-1]) + int(units["size"][-1]))
         if waiting >= _UNITS_AT_ONCE:
@@ -113,19 +114,19 @@ def _build_tables(
     return tables, [builders[name] for name in sorted(builders)], end
 
 
-def _write_rows(folder: Path, rows: dict[QueuePrefix, list[Units]]) -> str:
+def _write_rows(folder: Path, rows: dict[QueueName, list[Units]]) -> str:
     path = str(folder / f"table-{uuid4()}.sst")
     write_table(path, _take_rows(rows))
     return path
 
 
-def _take_rows(rows: dict[QueuePrefix, list[Units]]) -> Iterator[_Rows]:
+def _take_rows(rows: dict[QueueName, list[Units]]) -> Iterator[_Rows]:
     """Yield the rows in key order, in portions, and remove them."""
-    for prefix in sorted(rows, key=lambda prefix: prefix.encoded):
-        units = newest_by_queue_offset(np.concatenate(rows.pop(prefix)))
+    for queue in sorted(rows, key=encode_prefix):
+        units = newest_by_queue_offset(np.concatenate(rows.pop(queue)))
         for at in range(0, units.size, _ROWS_AT_ONCE):
             some = units[at : at + _ROWS_AT_ONCE]
-            yield unit_keys(prefix, some), unit_values(some)
+            yield unit_keys(queue, some), unit_values(some)
 
 
 def write_table(path: str, rows: Iterable[_Rows]) -> None:
@@ -237,8 +238,8 @@ def _write(folder: Path, tables: Sequence[str], queues: Sequence[QueueRowBuilder
             database.ingest_external_file([path], moved)
         for queue in queues:
             if 0 <= queue.last.queue_offset < queue.highest:  # of a deleted topic: the next messages continue there
-                after = encode_unit_key(queue.prefix, queue.last.queue_offset + 1)
-                database.delete_range(after, queue.prefix.encoded + ABOVE_ALL_QUEUE_OFFSETS)
+                after = encode_unit_key(queue.name, queue.last.queue_offset + 1)
+                database.delete_range(after, encode_prefix(queue.name) + ABOVE_ALL_QUEUE_OFFSETS)
         path = str(folder.parent / f"bounds{_TABLE}")
         write_table(path, [(ends, ends.values())])
         bounds.ingest_external_file([path], moved)
@@ -273,11 +274,11 @@ def _bounds(
     """Return the rows of the first and last units in key order, with that of the log's end."""
     rows = {}
     for queue in queues:
-        rows[encode_bound_key(queue.prefix, is_max=False)] = queue.first
-        rows[encode_bound_key(queue.prefix, is_max=True)] = queue.last
+        rows[encode_bound_key(queue.name, is_max=False)] = queue.first
+        rows[encode_bound_key(queue.name, is_max=True)] = queue.last
     for name, last in carried.items():
-        rows[encode_bound_key(QueuePrefix(name.topic, name.queue_id), is_max=True)] = last
-    encoded = {key: encode_bound_value(place.physical_offset, place.queue_offset) for key, place in rows.items()}
+        rows[encode_bound_key(name, is_max=True)] = last
+    encoded = {key: encode_bound_value(place) for key, place in rows.items()}
     key, value = encode_checkpoint_row(dispatched_end)
     encoded[key] = value
     return dict(sorted(encoded.items()))
@@ -299,9 +300,8 @@ def stored_queue_ends(store: Store, excluded: Container[QueueName]) -> dict[Queu
         stored = find_rocksdb_queues(store)
     except FormatError:
         stored = None
-    for prefix, bound in stored.last_units.items() if stored is not None else ():
-        name = QueueName(QueueKind.PLAIN, prefix.topic, prefix.queue_id)
-        if name not in excluded and bound.queue_offset > ends.get(name, UnitPlace(-1, -1)).queue_offset:
-            ends[name] = UnitPlace(bound.queue_offset, bound.physical_offset)
+    for name, last in stored.last_units.items() if stored is not None else ():
+        if name not in excluded and last.queue_offset > ends.get(name, UnitPlace(-1, -1)).queue_offset:
+            ends[name] = last
     topics = collect_topic_evidence(store)
     return {name: last for name, last in ends.items() if topics.fate(name.topic, 0) is not TopicFate.DELETED}

@@ -23,6 +23,7 @@ from jobs.store.queue_files import rocksdb_queue_folder
 from jobs.store.rocksdb import Database, Rows, open_database
 from jobs.store.store import Store, StoredFile
 from rmq_formats.arrays import dtype_of
+from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.rocksdb.layout import (
@@ -31,10 +32,10 @@ from rmq_formats.rocksdb.layout import (
     QUEUE_OFFSET_SIZE,
     UNIT_FAMILY,
     UNIT_VALUE,
-    QueueBound,
-    QueuePrefix,
+    UnitPlace,
     decode_bound_row,
     decode_prefix,
+    encode_prefix,
     encode_unit_key,
 )
 from rmq_formats.store import CONSUME_QUEUE_FOLDER, FileKind, StoreFile, file_name_of_offset
@@ -81,7 +82,7 @@ class DatabaseQueueOpener:
     def open(self, location: str) -> Iterator[Reader]:
         """Open the file of a queue: its path names the queue and its first unit."""
         topic, queue_id, base = location.removeprefix(f"{self.location}/").rsplit("/", 2)
-        yield _RowReader(self, QueuePrefix(topic, int(queue_id)), int(base) // UNIT.size)
+        yield _RowReader(self, QueueName(QueueKind.PLAIN, topic, int(queue_id)), int(base) // UNIT.size)
 
     @property
     def database(self) -> Database:
@@ -119,10 +120,10 @@ class DatabaseQueueOpener:
             key = prefix + b"\xff" * (QUEUE_OFFSET_SIZE + 1)
 
     def read_units(
-        self, queue: QueuePrefix, start: int, stop: int
+        self, queue: QueueName, start: int, stop: int
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void]]]:
         """Yield the numbers in [*start*, *stop*) of units of a queue, and the units, some at a time."""
-        prefix = queue.encoded
+        prefix = encode_prefix(queue)
         for rows in self.database.rows(UNIT_FAMILY, encode_unit_key(queue, start), max(1, min(stop - start, _AT_ONCE))):
             own = sum(key.startswith(prefix) for key in rows.keys) if not rows.keys[-1].startswith(prefix) else None
             numbers, units = self._decoded(queue, Rows(rows.keys[:own], rows.values[:own]))
@@ -132,7 +133,7 @@ class DatabaseQueueOpener:
             if own is not None or inside < numbers.size or (inside and numbers[-1] == stop - 1):
                 return
 
-    def _decoded(self, queue: QueuePrefix, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+    def _decoded(self, queue: QueueName, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.void]]:
         if not rows.keys:
             return np.zeros(0, np.int64), np.zeros(0, _UNITS)
         if set(map(len, rows.values)) != {UNIT_VALUE.size}:
@@ -153,7 +154,7 @@ class DatabaseQueueOpener:
                 if len(value) != UNIT_VALUE.size:
                     raise self._no_unit(decode_prefix(key[:-QUEUE_OFFSET_SIZE]))
 
-    def _no_unit(self, queue: QueuePrefix) -> CorruptData:
+    def _no_unit(self, queue: QueueName) -> CorruptData:
         reason = f"a unit of {queue.topic} queue {queue.queue_id} is not {UNIT_VALUE.size} bytes long"
         return CorruptData(reason, None, self.location)
 
@@ -165,12 +166,12 @@ def _number_of(key: bytes) -> int:
 class _RowReader(Reader):
     """The rows of a queue as the bytes of a file."""
 
-    def __init__(self, rows: DatabaseQueueOpener, queue: QueuePrefix, first: int) -> None:
+    def __init__(self, rows: DatabaseQueueOpener, queue: QueueName, first: int) -> None:
         self._rows = rows
         self._queue = queue
         self._first = first
-        last = rows.database.last_key(UNIT_FAMILY, queue.encoded + ABOVE_ALL_QUEUE_OFFSETS)
-        count = 0 if last is None or not last.startswith(queue.encoded) else _number_of(last) - first + 1
+        last = rows.database.last_key(UNIT_FAMILY, encode_prefix(queue) + ABOVE_ALL_QUEUE_OFFSETS)
+        count = 0 if last is None or not last.startswith(encode_prefix(queue)) else _number_of(last) - first + 1
         self.size = max(count, 0) * UNIT.size
 
     def read(self, position: int, length: int) -> bytes:
@@ -197,7 +198,7 @@ class RocksQueues(NamedTuple):
     opener: DatabaseQueueOpener
     files: tuple[StoredFile, ...]
     dispatched_end: int | None  # the end of the last record that the broker marked as dispatched
-    last_units: dict[QueuePrefix, QueueBound]  # the last unit of each queue, as recorded in the database
+    last_units: dict[QueueName, UnitPlace]  # the last unit of each queue, as recorded in the database
 
 
 def find_rocksdb_queues(store: Store) -> RocksQueues | None:
@@ -220,13 +221,14 @@ def find_rocksdb_queues(store: Store) -> RocksQueues | None:
 def _read_queues(rows: DatabaseQueueOpener) -> RocksQueues:
     files = tuple(rows.list_queue_files())
     dispatched_end = None
-    last: dict[QueuePrefix, QueueBound] = {}
+    last: dict[QueueName, UnitPlace] = {}
     for key, value in rows.database.items(BOUND_FAMILY):
         row = decode_bound_row(key, value)
         if isinstance(row, int):
             dispatched_end = row
-        elif row.is_max:
-            last[row.queue] = row
+        else:
+            queue, is_last, place = row
+            last |= {queue: place} if is_last else {}
     return RocksQueues(rows, files, dispatched_end, last)
 
 

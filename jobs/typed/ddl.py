@@ -41,7 +41,7 @@ MANY_FIELDS_REASON = f"more than {MAX_FIELDS:,} fields, including those of neste
 
 
 class SchemaError(ValueError):
-    """A text does not declare columns that a table can have."""
+    """A text does not declare columns that a table can have, or a table has values that they cannot hold."""
 
 
 def parse_columns(text: str) -> tuple[pa.Field, ...]:

@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -13,7 +14,6 @@ import pyarrow as pa
 from jobs.console.result import RequestError
 from jobs.lake.tables import sql_columns
 from jobs.storage.local import read_small_file
-from jobs.typed import check_body_libraries
 from jobs.typed.ddl import (
     MAX_FOLDER_LENGTH,
     TYPED_FOLDER,
@@ -25,6 +25,7 @@ from jobs.typed.ddl import (
 )
 from jobs.typed.formats import JSON_FORMAT, BodyFormat, BodyReader, check_pattern, text_format
 from jobs.typed.values import MICROSECONDS_PER_UNIT, TimeDefaults
+from rmq_formats.errors import UnsupportedFormat
 
 _TEXT = (str,), 'a string, like "…"'
 _KEYS: Mapping[str, tuple[tuple[type, ...], str]] = {
@@ -47,13 +48,11 @@ _EXAMPLES = {
     "pattern": "; write a regular expression, as in pattern = '(?P<level>[A-Z]+) (?P<message>.*)'",
 }
 _SOURCES = ("tag", "property", "field")
+# The libraries of the extra `types`; each package precedes its subpackages.
+_LIBRARIES = ("fastavro", "google", "google.protobuf")
 _BY_COLUMN = ("columns", "from", "properties")
 _LARGEST_FILE = 16 << 20
 _MORE = ("epoch", "time_zone")  # added later, they change no row: without them, such bodies are dead letters
-
-
-class ValuesLostError(Exception):
-    """A table has values that its new declaration cannot hold; the message names them."""
 
 
 @dataclass(frozen=True)
@@ -166,8 +165,11 @@ class _Declared:
                 f"{self._place}: the names of the topic and the type must not be empty, and must have "
                 f"at most {MAX_FOLDER_LENGTH} characters in total"
             )
-        if kind in {"avro", "protobuf"}:
-            check_body_libraries(self._place)
+        if kind in {"avro", "protobuf"} and not all(map(find_spec, _LIBRARIES)):
+            reason = (
+                "reading Avro and Protobuf bodies requires additional libraries: pip install 'rocketmq-lake[types]'"
+            )
+            raise UnsupportedFormat(reason, None, self._place)
         format_, columns = {"avro": self._avro, "protobuf": self._protobuf}.get(kind, self._by_schema)()
         sources = self._sources(columns)
         if kind == "text":
@@ -291,7 +293,7 @@ class _Declared:
 
 def needs_rebuild(type_: TopicType, declared: Mapping[str, object]) -> bool:
     """
-    Return whether a table that was *declared* differently must be rebuilt; `ValuesLostError` if values would be lost.
+    Return whether a table that was *declared* differently must be rebuilt; `SchemaError` if values would be lost.
 
     Without --retype, a table keeps its rows if the new declaration reads each of them as the old one did, and possibly
     more bodies. Columns are added. If a type is wider, the table is rebuilt.
@@ -302,16 +304,16 @@ def needs_rebuild(type_: TopicType, declared: Mapping[str, object]) -> bool:
     if "by" in now or "by" in declared:
         types = declared.get("types")
         if now.get("by") != declared.get("by") or not isinstance(types, Mapping):
-            raise ValuesLostError("changes the key `by`")
+            raise SchemaError("changes the key `by`")
         if types.keys() - type_.types.keys():
-            raise ValuesLostError(f"drops these types: {', '.join(sorted(types.keys() - type_.types.keys()))}")
+            raise SchemaError(f"drops these types: {', '.join(sorted(types.keys() - type_.types.keys()))}")
         # Some dead letters are rows of an added type.
         rebuilt = [name not in types or needs_rebuild(one, types[name]) for name, one in type_.types.items()]
         return any(rebuilt)
     old = {column.name: column for column in parse_columns(str(declared["columns"]))}
     new = {column.name: column for column in type_.all_columns}
     if lost := list_narrowed_columns(new.values(), old.values()):
-        raise ValuesLostError(f"drops or narrows these columns: {', '.join(lost)}")
+        raise SchemaError(f"drops or narrows these columns: {', '.join(lost)}")
     changed = {name for name in ("from", "properties") if _about(old, now[name]) != _about(old, declared[name])}
     changed |= {
         key
@@ -322,12 +324,12 @@ def needs_rebuild(type_: TopicType, declared: Mapping[str, object]) -> bool:
     }
     if changed:
         names = ", ".join(f"`{key}`" for key in sorted(changed))
-        raise ValuesLostError(f"changes the {'key' if len(changed) == 1 else 'keys'} {names}")
+        raise SchemaError(f"changes the {'key' if len(changed) == 1 else 'keys'} {names}")
     demanded = [
         one.name for one in new.values() if not one.nullable and (one.name not in old or old[one.name].nullable)
     ]
     if demanded:
-        raise ValuesLostError(f"declares NOT NULL for columns that may contain NULL: {', '.join(demanded)}")
+        raise SchemaError(f"declares NOT NULL for columns that may contain NULL: {', '.join(demanded)}")
     return any(new[name].type != column.type for name, column in old.items())
 
 

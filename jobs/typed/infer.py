@@ -218,7 +218,7 @@ def infer_types(lake: Lake, topic: str, workers: Workers) -> tuple[str, bool]:
     for part in workers.map(work, partial(_refusals, lake, tried), "checking bodies against the proposed types"):
         found.update(part)
     if snapshot is not None and not found:
-        return f"# {_comment(topic)}: {explain_absent_topics(lake, snapshot, [topic])[topic].reason}\n", False
+        return f"# {_comment(topic)}: {explain_absent_topics(lake, snapshot, [topic])[topic][1]}\n", False
     refused = {refusal: count for refusal, count in found.most_common() if refusal is not None}
     return _text(topic, type_, found[None], refused, left_out), type_ is not None
 

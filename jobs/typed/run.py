@@ -28,8 +28,8 @@ from jobs.lake.snapshots import cache_snapshots, read_newest_transaction
 from jobs.lake.tables import BROKER_CONFIG, DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPING_TABLES
 from jobs.store.selection import list_similar_topics
 from jobs.store.workers import Workers
-from jobs.typed.ddl import TYPING_APPLICATION
-from jobs.typed.declaration import TopicType, ValuesLostError, needs_rebuild
+from jobs.typed.ddl import TYPING_APPLICATION, SchemaError
+from jobs.typed.declaration import TopicType, needs_rebuild
 from jobs.typed.formats import UnknownField
 from jobs.typed.task import TypingResult, type_file
 from jobs.typed.typings import (
@@ -78,13 +78,6 @@ class TopicSummary(NamedTuple):
     new_columns: tuple[str, ...] = ()  # NULL in rows of earlier typings
 
 
-class AbsentTopic(NamedTuple):
-    """A declared topic of which the lake has no message."""
-
-    is_known: bool  # the broker's configuration has the topic: it is empty so far
-    reason: str  # why there is nothing to type
-
-
 @dataclass
 class TypingSummary:
     """The result of a typing."""
@@ -92,7 +85,8 @@ class TypingSummary:
     number: int | None  # None: there was nothing to do
     topics: list[TopicSummary] = field(default_factory=list)
     recovered: int | None = None  # number of an earlier typing that was interrupted; this one completed it
-    absent_topics: Mapping[str, AbsentTopic] = field(default_factory=dict)  # topics of which the lake has no message
+    # Topics of which the lake has no message: whether the broker's configuration has the topic, and the reason.
+    absent_topics: Mapping[str, tuple[bool, str]] = field(default_factory=dict)
 
 
 class _Topic(NamedTuple):
@@ -207,7 +201,7 @@ def _is_retyped(request: TypeRequest, type_: TopicType, old: TopicState) -> bool
         return True
     try:
         return bool(old.tables) and needs_rebuild(type_, old.declared)
-    except ValuesLostError as error:
+    except SchemaError as error:
         words = [tool_command(), "type", request.lake.location, "--types", request.source, "--retype", type_.topic]
         raise RequestError(
             f'{request.source}: [topic."{type_.topic}"]: this declaration of the table {", ".join(old.tables)} '
@@ -351,7 +345,7 @@ def _summary(topic: _Topic, done: TypingResult, retried: TypingResult, before: T
     )
 
 
-def explain_absent_topics(lake: Lake, messages: DeltaTable, absent: Sequence[str]) -> dict[str, AbsentTopic]:
+def explain_absent_topics(lake: Lake, messages: DeltaTable, absent: Sequence[str]) -> dict[str, tuple[bool, str]]:
     """Return for topics without messages whether the broker has them, and topics with similar names."""
     config = open_table(lake, BROKER_CONFIG.name)
     names: set[str] = set()
@@ -365,5 +359,5 @@ def explain_absent_topics(lake: Lake, messages: DeltaTable, absent: Sequence[str
         similar = " or ".join(list_similar_topics(topic, names))
         hint = f" Did you mean {similar}?" if similar else ""
         reason = "the topic has no messages yet" if topic in known else f"the lake has no such topic.{hint}"
-        found[topic] = AbsentTopic(topic in known, reason)
+        found[topic] = topic in known, reason
     return found

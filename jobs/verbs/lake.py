@@ -172,14 +172,14 @@ def catalog(
     Only the statements for Hive list columns and comments; other catalogs read them from the Delta log. With --iceberg,
     the tables are registered immediately, and no statements are printed.
     """
-    from jobs.lake.catalog import CatalogKind, catalog_statements
+    from jobs.lake.catalog import catalog_statements
     from jobs.lake.lake import Lake
     from jobs.typed.typings import list_typed_tables
 
     place = Lake(normalise_location(lake), file_system_options())
     if iceberg is not None:
         return _register(place, iceberg, answer)
-    found = list(catalog_statements(place, CatalogKind(kind), schema, list_typed_tables(place)))
+    found = list(catalog_statements(place, kind, schema, list_typed_tables(place)))
     if not found:
         raise NotAStore(_NO_LAKE, None, place.location)
     if answer.as_json:

@@ -124,7 +124,7 @@ def _answer(  # noqa: PLR0913 - one argument an option
     retry: bool,
 ) -> ExitCode:
     exceeded = [one.topic for one in summary.topics if _is_exceeded(limit, one)]
-    not_found = sorted(topic for topic, one in summary.absent_topics.items() if not one.is_known)
+    not_found = sorted(topic for topic, (is_known, _) in summary.absent_topics.items() if not is_known)
     severity, verdict, code = Severity.HEALTHY, "done", ExitCode.CLEAN
     if exceeded:
         severity, verdict, code = Severity.DAMAGE, f"too many dead letters for {', '.join(exceeded)}", ExitCode.DAMAGE
@@ -186,7 +186,7 @@ def _lines(summary: "TypingSummary", command: str) -> list[str]:
     for topic in summary.topics:
         absent = summary.absent_topics.get(topic.topic)
         if absent is not None:
-            lines.append(f"  {topic.topic}: no table: {absent.reason}")
+            lines.append(f"  {topic.topic}: no table: {absent[1]}")
             continue
         how = " (retyped)" if topic.retyped else " (rows of messages that are no longer in the log were removed)"
         lines.append(

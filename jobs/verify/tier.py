@@ -91,10 +91,10 @@ class IndexedQueue(NamedTuple):
 def tier_index_keys(records: RawRecords) -> Iterator[QueueKeys]:
     """Yield the keys of some records as in a tier's index, where a message has each key once."""
     offsets = records.base_offset + records.positions
-    for packed in pack_keys(records, _NO_TAGS):
-        keys = np.empty(len(packed.keys), _KEY)
+    for packed, _ in pack_keys(records, _NO_TAGS):
+        keys = np.empty(len(packed), _KEY)
         for name in ("key_hash", "physical_offset", "store_timestamp"):
-            keys[name] = packed.keys[name]
+            keys[name] = packed[name]
         keys["size"] = records.sizes[np.searchsorted(offsets, keys["physical_offset"])]
         columns = [keys["key_hash"], keys["physical_offset"]]
         order = np.lexsort(columns)

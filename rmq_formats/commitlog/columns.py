@@ -8,7 +8,6 @@ again with larger ones.
 
 import secrets
 from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.arrow import MESSAGE_SCHEMA
 from rmq_formats.commitlog import fill, kernels
-from rmq_formats.commitlog.fill import Column, DistinctTexts, Properties, PropertyNames, RecordColumns
+from rmq_formats.commitlog.fill import Column, DistinctTexts, RecordColumns
 from rmq_formats.commitlog.layout import COMPRESSED, TRANSACTION_MASK, TransactionType
 from rmq_formats.commitlog.record import Host
 from rmq_formats.commitlog.scan import RawRecords
@@ -67,7 +66,7 @@ def message_batch(
         "born_host": _repeated(out.born_host_numbers[:rows], _host_texts(distinct.born_hosts)),
         "store_host": _repeated(out.store_host_numbers[:rows], _host_texts(distinct.store_hosts)),
         "offset_msg_id": _column(pa.string(), out.offset_ids, rows),
-        **_properties(out.properties, distinct.names, rows),
+        **_properties(out, distinct.names, rows),
         "body": _column(pa.binary(), out.body, rows) if with_body else pa.nulls(rows, pa.binary()),
     }
     batch = pa.RecordBatch.from_arrays([columns[field.name] for field in MESSAGE_SCHEMA], schema=MESSAGE_SCHEMA)
@@ -96,8 +95,7 @@ def _filled(
     slots, heap_size, spare = _SLOTS, _HEAP_SIZE, _SPARE
     while True:
         out = _output_room(positions.size, bodies, topics, properties, properties + spare)
-        new_table = partial(new_text_table, slots, heap_size, _SEED)
-        distinct = DistinctTexts(new_table(), new_table(), new_table(), _name_room(slots, heap_size))
+        distinct = _distinct_room(slots, heap_size)
         rows, status = fill.fill_columns(buffer, positions, parser, int(with_body), spare, out, distinct)
         if status == fill.DONE:
             return out, distinct, int(rows)
@@ -141,17 +139,17 @@ def _numbers(out: RecordColumns, rows: int) -> dict[str, pa.Array]:
     }
 
 
-def _properties(out: Properties, names: PropertyNames, rows: int) -> dict[str, pa.Array]:
-    count, key_count = int(out.list_ends[rows]), int(out.key_list_ends[rows])
+def _properties(out: RecordColumns, names: TextTable, rows: int) -> dict[str, pa.Array]:
+    count, key_count = int(out.property_ends[rows]), int(out.key_ends[rows])
     keys = _column(pa.string(), out.keys, key_count)
-    key_lists = [_validity(out.keys.present[:rows]), pa.py_buffer(out.key_list_ends[: rows + 1])]
+    key_lists = [_validity(out.keys.present[:rows]), pa.py_buffer(out.key_ends[: rows + 1])]
     return {
         "properties": pa.MapArray.from_arrays(
-            _array(pa.int32(), out.list_ends[: rows + 1]),
-            _repeated(out.name_numbers[:count], _texts(names.texts)),
+            _array(pa.int32(), out.property_ends[: rows + 1]),
+            _repeated(out.name_numbers[:count], _texts(names)),
             _column(pa.string(), out.values, count),
         ),
-        "properties_raw": _column(pa.binary(), out.raw, rows, is_optional=True),
+        "properties_raw": _column(pa.binary(), out.properties_raw, rows, is_optional=True),
         "tags": _column(pa.string(), out.tags, rows, is_optional=True),
         "uniq_key": _column(pa.string(), out.uniq_key, rows, is_optional=True),
         "keys": pa.Array.from_buffers(MESSAGE_SCHEMA.field("keys").type, rows, key_lists, children=[keys]),
@@ -187,26 +185,27 @@ def _output_room(rows: int, bodies: int, topics: int, properties: int, texts: in
         born_host_numbers=_room(np.int32, rows),
         store_host_numbers=_room(np.int32, rows),
         offset_ids=_column_room(rows, _ID_SIZE * rows),
-        properties=Properties(
-            list_ends=_ends_room(rows),
-            name_numbers=_room(np.int32, most),
-            values=_column_room(most, texts),
-            raw=_column_room(rows, properties),
-            tags=_column_room(rows, texts),
-            uniq_key=_column_room(rows, texts),
-            key_list_ends=_ends_room(rows),
-            keys=_column_room(properties // 2 + rows, texts),
-        ),
+        property_ends=_ends_room(rows),
+        name_numbers=_room(np.int32, most),
+        values=_column_room(most, texts),
+        properties_raw=_column_room(rows, properties),
+        tags=_column_room(rows, texts),
+        uniq_key=_column_room(rows, texts),
+        key_ends=_ends_room(rows),
+        keys=_column_room(properties // 2 + rows, texts),
     )
 
 
-def _name_room(slots: int, heap_size: int) -> PropertyNames:
-    texts = new_text_table(slots, heap_size, _SEED)
+def _distinct_room(slots: int, heap_size: int) -> DistinctTexts:
+    topics, born_hosts, store_hosts, names = (new_text_table(slots, heap_size, _SEED) for _ in range(4))
     for name in fill.COLUMN_PROPERTIES:
         raw = np.frombuffer(bytearray(name.encode()), np.uint8)
-        find_or_add_text(texts, raw, 0, raw.size)
-    return PropertyNames(
-        texts,
+        find_or_add_text(names, raw, 0, raw.size)
+    return DistinctTexts(
+        topics,
+        born_hosts,
+        store_hosts,
+        names,
         last_row_plus_one=np.zeros(slots // 2, np.int32),
         property_number=np.empty(slots // 2, np.int32),
         value_starts=np.empty(_LONGEST_TEXT, np.int64),

@@ -87,19 +87,6 @@ class Column(NamedTuple):
     present: Bytes  # 0 for NULL
 
 
-class Properties(NamedTuple):
-    """The columns that come from the properties."""
-
-    list_ends: Sizes  # the end of each row's properties, after a leading zero
-    name_numbers: Sizes  # number of each property's name
-    values: Column
-    raw: Column
-    tags: Column
-    uniq_key: Column
-    key_list_ends: Sizes  # the end of each row's keys, after a leading zero
-    keys: Column  # one `present` per row
-
-
 class RecordColumns(NamedTuple):
     """All columns of a group of records."""
 
@@ -113,27 +100,28 @@ class RecordColumns(NamedTuple):
     born_host_numbers: Sizes
     store_host_numbers: Sizes
     offset_ids: Column
-    properties: Properties
+    property_ends: Sizes  # the end of each row's properties, after a leading zero
+    name_numbers: Sizes  # number of each property's name
+    values: Column  # of the properties
+    properties_raw: Column
+    tags: Column
+    uniq_key: Column
+    key_ends: Sizes  # the end of each row's keys, after a leading zero
+    keys: Column  # one `present` per row
 
 
-class PropertyNames(NamedTuple):
-    """The distinct property names, and the values of the current row."""
+class DistinctTexts(NamedTuple):
+    """The distinct texts of a group of records, and the properties of the current row."""
 
-    texts: TextTable
+    topics: TextTable
+    born_hosts: TextTable  # address and port
+    store_hosts: TextTable
+    names: TextTable  # of properties
     last_row_plus_one: Sizes  # by name, the index of the last row with this property plus 1; 0: in no row
     property_number: Sizes  # by name, the index of this property in that row
     value_starts: Integers  # the start of each value of the row
     value_ends: Integers
     scratch: Bytes  # the row's text with malformed bytes replaced
-
-
-class DistinctTexts(NamedTuple):
-    """The distinct texts of a group of records."""
-
-    topics: TextTable
-    born_hosts: TextTable  # address and port
-    store_hosts: TextTable
-    names: PropertyNames
 
 
 @inlined_helper
@@ -185,15 +173,12 @@ def fill_columns(
             last += 1
         before, rows = rows, _fill_bodies(buffer, positions, first, last, rows, with_body, out)
         _fill_numbers(buffer, out.good_positions, before, rows, out.int32_columns, out.int64_columns)
-        texts, scratch = distinct.topics, distinct.names.scratch
+        texts, scratch = distinct.topics, distinct.scratch
         status = fill_topics(buffer, out.good_positions, before, rows, texts, scratch, out.topic_numbers, out.topic_raw)
         if status == DONE:
             status = _fill_hosts(buffer, before, rows, distinct, out)
         if status == DONE:
-            names, properties = distinct.names, out.properties
-            status, spare_bytes = _fill_properties(
-                buffer, out.good_positions, before, rows, parser, spare_bytes, names, properties
-            )
+            status, spare_bytes = _fill_properties(buffer, before, rows, parser, spare_bytes, distinct, out)
     return rows, status
 
 
@@ -320,41 +305,34 @@ def _write_hex(buffer: Bytes, start: int, end: int, target: Bytes, at: int) -> i
 
 @compiled_helper
 def _fill_properties(
-    buffer: Bytes,
-    positions: Integers,
-    first_row: int,
-    last_row: int,
-    parser: int,
-    spare: int,
-    names: PropertyNames,
-    out: Properties,
+    buffer: Bytes, first_row: int, last_row: int, parser: int, spare: int, distinct: DistinctTexts, out: RecordColumns
 ) -> tuple[int, int]:
     """
     Write each row's properties as the parser returns them: each name once, at its first position, with its last value.
 
     Return how the pass ended, and the rest of *spare*.
     """
-    before = number_at(out.list_ends, first_row - 1) if first_row else 0
-    first, keys = number_at(out.list_ends, first_row), number_at(out.key_list_ends, first_row)
+    before = number_at(out.property_ends, first_row - 1) if first_row else 0
+    first, keys = number_at(out.property_ends, first_row), number_at(out.key_ends, first_row)
     for row in range(first_row, last_row):
-        parts = kernels.record_parts(buffer, number_at(positions, row))
+        parts = kernels.record_parts(buffer, number_at(out.good_positions, row))
         raw, raw_end = parts.properties, parts.properties_end
         source, start, end = buffer, raw, raw_end
         is_clean = is_valid_utf8(buffer, raw, raw_end)
         if not is_clean:
-            source, start = names.scratch, as_int64(0)
+            source, start = distinct.scratch, as_int64(0)
             end = copy_as_java_text(buffer, raw, raw_end, source, start)
             spare -= end - (raw_end - raw)
             if spare < 0:
                 return TEXT_BUFFER_FULL, spare
-        count, is_rebuildable = _parse_row(source, start, end, parser, row, before, first, names, out)
+        count, is_rebuildable = _parse_row(source, start, end, parser, row, before, first, distinct, out)
         if count == TABLE_FULL:
             return TEXT_TABLE_FULL, spare
-        keys = _write_row(source, row, first, count, keys, names, out)
-        _append_optional(out.raw, row, buffer, raw, raw if is_clean and is_rebuildable else raw_end)
+        keys = _write_row(source, row, first, count, keys, distinct, out)
+        _append_optional(out.properties_raw, row, buffer, raw, raw if is_clean and is_rebuildable else raw_end)
         before, first = first, first + count
-        out.list_ends[np.uintp(row + 1)] = first
-        out.key_list_ends[np.uintp(row + 1)] = keys
+        out.property_ends[np.uintp(row + 1)] = first
+        out.key_ends[np.uintp(row + 1)] = keys
     return DONE, spare
 
 
@@ -367,8 +345,8 @@ def _parse_row(
     row: int,
     before: int,
     first: int,
-    names: PropertyNames,
-    out: Properties,
+    distinct: DistinctTexts,
+    out: RecordColumns,
 ) -> tuple[int, bool]:
     """
     Find a row's properties; return their number, and whether the stored text can be rebuilt from them.
@@ -386,29 +364,29 @@ def _parse_row(
         value, value_end = at, at
         if before + count < first:
             name = number_at(out.name_numbers, before + count)
-            value, value_end = _expected_value(names.texts, name, buffer, at, end, parser)
+            value, value_end = _expected_value(distinct.names, name, buffer, at, end, parser)
         if value_end > value:
             at = value_end + 1
         else:
             name_start, name_end, value, value_end, at, _, _ = next_property(buffer, at, end, parser, at, as_int64(0))
             if value == value_end:
                 break
-            name = find_or_add_text(names.texts, buffer, name_start, name_end)
+            name = find_or_add_text(distinct.names, buffer, name_start, name_end)
             if name == TABLE_FULL:
                 return TABLE_FULL, False
         is_rebuildable = is_rebuildable and name_start == expected
         expected = value_end + 1
         place = count
-        if names.last_row_plus_one[np.uintp(name)] == row + 1:
+        if distinct.last_row_plus_one[np.uintp(name)] == row + 1:
             is_rebuildable = False
-            place = number_at(names.property_number, name)
+            place = number_at(distinct.property_number, name)
         else:
-            names.last_row_plus_one[np.uintp(name)] = row + 1
-            names.property_number[np.uintp(name)] = place
+            distinct.last_row_plus_one[np.uintp(name)] = row + 1
+            distinct.property_number[np.uintp(name)] = place
             out.name_numbers[np.uintp(first + place)] = name
             count += 1
-        names.value_starts[np.uintp(place)] = value
-        names.value_ends[np.uintp(place)] = value_end
+        distinct.value_starts[np.uintp(place)] = value
+        distinct.value_ends[np.uintp(place)] = value_end
     # After the last value, nothing is left but one separator.
     ends_well = (
         start == end or expected > end or (expected == end and byte_at(buffer, end - 1) == PROPERTY_SEPARATOR_CODE)
@@ -436,16 +414,16 @@ def _expected_value(texts: TextTable, name: int, buffer: Bytes, at: int, end: in
 
 @inlined_helper
 def _write_row(
-    buffer: Bytes, row: int, first: int, count: int, keys: int, names: PropertyNames, out: Properties
+    buffer: Bytes, row: int, first: int, count: int, keys: int, distinct: DistinctTexts, out: RecordColumns
 ) -> int:
     """Write the values that were found, and the columns of their own that some have; return how many keys there are."""
     for i in range(count):
-        _append(out.values, first + i, buffer, number_at(names.value_starts, i), number_at(names.value_ends, i))
-    start, end = _value_of(as_int64(_TAGS), row, names)
+        _append(out.values, first + i, buffer, number_at(distinct.value_starts, i), number_at(distinct.value_ends, i))
+    start, end = _value_of(as_int64(_TAGS), row, distinct)
     _append_optional(out.tags, row, buffer, start, end)
-    start, end = _value_of(as_int64(_UNIQ_KEY), row, names)
+    start, end = _value_of(as_int64(_UNIQ_KEY), row, distinct)
     _append_optional(out.uniq_key, row, buffer, start, end)
-    start, end = _value_of(as_int64(_KEYS), row, names)
+    start, end = _value_of(as_int64(_KEYS), row, distinct)
     out.keys.present[np.uintp(row)] = 1 if end > start else 0
     while start < end:
         stop = start
@@ -459,9 +437,9 @@ def _write_row(
 
 
 @inlined_helper
-def _value_of(name: int, row: int, names: PropertyNames) -> tuple[int, int]:
+def _value_of(name: int, row: int, distinct: DistinctTexts) -> tuple[int, int]:
     """Return the slice of a property's value in this row; an empty one when it has none."""
-    if names.last_row_plus_one[np.uintp(name)] != row + 1:
+    if distinct.last_row_plus_one[np.uintp(name)] != row + 1:
         return 0, 0
-    place = number_at(names.property_number, name)
-    return number_at(names.value_starts, place), number_at(names.value_ends, place)
+    place = number_at(distinct.property_number, name)
+    return number_at(distinct.value_starts, place), number_at(distinct.value_ends, place)

@@ -78,25 +78,16 @@ class QueueBytes(NamedTuple):
     data: NDArray[np.uint8]
 
 
-class LostLogRanges:
-    """Ranges of the log, in ascending order, whose records are lost."""
+def cut_at_losses(units: NDArray[np.void], lost: Integers) -> list[NDArray[np.void]]:
+    """Cut *units* (of `PACKED_UNIT`) where the log has *lost* something between two of them: a row for each range."""
+    losses = np.searchsorted(lost[:, 0], units["physical_offset"])
+    return np.split(units, np.flatnonzero(np.diff(losses)) + 1) if lost.size else [units]
 
-    def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
-        self._ranges = np.array(ranges, np.int64).reshape(-1, 2)
 
-    def cut_at_losses(self, units: NDArray[np.void]) -> Iterator[NDArray[np.void]]:
-        """Cut *units* (of `PACKED_UNIT`) where the log has lost something between two of them."""
-        if not self._ranges.size:
-            yield units
-            return
-        losses = np.searchsorted(self._ranges[:, 0], units["physical_offset"])
-        yield from np.split(units, np.flatnonzero(np.diff(losses)) + 1)
-
-    def max_records_between(self, first: int, last: int) -> int:
-        """Return the largest number of records that the log can have lost between two offsets."""
-        starts = self._ranges[:, 0]
-        lost = self._ranges[(starts > first) & (starts < last)]
-        return int((lost[:, 1] - lost[:, 0]).sum()) // MIN_RECORD_SIZE
+def count_lost_records(lost: Integers, first: int, last: int) -> int:
+    """Return the largest number of records that the log can have *lost* between two offsets."""
+    sizes = (lost[:, 1] - lost[:, 0])[(lost[:, 0] > first) & (lost[:, 0] < last)]
+    return int(sizes.sum()) // MIN_RECORD_SIZE
 
 
 class QueueBuilder:
@@ -120,7 +111,7 @@ class QueueBuilder:
         self.start: int | None = None  # the start of the first file
         self.blanks = 0  # units that are left out for records that the log has lost
         self.first_after_blank: int | None = None  # physical offset of the unit after the first of them
-        self._losses = LostLogRanges(lost)
+        self._lost = np.array(lost, np.int64).reshape(-1, 2)
         self._releases = releases
         self._state = np.array([0, 0, -1, -1, 0, 0], np.int64)
 
@@ -160,7 +151,7 @@ class QueueBuilder:
                 yield _blanks(self.start, (expected - self.start) // UNIT.size)
         cuts = np.searchsorted(units["physical_offset"], [since for since, _ in self._releases[1:]]).tolist()
         for (_, release), at, stop in zip(self._releases, [0, *cuts], [*cuts, units.size], strict=True):
-            for some in self._losses.cut_at_losses(units[at:stop]):
+            for some in cut_at_losses(units[at:stop], self._lost):
                 if some.size:
                     yield from self._leave_out(some[0])
                     yield from self._append_by(release, some)
@@ -169,7 +160,7 @@ class QueueBuilder:
         """Yield blanks up to *unit*, as many as the log can have lost since the last unit, at most."""
         end, place = self.logical_end, int(unit["physical_offset"])
         missing = (logical_offset(int(unit["queue_offset"])) - end) // UNIT.size
-        if 0 < missing <= self._losses.max_records_between(int(self._state[_LAST_OFFSET]), place):
+        if 0 < missing <= count_lost_records(self._lost, int(self._state[_LAST_OFFSET]), place):
             self.blanks += missing
             self.first_after_blank = place if self.first_after_blank is None else self.first_after_blank
             self._state[_END] += missing * UNIT.size

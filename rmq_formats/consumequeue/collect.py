@@ -5,6 +5,7 @@ Compiled passes leave rare cases (a queue seen for the first time, a batch, a re
 the scalar module `dispatch`, with which property tests compare them.
 """
 
+import secrets
 from collections.abc import Iterator
 from itertools import pairwise
 from threading import local
@@ -25,10 +26,10 @@ from rmq_formats.consumequeue.dispatch import (
     expected_units,
     is_left_out_of_multi_dispatch,
 )
-from rmq_formats.consumequeue.kernels import QueueTable, TagTable
+from rmq_formats.consumequeue.kernels import QueueTable
 from rmq_formats.kernels.integers import Integers, as_bytes, read_i32, read_i64
-from rmq_formats.kernels.text import PROPERTY_PARSER_CODES
-from rmq_formats.properties import MAX_LONG, TAGS, decode_java_text, java_hash, parse_properties
+from rmq_formats.kernels.text import PROPERTY_PARSER_CODES, TABLE_FULL, new_text_table
+from rmq_formats.properties import MAX_LONG, TAGS, decode_java_text, parse_properties
 from rmq_formats.release import Release
 
 if TYPE_CHECKING:
@@ -52,7 +53,9 @@ _FIRST_ROOM = 1 << 12  # units of a block; most ranges have few
 _ROOM = 1 << 16
 _MANY = 1 << 18  # units that a caller who writes them somewhere need not hold together
 _MANY_OF_A_QUEUE = 256  # average number of units per queue; fewer are not worth a write of their own
-_TEXT_ROOM = 1 << 17  # more than the longest text of a property
+_TAG_SLOTS, _TAG_ROOM = 1 << 11, 1 << 18  # at first; more than the longest text
+_LONGEST_TAGS = 1 << 17  # more than the longest text of a property
+_SEED = secrets.randbits(31)
 _MOST_MET = 1 << 16  # queues: a log of garbage may name any number
 _THREAD = local()
 
@@ -81,7 +84,9 @@ class UnitCollector:
         self._delays = np.array(rules.delays_ms, np.int64)
         self._default_delay = delay_ms(1, ())
         self._queues = _known_queues(frozenset() if rules.in_rocksdb else rules.batch_topics)
-        self._tags = _Tags(are_wanted=with_tags)
+        self._with_tags = with_tags
+        self._tags = new_text_table(_TAG_SLOTS if with_tags else 0, _TAG_ROOM, _SEED)
+        self._scratch = np.empty(_LONGEST_TAGS, np.uint8)
         self._full: list[NDArray[np.int64]] = []  # blocks of units: an array that grew would be in memory twice
         self._units = np.empty((kernels.UNIT_ROWS, _FIRST_ROOM), np.int64)
         self._count = 0
@@ -98,19 +103,19 @@ class UnitCollector:
             self._add(records, at, stop, release)
 
     def _add(self, records: "RawRecords", at: int, stop: int, release: Release) -> None:
-        rules, tags = self._rules, self._tags
+        rules = self._rules
         reading = kernels.DispatchSettings(
             PROPERTY_PARSER_CODES[release.property_parser], rules.multi_dispatch and release.multi_dispatch, rules.lmq,
             release.multi_dispatch_excludes_topics, self._delays, self._default_delay,
         )  # fmt: skip
         while at < stop:
-            at, reason, self._count, tags.count = kernels.collect_units(
-                records, at, stop, reading, self._queues.table, self._units, self._count, tags.table, tags.count
+            at, reason, self._count = kernels.collect_units(
+                records, at, stop, reading, self._queues.table, self._units, self._count, self._tags, self._scratch
             )  # fmt: skip
             if reason == kernels.NO_UNIT_ROOM:
                 self._begin_block()
             elif reason == kernels.NO_TAG_ROOM:
-                tags.make_room()
+                self._make_tag_room()
             elif reason == kernels.NEW_QUEUE:
                 parts = record_parts(records.buffer, records.positions[at])
                 topic = bytes(records.buffer[parts.topic : parts.topic_end])
@@ -131,7 +136,7 @@ class UnitCollector:
         place = int(read_i64(records.buffer, start + PHYSICAL_OFFSET_AT))
         record = decode_record(records.buffer[start:end].tobytes(), 0, place)
         properties = parse_properties(record.properties_raw, self._rules.release_at(place).property_parser)
-        tag = self._tags.number(properties.get(TAGS, ""))
+        tag = self._tag_number(properties.get(TAGS, ""))
         for unit in expected_units(record, self._rules):
             if unit.is_multi_dispatched:  # the compiled pass finds this queue from now on
                 topic = unit.queue.topic
@@ -145,6 +150,20 @@ class UnitCollector:
                 tag,
             )
             self._count += 1
+
+    def _tag_number(self, tags: str) -> int:
+        """Return the number of a TAGS text; -1 for an empty one."""
+        if not tags or not self._with_tags:
+            return -1
+        text = as_bytes(tags.encode())
+        while (number := kernels.find_or_add_tags(self._tags, text, 0, text.size, self._scratch)) == TABLE_FULL:
+            self._make_tag_room()
+        return int(number)
+
+    def _make_tag_room(self) -> None:
+        larger = new_text_table(4 * self._tags.slots.size, 4 * self._tags.heap.size, _SEED)
+        kernels.copy_texts(self._tags, larger)
+        self._tags = larger
 
     @property
     def should_flush(self) -> bool:
@@ -164,12 +183,15 @@ class UnitCollector:
         ranks[present] = np.arange(len(present))
         starts = np.concatenate([[0], np.cumsum(counts[present])])
         units = np.empty(int(starts[-1]), PACKED_UNIT)
-        tag_numbers = np.empty(units.size if self._tags.are_wanted else 0, np.int32)
+        tag_numbers = np.empty(units.size if self._with_tags else 0, np.int32)
         places = starts[:-1].copy()
         for block in blocks:
             kernels.group_units(block, ranks, places, units.view(np.int64).reshape(-1, _UNIT_NUMBERS), tag_numbers)
         assert (places == starts[1:]).all()  # each queue has as many units as were counted
-        return PackedUnits([names[number] for number in present], starts, units, tag_numbers, self._tags.texts())
+        ends = self._tags.ends[: self._tags.text_count + 1].tolist()
+        heap = self._tags.heap[: ends[-1]].tobytes()
+        tags = [heap[start:end].decode() for start, end in pairwise(ends)]
+        return PackedUnits([names[number] for number in present], starts, units, tag_numbers, tags)
 
 
 def _known_queues(batch_topics: frozenset[str]) -> "_Queues":
@@ -242,39 +264,3 @@ class _Queues:
         _, queue_id, start, end, _, _ = (int(value) for value in self.table.keys[row])
         _, slot = kernels.find_queue(self.table.names, start, end, queue_id, self.table)
         self.table.slots[slot] = row
-
-
-class _Tags:
-    """The texts of TAGS and their numbers, in a table that grows; empty if they are not needed."""
-
-    def __init__(self, *, are_wanted: bool) -> None:
-        self.are_wanted = are_wanted
-        self.count = 0
-        self.table = TagTable(
-            np.full(kernels.TAG_SLOTS, -1, np.int32),
-            np.zeros(1 << 10 if are_wanted else 0, np.int64),
-            np.empty(2 * _TEXT_ROOM if are_wanted else 0, np.uint8),
-        )
-
-    def make_room(self) -> None:
-        """Make room for one more text of any size."""
-        cache, ends, text = self.table
-        if self.count + 2 > ends.size:
-            ends = np.concatenate([ends, np.zeros_like(ends)])
-        if text.size - int(ends[self.count]) < _TEXT_ROOM:
-            text = np.concatenate([text, np.empty_like(text)])
-        self.table = TagTable(cache, ends, text)
-
-    def number(self, tags: str) -> int:
-        """Return the number of a text; -1 for an empty one."""
-        if not tags or not self.are_wanted:
-            return -1
-        self.make_room()
-        buffer = as_bytes(tags.encode())
-        number, self.count = kernels.cached_tag_number(buffer, 0, buffer.size, java_hash(tags), self.table, self.count)
-        return int(number)
-
-    def texts(self) -> list[str]:
-        """Return the texts in the order of their numbers."""
-        text, ends = self.table.text.tobytes(), self.table.ends[: self.count + 1].tolist()
-        return [text[start:end].decode() for start, end in pairwise(ends)]

@@ -14,8 +14,17 @@ from rmq_formats.commitlog.kernels import QUEUE_ID_AT, QUEUE_OFFSET_AT, SYS_FLAG
 from rmq_formats.commitlog.layout import INNER_BATCH, TRANSACTION_MASK, TransactionType
 from rmq_formats.compiled import compiled, compiled_helper
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX
-from rmq_formats.kernels.integers import Bytes, Integers, as_bytes, byte_at, read_i32, read_i64, same_bytes
-from rmq_formats.kernels.text import copy_as_java_text, hash_text, java_text_size, next_property, table_hash
+from rmq_formats.kernels.integers import Bytes, Integers, as_bytes, byte_at, number_at, read_i32, read_i64, same_bytes
+from rmq_formats.kernels.text import (
+    TABLE_FULL,
+    TextTable,
+    copy_as_java_text,
+    find_or_add_text,
+    hash_text,
+    is_valid_utf8,
+    next_property,
+    table_hash,
+)
 from rmq_formats.properties import DELAY, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, MAX_INT, TAGS
 
 if TYPE_CHECKING:
@@ -48,9 +57,7 @@ DONE = 0  # all records were read
 NEW_QUEUE = 1  # add the row of the record's queue
 NEEDS_SCALAR = 2  # let the scalar module collect this record, and begin after it
 NO_UNIT_ROOM = 3  # empty `units`
-NO_TAG_ROOM = 4  # make the tables of tags larger
-
-TAG_SLOTS = 4096
+NO_TAG_ROOM = 4  # make the table of tags larger
 
 _TAGS, _DELAY, _MULTI_DISPATCH, _MULTI_OFFSET, _LMQ = (
     as_bytes(text.encode()) for text in (TAGS, DELAY, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, LMQ_PREFIX)
@@ -80,14 +87,6 @@ class DispatchSettings(NamedTuple):
     multi_dispatch_excludes_topics: bool  # whether multi-dispatch skips some topics
     delays_ms: Integers  # the delay of each delay level
     delay_without_levels_ms: int  # if there are no delay levels
-
-
-class TagTable(NamedTuple):
-    """The texts of TAGS by number; all arrays are empty if they are not needed."""
-
-    cache: NDArray[np.int32]  # number of the last text whose hash leads to this slot; -1: none
-    ends: Integers  # the end of each text, after a leading zero
-    text: Bytes
 
 
 @compiled
@@ -179,45 +178,47 @@ def _dispatch(
 
 
 @compiled
-def cached_tag_number(buffer: Bytes, start: int, end: int, code: int, tags: TagTable, count: int) -> tuple[int, int]:
-    """Return the number of a tags text and how many there are; a text seen lately keeps its number."""
-    cache, ends, text = tags
-    slot = code & (TAG_SLOTS - 1)
-    known = cache[slot]
-    if known >= 0 and same_bytes(buffer, start, end, text, ends[known], ends[known + 1]):
-        return known, count
-    ends[count + 1] = copy_as_java_text(buffer, start, end, text, ends[count])
-    cache[slot] = count
-    return count, count + 1
+def find_or_add_tags(tags: TextTable, buffer: Bytes, start: int, end: int, scratch: Bytes) -> int:
+    """Return the number of a TAGS text as Java reads it, of at most the size of *scratch*; TABLE_FULL without room."""
+    if not is_valid_utf8(buffer, start, end):
+        buffer, start, end = scratch, 0, copy_as_java_text(buffer, start, end, scratch, 0)
+    return find_or_add_text(tags, buffer, start, end)
+
+
+@compiled
+def copy_texts(source: TextTable, target: TextTable) -> None:
+    """Add all texts of a table to an empty larger one, in which they have the same numbers."""
+    for number in range(number_at(source.count_and_seed, 0)):
+        find_or_add_text(target, source.heap, source.ends[number], source.ends[number + 1])
 
 
 @compiled
 def collect_units(
     records: "RawRecords", at: int, stop: int, settings: DispatchSettings,
-    queues: QueueTable, units: Integers, count: int, known_tags: TagTable, tag_count: int,
-) -> tuple[int, int, int, int]:  # fmt: skip
+    queues: QueueTable, units: Integers, count: int, known_tags: TextTable, scratch: Bytes,
+) -> tuple[int, int, int]:  # fmt: skip
     """
-    Collect the units of records *at* to *stop*; *count* and *tag_count* say how many units and tags there are.
+    Collect the units of records *at* to *stop*; there are *count* units. A table without slots gets no tags.
 
-    Return the record at which the pass stopped, the reason, and the new numbers of units and tags.
+    Return the record at which the pass stopped, the reason, and the new number of units.
     """
-    buffer, keys, ends, text = records.buffer, queues.keys, known_tags.ends, known_tags.text
+    buffer, keys = records.buffer, queues.keys
     while at < stop:
         if count == units.shape[1]:
-            return at, NO_UNIT_ROOM, count, tag_count
+            return at, NO_UNIT_ROOM, count
         start = records.positions[at]
         sys_flag = read_i32(buffer, start + SYS_FLAG_AT)
         if sys_flag & TRANSACTION_MASK in (_PREPARED, _ROLLBACK):
             at += 1
             continue
         if sys_flag & INNER_BATCH:
-            return at, NEEDS_SCALAR, count, tag_count
+            return at, NEEDS_SCALAR, count
         parts = record_parts(buffer, start)
         row, _ = find_queue(buffer, parts.topic, parts.topic_end, read_i32(buffer, start + QUEUE_ID_AT), queues)
         if row < 0:
-            return at, NEW_QUEUE, count, tag_count
+            return at, NEW_QUEUE, count
         if keys[row, KEY_TOPIC_KIND] == BATCH_TOPIC:
-            return at, NEEDS_SCALAR, count, tag_count
+            return at, NEEDS_SCALAR, count
         properties = parts.properties
         tags, tags_end, delay, delay_end = properties, properties, properties, properties
         further, further_end, offsets, offsets_end = properties, properties, properties, properties
@@ -240,15 +241,15 @@ def collect_units(
                 offsets, offsets_end = value, value_end
         code = hash_text(buffer, tags, tags_end, 0)
         tag = -1
-        if tags_end > tags and ends.size:
-            if ends[tag_count] + java_text_size(buffer, tags, tags_end) > text.size or tag_count + 2 > ends.size:
-                return at, NO_TAG_ROOM, count, tag_count
-            tag, tag_count = cached_tag_number(buffer, tags, tags_end, code, known_tags, tag_count)
+        if tags_end > tags and known_tags.slots.size:
+            tag = find_or_add_tags(known_tags, buffer, tags, tags_end, scratch)
+            if tag == TABLE_FULL:
+                return at, NO_TAG_ROOM, count
         stored = read_store_timestamp(buffer, start)
         if keys[row, KEY_TOPIC_KIND] == DELAYED_TOPIC and delay_end > delay:
             level = _small_number(buffer, delay, delay_end)
             if not 0 <= level <= MAX_INT:
-                return at, NEEDS_SCALAR, count, tag_count
+                return at, NEEDS_SCALAR, count
             if level > 0:
                 level = min(level, settings.delays_ms.size)
                 code = stored + (settings.delays_ms[level - 1] if level > 0 else settings.delay_without_levels_ms)
@@ -271,10 +272,10 @@ def collect_units(
             queue_id, lmq = read_i32(buffer, start + QUEUE_ID_AT), settings.lmq
             after = _dispatch(buffer, further, further_end, offsets, offsets_end, queue_id, lmq, queues, units, count)
             if after < 0:
-                return at, NEEDS_SCALAR if after == -1 else NO_UNIT_ROOM, count - 1, tag_count
+                return at, NEEDS_SCALAR if after == -1 else NO_UNIT_ROOM, count - 1
             count = after
         at += 1
-    return at, DONE, count, tag_count
+    return at, DONE, count
 
 
 @compiled

@@ -85,24 +85,22 @@ def find_rule_number(rules: RuleTable, earlier_number: int, offset: int) -> int:
     return earlier_number
 
 
-class PackedKeys(NamedTuple):
-    """Keys in the order of the log; `places` is empty unless asked for."""
-
-    keys: NDArray[np.void]
-    places: NDArray[np.void]  # of type KEY_TEXT_PLACE: where the texts of each key are in the buffer
-
-
 def pack_keys(
     records: RawRecords, rules: RuleTable, from_offset: int = 0, *, with_places: bool = False
-) -> Iterator[PackedKeys]:
-    """Yield the keys of *records* at or after *from_offset*, some at a time; each block is valid until the next one."""
+) -> Iterator[tuple[NDArray[np.void], NDArray[np.void]]]:
+    """
+    Yield the keys of *records* at or after *from_offset*, some at a time; each block is valid until the next one.
+
+    With each block come the places of the keys' texts in the buffer (of type KEY_TEXT_PLACE), none without
+    *with_places*.
+    """
     room = len(records.positions) * 4 + _WIDEST
     keys = np.empty(room, PACKED_KEY)
     places = np.empty(room if with_places else 0, KEY_TEXT_PLACE)
     record = 0
     while record < len(records.positions):
         record, count = _pack(records, record, from_offset, rules, keys.view(np.uint8), places.view(np.int32))
-        yield PackedKeys(keys[:count], places[:count] if with_places else places)
+        yield keys[:count], places[:count]
 
 
 _ROLLBACK = int(TransactionType.ROLLBACK)

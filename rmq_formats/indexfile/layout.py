@@ -9,7 +9,6 @@ is never used, so that 0 can mean "none": a file for `index_num` entries has spa
 from typing import NamedTuple
 
 from rmq_formats.layout import Layout
-from rmq_formats.properties import MAX_INT, wrap_to_java_long
 
 HEADER = Layout(
     (
@@ -115,10 +114,3 @@ def decode_header(data: bytes | bytearray | memoryview) -> IndexHeader:
 def decode_entry(data: bytes | bytearray | memoryview, position: int = 0) -> IndexEntry:
     """Return the entry at *position*; `NeedMoreData` when *data* ends before it."""
     return IndexEntry(*map(int, ENTRY.unpack(data, position)))
-
-
-def time_diff_s(begin_timestamp: int, store_timestamp: int) -> int:
-    """Return the seconds that an entry stores, in Java's integers: wrapped, truncated toward zero, then clamped."""
-    if begin_timestamp <= 0:
-        return 0
-    return min(max(wrap_to_java_long(store_timestamp - begin_timestamp), 0) // 1000, MAX_INT)

@@ -9,14 +9,13 @@ property tests compare these with it.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.arrays import dtype_of
 from rmq_formats.compiled import compiled
-from rmq_formats.consumequeue.build import LostLogRanges
+from rmq_formats.consumequeue.build import count_lost_records, cut_at_losses
 from rmq_formats.consumequeue.collect import PACKED_UNIT
 from rmq_formats.consumequeue.dispatch import QueueName
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
@@ -24,19 +23,12 @@ from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_bytes, byte_at, read_i64
 from rmq_formats.kernels.text import hash_character, hash_text
 from rmq_formats.properties import MAX_LONG, MIN_INT
-from rmq_formats.rocksdb.layout import INDEX_VALUE, QUEUE_OFFSET_SIZE, UNIT_VALUE, QueuePrefix
+from rmq_formats.rocksdb.layout import INDEX_VALUE, QUEUE_OFFSET_SIZE, UNIT_VALUE, UnitPlace, encode_prefix
 
 Units = NDArray[np.void]  # an array of PACKED_UNIT
 
 _VALUES = dtype_of(UNIT_VALUE)
 _AT_ONCE = 1 << 16  # blank units in one array
-
-
-class UnitPlace(NamedTuple):
-    """A unit's number in its queue, and its record's offset in the log."""
-
-    queue_offset: int
-    physical_offset: int
 
 
 class QueueRowBuilder:
@@ -59,14 +51,14 @@ class QueueRowBuilder:
         self.blanks = 0
         self.units = 0  # without blanks
         self.newest_ms = 0  # store time of the queue's newest record
-        self._losses = LostLogRanges(lost)
+        self._lost = np.array(lost, np.int64).reshape(-1, 2)
         self._segments = np.array(segments, np.int64)
 
     def append(self, units: Units) -> Iterator[Units]:
         """Yield the rows that *units* add."""
         if not units.size:
             return
-        for some in self._losses.cut_at_losses(units):
+        for some in cut_at_losses(units, self._lost):
             yield from self._blanks_before(some[0])
             self._note(some)
             yield some
@@ -88,7 +80,7 @@ class QueueRowBuilder:
         if not self.units:
             return
         start, place = self.last.queue_offset + 1, _place(unit)
-        most = self._losses.max_records_between(self.last.physical_offset, place.physical_offset)
+        most = count_lost_records(self._lost, self.last.physical_offset, place.physical_offset)
         if not 0 < place.queue_offset - start <= most:
             return
         self.blanks += place.queue_offset - start
@@ -105,11 +97,6 @@ class QueueRowBuilder:
     def last_physical_offset(self) -> int:
         """The physical offset of the newest record."""
         return self.last.physical_offset
-
-    @property
-    def prefix(self) -> QueuePrefix:
-        """The common prefix of the rows' keys."""
-        return QueuePrefix(self.name.topic, self.name.queue_id)
 
     def _segment_before(self, physical_offset: int) -> int:
         """
@@ -133,9 +120,9 @@ def newest_by_queue_offset(units: Units) -> Units:
     return kept
 
 
-def unit_keys(queue: QueuePrefix, units: Units) -> list[bytes]:
+def unit_keys(queue: QueueName, units: Units) -> list[bytes]:
     """Return the keys of a queue's units."""
-    prefix = np.frombuffer(queue.encoded, np.uint8)
+    prefix = np.frombuffer(encode_prefix(queue), np.uint8)
     keys = np.empty((units.size, prefix.size + QUEUE_OFFSET_SIZE), np.uint8)
     keys[:, : prefix.size] = prefix
     keys[:, prefix.size :] = units["queue_offset"].astype(">i8").view(np.uint8).reshape(-1, QUEUE_OFFSET_SIZE)

@@ -22,6 +22,7 @@ by TRANS_OFFSET.
 
 from typing import NamedTuple
 
+from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.errors import CorruptData
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.layout import Buffer, Layout
@@ -72,58 +73,53 @@ ABOVE_ALL_QUEUE_OFFSETS = b"\x80"  # after a prefix, greater than every key of t
 _MIN, _MAX = b"min", b"max"
 
 
-class QueuePrefix(NamedTuple):
-    """The common beginning of the keys of a queue's units."""
+class UnitPlace(NamedTuple):
+    """A unit's number in its queue, and its record's offset in the log."""
 
-    topic: str
-    queue_id: int
-
-    @property
-    def encoded(self) -> bytes:
-        """The bytes before a unit's number."""
-        return _head(self.topic) + self.queue_id.to_bytes(4, "big", signed=True) + SEPARATOR
-
-
-class QueueBound(NamedTuple):
-    """The first or the last unit of a queue, as stored by the broker."""
-
-    queue: QueuePrefix
-    is_max: bool
-    physical_offset: int
     queue_offset: int
+    physical_offset: int
 
 
-def encode_unit_key(queue: QueuePrefix, queue_offset: int) -> bytes:
+def encode_prefix(queue: QueueName) -> bytes:
+    """Return the common beginning of the keys of a queue's units: the bytes before a unit's number."""
+    return _head(queue.topic) + queue.queue_id.to_bytes(4, "big", signed=True) + SEPARATOR
+
+
+def encode_unit_key(queue: QueueName, queue_offset: int) -> bytes:
     """Return the key of a unit's row."""
-    return queue.encoded + queue_offset.to_bytes(QUEUE_OFFSET_SIZE, "big", signed=True)
+    return encode_prefix(queue) + queue_offset.to_bytes(QUEUE_OFFSET_SIZE, "big", signed=True)
 
 
-def decode_prefix(prefix: bytes) -> QueuePrefix:
+def decode_prefix(prefix: bytes) -> QueueName:
     """Return the queue that a unit's key without its number names."""
     topic, rest = _split_topic(prefix)
     if len(rest) != 4 + len(SEPARATOR) or not rest.endswith(SEPARATOR):
         raise CorruptData(f"{prefix.hex()} is not the beginning of the key of a unit")
-    return QueuePrefix(topic, int.from_bytes(rest[:4], "big", signed=True))
+    return QueueName(QueueKind.PLAIN, topic, int.from_bytes(rest[:4], "big", signed=True))
 
 
-def encode_bound_key(queue: QueuePrefix, *, is_max: bool) -> bytes:
+def encode_bound_key(queue: QueueName, *, is_max: bool) -> bytes:
     """Return the key of the row of a queue's first or last unit."""
     return _head(queue.topic) + (_MAX if is_max else _MIN) + SEPARATOR + queue.queue_id.to_bytes(4, "big", signed=True)
 
 
-def encode_bound_value(physical_offset: int, queue_offset: int) -> bytes:
+def encode_bound_value(place: UnitPlace) -> bytes:
     """Return the value in the row of a queue's first or last unit."""
-    return BOUND_VALUE.pack(physical_offset, queue_offset)
+    return BOUND_VALUE.pack(place.physical_offset, place.queue_offset)
 
 
 def encode_checkpoint_row(dispatched_end: int) -> tuple[bytes, bytes]:
     """Return key and value of the row with the end of the last dispatched record."""
-    key = encode_bound_key(QueuePrefix(CHECKPOINT_TOPIC, 0), is_max=True)
+    key = encode_bound_key(QueueName(QueueKind.PLAIN, CHECKPOINT_TOPIC, 0), is_max=True)
     return key, DISPATCHED_VALUE.pack(dispatched_end)
 
 
-def decode_bound_row(key: bytes, value: Buffer) -> QueueBound | int:
-    """Return a queue's first or last unit; from the checkpoint's row, the end of the last dispatched record."""
+def decode_bound_row(key: bytes, value: Buffer) -> tuple[QueueName, bool, UnitPlace] | int:
+    """
+    Return a queue, whether the row has its last unit and not its first, and the unit.
+
+    From the checkpoint's row, return the end of the last dispatched record.
+    """
     topic, rest = _split_topic(key)
     kind, separator, queue_id = rest[:3], rest[3:4], rest[4:]
     if kind not in {_MIN, _MAX} or separator != SEPARATOR or len(queue_id) != 4:  # noqa: PLR2004 - an i32
@@ -132,8 +128,8 @@ def decode_bound_row(key: bytes, value: Buffer) -> QueueBound | int:
         (dispatched_end,) = map(int, DISPATCHED_VALUE.unpack(value))
         return dispatched_end
     physical_offset, queue_offset = map(int, BOUND_VALUE.unpack(value))
-    queue = QueuePrefix(topic, int.from_bytes(queue_id, "big", signed=True))
-    return QueueBound(queue, kind == _MAX, physical_offset, queue_offset)
+    queue = QueueName(QueueKind.PLAIN, topic, int.from_bytes(queue_id, "big", signed=True))
+    return queue, kind == _MAX, UnitPlace(queue_offset, physical_offset)
 
 
 def _head(topic: str) -> bytes:

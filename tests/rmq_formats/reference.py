@@ -18,7 +18,7 @@ from rmq_formats.commitlog.record import InnerMessage, MessageRecord, encode_rec
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.consumequeue import collect
 from rmq_formats.consumequeue.collect import PackedUnits, UnitCollector
-from rmq_formats.consumequeue.dispatch import PRE_BLANK, ExpectedUnit, UnitRules, logical_offset
+from rmq_formats.consumequeue.dispatch import PRE_BLANK, ExpectedUnit, QueueName, UnitRules, logical_offset
 from rmq_formats.consumequeue.layout import (
     EXT_ADDRESS_BASE,
     EXT_END_MARK,
@@ -28,12 +28,12 @@ from rmq_formats.consumequeue.layout import (
     ext_unit_offset,
 )
 from rmq_formats.indexfile.keys import index_keys
-from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader, time_diff_s
+from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.kernels.integers import as_bytes
-from rmq_formats.properties import index_key_hash
+from rmq_formats.properties import MAX_INT, index_key_hash, wrap_to_java_long
 from rmq_formats.release import HashSlotCount, Release, Rules, UnitSkip, release_at
-from rmq_formats.rocksdb.layout import QUEUE_OFFSET_SIZE, UNIT_VALUE, QueuePrefix, decode_prefix
+from rmq_formats.rocksdb.layout import QUEUE_OFFSET_SIZE, UNIT_VALUE, decode_prefix
 
 
 class ConsumeQueue:
@@ -117,10 +117,17 @@ class ConsumeQueueExt:
             yield first // in_file * self._file_size, data.ljust(self._file_size, b"\0")
 
 
+def time_diff_s(begin_timestamp: int, store_timestamp: int) -> int:
+    """Return the seconds that an entry stores, in Java's integers: wrapped, truncated toward zero, then clamped."""
+    if begin_timestamp <= 0:
+        return 0
+    return min(max(wrap_to_java_long(store_timestamp - begin_timestamp), 0) // 1000, MAX_INT)
+
+
 class UnitRow(NamedTuple):
     """The row of a unit in RocksDB."""
 
-    queue: QueuePrefix
+    queue: QueueName
     queue_offset: int
     physical_offset: int
     size: int

@@ -181,7 +181,5 @@ def test_many_trace_lines_are_returned_in_parts() -> None:
     parts = list(decode_trace_bodies(pa.array([b"Pub\x02" * 150_000], pa.binary())))
 
     assert len(parts) == 3
-    assert [part.line_numbers[0] for part in parts] == [0, 1 << 16, 1 << 17]
-    assert {error for part in parts for error in part.rows.column("error").to_pylist()} == {
-        "event_timestamp is missing"
-    }
+    assert [numbers[0] for _, numbers, _ in parts] == [0, 1 << 16, 1 << 17]
+    assert {error for *_, rows in parts for error in rows.column("error").to_pylist()} == {"event_timestamp is missing"}

@@ -73,7 +73,7 @@ def logs(draw: st.DrawFn) -> list[MessageRecord]:
 
 
 def packed(records: Sequence[MessageRecord], rules: Rules, from_offset: int = 0) -> NDArray[np.void]:
-    blocks = [block.keys.copy() for block in pack_keys(group_of(records), RuleTable.from_rules(rules), from_offset)]
+    blocks = [keys.copy() for keys, _ in pack_keys(group_of(records), RuleTable.from_rules(rules), from_offset)]
     return np.concatenate([np.empty(0, PACKED_KEY), *blocks], dtype=PACKED_KEY, casting="equiv")
 
 
@@ -112,8 +112,8 @@ def test_positions_lead_to_the_text_of_each_key(records: list[MessageRecord], re
     data = bytes(group.buffer)
     found = [
         (data[topic:topic_end].decode("latin-1"), data[key:key_end].decode("latin-1"), KEY_KINDS[kind])
-        for block in pack_keys(group, RuleTable.from_rules(rules), with_places=True)
-        for topic, topic_end, key, key_end, kind in block.places.tolist()
+        for _, places in pack_keys(group, RuleTable.from_rules(rules), with_places=True)
+        for topic, topic_end, key, key_end, kind in places.tolist()
     ]
     expected = [(key.topic, key.key, key.kind) for record in records for key in typed_index_keys(record, release)]
 
@@ -257,11 +257,11 @@ def test_a_negative_hash_in_a_damaged_entry_is_chained_as_zero() -> None:
 
 def test_entry_rows_have_slot_and_key() -> None:
     record = new_record(topic=b"T", magic_code=MAGIC_V1, properties=b"KEYS\x01a\x02TAGS\x01t\x02", store_timestamp=7)
-    (block,) = pack_keys(group_of([record]), RuleTable.from_rules(make_rules((0, NEWEST))), with_places=True)
+    ((keys, places),) = pack_keys(group_of([record]), RuleTable.from_rules(make_rules((0, NEWEST))), with_places=True)
     entries = np.zeros(2, STORED_ENTRY)
-    entries["key_hash"] = block.keys["key_hash"]
-    times = block.keys["store_timestamp"].astype(np.int64)
-    rows = entry_batch(3, 5, GEOMETRY, entries, times, key_texts(block.places, group_of([record]).buffer)).to_pylist()
+    entries["key_hash"] = keys["key_hash"]
+    times = keys["store_timestamp"].astype(np.int64)
+    rows = entry_batch(3, 5, GEOMETRY, entries, times, key_texts(places, group_of([record]).buffer)).to_pylist()
 
     assert [(row["index_file"], row["entry"], row["topic"], row["key"], row["kind"]) for row in rows] == [
         (3, 5, "T", "a", "key"),

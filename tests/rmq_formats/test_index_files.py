@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.errors import CorruptData
+from rmq_formats.indexfile.build import time_diff_s
 from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import (
     DEFAULT_GEOMETRY,
@@ -17,7 +18,6 @@ from rmq_formats.indexfile.layout import (
     HEADER,
     Geometry,
     IndexHeader,
-    time_diff_s,
 )
 from rmq_formats.indexfile.lookup import (
     IndexReader,

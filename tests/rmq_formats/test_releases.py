@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.broker_start import FirstRecord, SegmentStart, UnloadableFile, find_refused_file, find_start_segment
+from rmq_formats.broker_start import FirstRecord, UnloadableFile, find_refused_file, find_start_segment
 from rmq_formats.commitlog.layout import MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.detection import (
@@ -291,7 +291,7 @@ def test_the_release_that_wrote_a_store_is_not_ruled_out_and_ordinary_stores_sho
 
 
 # Ten segments of a hundred bytes, the first records stored ten seconds after each other.
-LOG = [SegmentStart(base, FirstRecord(base, 100_000 + base * 100)) for base in range(0, 1000, 100)]
+LOG = [(base, FirstRecord(base, 100_000 + base * 100)) for base in range(0, 1000, 100)]
 MIDDLE = Checkpoint(160_000, 155_000, 0)  # the times of the log and of the queues, which lag
 
 
@@ -319,8 +319,8 @@ def test_a_broker_start_recovers_from_the_right_segment(
 
 def test_segments_with_a_damaged_first_record_are_skipped_after_a_kill() -> None:
     """From 5.4.0 on, also after a clean stop; at most ten segments are tried."""
-    log = [*LOG[:5], SegmentStart(500, None), *LOG[6:]]
-    long = [SegmentStart(base, None) for base in range(0, 2000, 100)]
+    log = [*LOG[:5], (500, None), *LOG[6:]]
+    long = [(base, None) for base in range(0, 2000, 100)]
 
     assert 400 == find_start_segment(log, Release.from_version("5.3.3"), MIDDLE, -1, has_abort=True)
     assert 400 == find_start_segment(log, Release.from_version("5.4.0"), MIDDLE, 550, has_abort=False)

@@ -31,8 +31,6 @@ from rmq_formats.rocksdb.layout import (
     UNIT_VALUE,
     IndexRow,
     PendingTransaction,
-    QueueBound,
-    QueuePrefix,
     decode_bound_row,
     decode_index_row,
     decode_prefix,
@@ -40,6 +38,7 @@ from rmq_formats.rocksdb.layout import (
     decode_timer_row,
     decode_transaction_row,
     encode_bound_key,
+    encode_prefix,
     encode_unit_key,
     hour_of_key,
     key_after_hour,
@@ -72,35 +71,35 @@ def messages_of(store: FeatureStore) -> dict[int, tuple[MessageRecord, dict[str,
 
 def test_a_unit_row_has_the_fields_of_a_unit_and_the_store_time() -> None:
     key, value = map(bytes.fromhex, _UNIT)
-    queue = QueuePrefix("Tx", 0)
+    queue = QueueName(QueueKind.PLAIN, "Tx", 0)
 
     assert decode_unit_row(key, value) == (queue, 1, 0x8193, 356, 88, 0x1A1FE972BB2)
     assert encode_unit_key(queue, 1) == key
-    assert decode_prefix(queue.encoded) == queue
+    assert decode_prefix(encode_prefix(queue)) == queue
 
 
 @pytest.mark.parametrize("topic", ["", "T\x01x", "Тема", "%LMQ%$Lite$a"])
 def test_a_topic_may_contain_separators(topic: str) -> None:
-    queue = QueuePrefix(topic, 1 << 20)
+    queue = QueueName(QueueKind.PLAIN, topic, 1 << 20)
 
-    assert decode_prefix(queue.encoded) == queue
-    assert decode_bound_row(encode_bound_key(queue, is_max=False), bytes(16)) == QueueBound(queue, False, 0, 0)  # noqa: FBT003
+    assert decode_prefix(encode_prefix(queue)) == queue
+    assert decode_bound_row(encode_bound_key(queue, is_max=False), bytes(16)) == (queue, False, (0, 0))
 
 
 def test_the_max_row_of_a_queue_points_to_its_last_unit() -> None:
     key, value = map(bytes.fromhex, _MAX)
 
-    assert decode_bound_row(key, value) == QueueBound(QueuePrefix("Tx", 0), True, 0x8193, 1)  # noqa: FBT003
-    assert encode_bound_key(QueuePrefix("Tx", 0), is_max=True) == key
+    assert decode_bound_row(key, value) == (QueueName(QueueKind.PLAIN, "Tx", 0), True, (1, 0x8193))
+    assert encode_bound_key(QueueName(QueueKind.PLAIN, "Tx", 0), is_max=True) == key
     with pytest.raises(NeedMoreData):
         decode_bound_row(key, value[:-1])
 
 
 def test_the_checkpoint_row_has_the_dispatched_offset() -> None:
-    key = encode_bound_key(QueuePrefix(CHECKPOINT_TOPIC, 0), is_max=True)
+    key = encode_bound_key(QueueName(QueueKind.PLAIN, CHECKPOINT_TOPIC, 0), is_max=True)
 
     assert decode_bound_row(key, (52145).to_bytes(8, "big")) == 52145
-    assert isinstance(decode_bound_row(key, bytes(16)), QueueBound)
+    assert decode_bound_row(key, bytes(16)) == (QueueName(QueueKind.PLAIN, CHECKPOINT_TOPIC, 0), True, (0, 0))
 
 
 def test_every_index_row_is_a_key_of_its_message(tmp_path: Path) -> None:
@@ -280,7 +279,7 @@ def numbers(parts: list[NDArray[np.void]]) -> list[int]:
 def test_keys_and_values_equal_those_of_the_scalar_module(
     topic: str, queue_id: int, rows: list[tuple[int, int, int, int]]
 ) -> None:
-    queue = QueuePrefix(topic, queue_id)
+    queue = QueueName(QueueKind.PLAIN, topic, queue_id)
     units = packed([(number, place) for number, place, _, _ in rows])
     units["tags_code"], units["store_timestamp"] = np.array([row[2:] for row in rows], np.int64).reshape(-1, 2).T
 
@@ -292,7 +291,7 @@ def test_keys_and_values_equal_those_of_the_scalar_module(
 def test_the_last_of_equal_queue_offsets_wins_and_keys_are_sorted(found: list[int]) -> None:
     units = packed([(number, place) for place, number in enumerate(found)])
     kept = newest_by_queue_offset(units)
-    queue = QueuePrefix("T", 0)
+    queue = QueueName(QueueKind.PLAIN, "T", 0)
 
     assert unit_keys(queue, kept) == sorted({encode_unit_key(queue, number) for number in found})
     newest = {number: place for place, number in enumerate(found)}

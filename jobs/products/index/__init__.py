@@ -280,18 +280,18 @@ class RangeKeyCollector:
         if last < self._from_offset:
             return
         self._last_record = last
-        for block in pack_keys(item, self._table, self._from_offset, with_places=self._with_texts):
-            if not len(block.keys):
+        for keys, places in pack_keys(item, self._table, self._from_offset, with_places=self._with_texts):
+            if not len(keys):
                 continue
-            self._last_keyed = int(block.keys["physical_offset"][-1])
-            self._keys += len(block.keys)
+            self._last_keyed = int(keys["physical_offset"][-1])
+            self._keys += len(keys)
             if not self._sinks:
                 names = [self._file, f"{self._file}{_TEXTS}"][: 1 + self._with_texts]
                 self._sinks = [self._files.enter_context(self._scratch.create(name)) for name in names]
-            self._sinks[0].write(block.keys.view(np.uint8).data)
+            self._sinks[0].write(keys.view(np.uint8).data)
             if self._with_texts:
-                texts = key_texts(block.places, item.buffer).serialize()
-                self._sinks[1].write(_FRAME.pack(len(block.keys), texts.size))
+                texts = key_texts(places, item.buffer).serialize()
+                self._sinks[1].write(_FRAME.pack(len(keys), texts.size))
                 self._sinks[1].write(texts)
 
     def finish(self) -> RangeKeys:

@@ -181,21 +181,21 @@ class _FileWriter:
         begin, end = opened.begin_physical_offset, opened.end_physical_offset + 1
         more = -opened.entry_count  # keys of the first message that are in the file before this one
         for records in self._records_of(begin, end):
-            for block in pack_keys(records, table, begin):
-                more += int(np.count_nonzero(block.keys["physical_offset"] < end))
+            for keys, _ in pack_keys(records, table, begin):
+                more += int(np.count_nonzero(keys["physical_offset"] < end))
         if more < 0:
             return False
         self._left_out, self._found, earlier_runs_end = 0, found, self._needs_lake_until
         self._needs_lake_until = end
         builder.resume_file(builder.slots, start_header_after_previous_file(self._output, self._work.file_ordinal))
         for records in self._records_of(begin, end):
-            for block in pack_keys(records, table, begin, with_places=True):
-                last = int(np.searchsorted(block.keys["physical_offset"].astype(np.int64), end))
+            for keys, places in pack_keys(records, table, begin, with_places=True):
+                last = int(np.searchsorted(keys["physical_offset"].astype(np.int64), end))
                 first, more = min(more, last), max(more - last, 0)
-                entries, number = block.keys[first:last].copy(), builder.header.index_count
+                entries, number = keys[first:last].copy(), builder.header.index_count
                 builder.add(entries)
-                texts = key_texts(block.places[first:last], records.buffer)
-                self._note(number, entries, (block.keys[first:last], texts))
+                texts = key_texts(places[first:last], records.buffer)
+                self._note(number, entries, (keys[first:last], texts))
         self._found, self._needs_lake_until = None, earlier_runs_end
         builder.resume_file(builder.slots, opened)
         return True

@@ -351,7 +351,7 @@ class _ExaminedFile:
         for range_ in plan_ranges(self._store, find_piece_start(self._store, self.begin), range_size=WHOLE_SEGMENTS):
             for item in RangeReader(range_).pieces():
                 if isinstance(item, RawRecords):
-                    yield from (block.keys for block in pack_keys(item, table, self.begin) if len(block.keys))
+                    yield from (keys for keys, _ in pack_keys(item, table, self.begin) if len(keys))
 
 
 def _first_match(keys: _Entries, entries: _Entries) -> int:

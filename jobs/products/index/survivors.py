@@ -18,7 +18,8 @@ from jobs.products.index import ENTRIES_OF_FILE_ITSELF, KeyPart, KeySequence
 from jobs.products.index.file_builder import BrokerIndexFile, detect_zone, file_name_for_time
 from jobs.store.record_places import find_record
 from jobs.store.store import Store
-from rmq_formats.indexfile.layout import HEADER, Geometry, IndexEntry, IndexHeader, decode_header, time_diff_s
+from rmq_formats.indexfile.build import time_diff_s
+from rmq_formats.indexfile.layout import HEADER, Geometry, IndexEntry, IndexHeader, decode_header
 from rmq_formats.indexfile.lookup import IndexReader
 
 ENTRIES_COMPARED = 64  # entries that are compared to find a file's place

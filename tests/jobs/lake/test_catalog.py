@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from jobs.command.cli import main
 from jobs.console.result import ExitCode
-from jobs.lake.catalog import CatalogKind, catalog_statements
+from jobs.lake.catalog import catalog_statements
 from jobs.lake.commit import ensure_table
 from jobs.lake.lake import Lake, list_views
 from jobs.lake.tables import MESSAGES, TABLES
@@ -85,7 +85,7 @@ def test_a_query_of_one_day_reads_only_the_files_of_that_day(named: SparkSession
 def test_the_hive_statement_declares_all_columns_with_types_and_comments(lake: Path, spark: SparkSession) -> None:
     from pyspark.sql.types import StructType
 
-    text = dict(catalog_statements(Lake(str(lake)), CatalogKind.HIVE, "brokers"))["messages"]
+    text = dict(catalog_statements(Lake(str(lake)), "hive", "brokers"))["messages"]
     columns = re.search(r"\(\n(.*?)\n\)\n", text, re.DOTALL)
     assert columns is not None
     known = spark.read.format("delta").load(str(lake / "messages")).schema
@@ -99,14 +99,14 @@ def test_the_hive_statement_supports_every_type_of_a_typed_table(tmp_path: Path)
     table, lake = typed_table("typed/Orders", parse_columns(", ".join(columns))), Lake(str(tmp_path))
     ensure_table(lake, table)
 
-    (_, (_, text)) = catalog_statements(lake, CatalogKind.HIVE, "brokers", [table])
+    (_, (_, text)) = catalog_statements(lake, "hive", "brokers", [table])
 
     assert [f"  `{one[0]}`{one[1:]} COMMENT 'of the body'" for one in columns] == re.split(r",?\n", text)[-7:-4]
 
 
 _IN_BUCKET = {
-    CatalogKind.UNITY: "CREATE TABLE IF NOT EXISTS `brokers`.`messages` USING delta LOCATION 's3://bucket/lake/messages/'",
-    CatalogKind.GLUE: """CREATE EXTERNAL TABLE brokers.messages
+    "unity": "CREATE TABLE IF NOT EXISTS `brokers`.`messages` USING delta LOCATION 's3://bucket/lake/messages/'",
+    "glue": """CREATE EXTERNAL TABLE brokers.messages
 LOCATION 's3://bucket/lake/messages/'
 TBLPROPERTIES ('table_type' = 'DELTA')""",
 }
@@ -114,7 +114,7 @@ TBLPROPERTIES ('table_type' = 'DELTA')""",
 
 @pytest.mark.parametrize(("kind", "expected"), _IN_BUCKET.items())
 def test_catalog_statements_use_the_s3_scheme_for_a_bucket(
-    kind: CatalogKind, expected: str, lake: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, expected: str, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages = DeltaTable(lake / "messages")
     monkeypatch.setattr("jobs.lake.catalog.open_table", lambda _, name: messages if name == "messages" else None)

@@ -8,9 +8,9 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.console.result import ExitCode
+from jobs.console.result import ExitCode, RequestError
 from jobs.lake import history, runs
-from jobs.lake.identity import AmbiguousBrokerError, has_fingerprint
+from jobs.lake.identity import has_fingerprint
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, list_known_stores, register_store, thin_fingerprints
 from jobs.store.range_reader import TAIL_SIZE
@@ -196,7 +196,7 @@ def test_a_second_store_needs_a_label(broker: Broker, tmp_path: Path) -> None:
     ingest_into_own_lake(broker.root, None)
     Broker(tmp_path / "second").append(some_records(5, seed=4))
 
-    with pytest.raises(AmbiguousBrokerError):
+    with pytest.raises(RequestError):
         ingest_into_own_lake(tmp_path / "second", None)
 
     assert len(rows_of(tmp_path / "lake")) == 70

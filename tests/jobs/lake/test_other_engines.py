@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -22,9 +22,8 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import TABLES_BEFORE_KEY, Manifest, find_unfinished_run, list_known_stores, prepare_run
 from jobs.lake.snapshot_files import list_snapshot_files
 from jobs.lake.snapshots import UnsupportedTableError
-from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import MESSAGES
-from jobs.lake.upkeep import MergeGroup, merge_group, merge_small_files, optimize
+from jobs.lake.upkeep import merge_here, merge_small_files, optimize
 from jobs.report import Bars
 from jobs.report.ingest_report import build_ingest_report
 from jobs.restore import plan_log
@@ -47,10 +46,6 @@ OTHERS = "physical_offset % 3 != 0"
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> SharedLake:
     return shared_lake(spark, tmp_path)
-
-
-def merged(groups: Sequence[MergeGroup]) -> list[AddedFile | None]:
-    return [merge_group(group) for group in groups]
 
 
 def test_a_file_whose_rows_are_all_deleted_is_merged_away(lake: SharedLake) -> None:
@@ -260,7 +255,7 @@ def test_a_prepared_run_is_completed_after_the_feature_is_dropped(lake: SharedLa
 
 def test_a_merge_is_abandoned_if_another_engine_has_deleted_its_files(lake: SharedLake) -> None:
     statements = "OPTIMIZE {messages}", NO_SHORT_RETENTION_CHECK, "VACUUM {messages} RETAIN 0 HOURS"
-    merge = call_before(merged, lambda: lake.sql(*statements))
+    merge = call_before(merge_here, lambda: lake.sql(*statements))
     expected = lake.offsets()
 
     assert merge_small_files(lake.lake, MESSAGES, merge=merge).merged == 0
@@ -271,7 +266,7 @@ def test_a_merge_continues_after_a_commit_that_only_adds_files(lake: SharedLake)
     lake.sql(WITH_VECTORS, f"DELETE FROM {{messages}} WHERE {THIRD}")
     expected = lake.offsets()
     insert = "INSERT INTO {messages} (physical_offset, topic) VALUES (-1, 'theirs')"
-    merge = call_after(merged, lambda: lake.sql(insert))
+    merge = call_after(merge_here, lambda: lake.sql(insert))
 
     assert merge_small_files(lake.lake, MESSAGES, merge=merge).merged == 3
     assert lake.offsets() == [-1, *expected]

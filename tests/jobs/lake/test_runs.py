@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,7 @@ from jobs.lake.runs import (
 )
 from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import QUARANTINE, Table
-from jobs.lake.upkeep import MergeGroup, merge_group, merge_small_files, optimize
+from jobs.lake.upkeep import MergeGroup, merge_here, merge_small_files, optimize
 from jobs.store.record_places import Fingerprint
 from jobs.store.workers import SerialWorkers
 from rmq_formats.arrow import column
@@ -181,8 +181,8 @@ def test_a_slow_merge_is_refused_after_its_files_were_deleted(lake: Lake, store:
     commit_eight(lake, store)
     manifest = a_manifest(lake, store, 8)
 
-    def merge(groups: Sequence[MergeGroup]) -> list[AddedFile | None]:
-        merged = [merge_group(group) for group in groups]
+    def merge(task: Callable[[MergeGroup], AddedFile | None], groups: Sequence[MergeGroup]) -> list[AddedFile | None]:
+        merged = merge_here(task, groups)
         written = [Path(lake.locate(QUARANTINE.name, action.path)) for action in merged if action is not None]
         assert [True] == [path.exists() for path in written]
         delete_files_outside_manifest(lake, manifest)

@@ -3,7 +3,6 @@
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -24,7 +23,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import SnapshotFile, find_damaged_file, list_snapshot_files, read_batches, read_rows_where
 from jobs.lake.table_file import ROW_GROUP_BYTES, AddedFile, TableFile
 from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, TABLES_BY_NAME, Table
-from jobs.lake.upkeep import CROWDED_NODE_FILES, MergeGroup, cluster_by_hash, merge_group, merge_small_files
+from jobs.lake.upkeep import CROWDED_NODE_FILES, cluster_by_hash, merge_small_files
 from rmq_formats.arrow import column, required
 from tests.support.lakes import dataset_of, ingest_store, rows_of
 from tests.support.stores import flip
@@ -214,10 +213,6 @@ _LARGEST = (1 << 31) - 1
 _SEEDS = (1, 2, 3, 4)
 
 
-def _merge(groups: Sequence[MergeGroup]) -> list[AddedFile | None]:
-    return [merge_group(group) for group in groups]
-
-
 def _add_file(table: Path, random: Random, store: str, run: int) -> None:
     """Add a file like a run, with hashes that are spread, close together, or equal."""
     width = random.choice([_LARGEST, 1000, 1])
@@ -246,12 +241,12 @@ def test_clustering_keeps_all_rows_and_puts_each_hash_into_few_files(tmp_path: P
         _add_file(table, random, random.choice(["a", "b"]), run)
         if run in {20, 40}:
             with patch.object(upkeep, "_MOST_ROWS", 500):
-                cluster_by_hash(lake, INDEX_ENTRIES, _merge)
+                cluster_by_hash(lake, INDEX_ENTRIES)
     before = _rows(table)
     with patch.object(upkeep, "_MOST_ROWS", 500):
-        cluster_by_hash(lake, INDEX_ENTRIES, _merge)
+        cluster_by_hash(lake, INDEX_ENTRIES)
         files_of_hash = list_snapshot_files(lake, DeltaTable(table), INDEX_ENTRIES)
-        assert cluster_by_hash(lake, INDEX_ENTRIES, _merge).merged == 0
+        assert cluster_by_hash(lake, INDEX_ENTRIES).merged == 0
 
     assert _rows(table) == before
     for store, first in product(("a", "b"), files_of_hash):  # the overlap is largest at the beginning of a file

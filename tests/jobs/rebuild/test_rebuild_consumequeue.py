@@ -37,14 +37,13 @@ from jobs.store.units import read_stored_units
 from jobs.store.workers import SerialWorkers, Workers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.consumequeue.dispatch import UnitRules, expected_units
+from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, UnitRules, expected_units
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.release import Release
 from rmq_formats.rocksdb.layout import (
     BOUND_FAMILY,
     UNIT_FAMILY,
     UNIT_VALUE,
-    QueuePrefix,
     decode_bound_row,
     encode_bound_key,
     encode_unit_key,
@@ -247,7 +246,7 @@ def move_queues(store: Path, queues: Path) -> None:
 
 def numbers_of(folder: Path, topic: str) -> dict[int, int]:
     units = (decode_unit_row(key, value) for key, value in rows_in(folder)[UNIT_FAMILY].items())
-    return {row.queue_offset: row.physical_offset for row in units if row.queue == (topic, 0)}
+    return {row.queue_offset: row.physical_offset for row in units if row.queue[1:] == (topic, 0)}
 
 
 def test_a_database_is_compacted_on_the_cores_that_the_process_may_use(
@@ -330,7 +329,7 @@ def test_rows_built_from_files_equal_those_of_the_scalar_module(name: str, golde
 
     expected: Rows = {}
     for unit in (unit for record, _ in read_store_records(store) for unit in expected_units(record, rules)):
-        key = encode_unit_key(QueuePrefix(unit.queue.topic, unit.queue.queue_id), unit.queue_offset)
+        key = encode_unit_key(unit.queue, unit.queue_offset)
         expected[key] = UNIT_VALUE.pack(unit.physical_offset, unit.size, unit.tags_code, unit.store_timestamp)
     assert rows_in(tmp_path / "out" / "consumequeue")[UNIT_FAMILY] == expected
 
@@ -358,8 +357,9 @@ def test_a_queue_without_messages_in_the_log_continues_at_its_end(newer_store: P
     place = int(read_stored_units(queue, end - 1, end)["physical_offset"][0])
 
     bounds = rows_in(tmp_path / "out" / "consumequeue")[BOUND_FAMILY]
-    row = decode_bound_row(key := encode_bound_key(QueuePrefix("Quiet", 3), is_max=True), bounds[key])
-    assert row == (("Quiet", 3), True, place, end - 1)
+    quiet = QueueName(QueueKind.PLAIN, "Quiet", 3)
+    row = decode_bound_row(key := encode_bound_key(quiet, is_max=True), bounds[key])
+    assert row == (quiet, True, (end - 1, place))
     assert any(note.startswith("queues without messages in the log: 1 (") for note in summary.notes)
     move_queues(newer_store, tmp_path / "out/consumequeue")
     build(newer_store, tmp_path / "again")
@@ -423,8 +423,9 @@ def test_the_queue_of_a_recreated_topic_has_only_the_later_messages(tmp_path: Pa
     assert any(note.startswith("records whose queue offset ") for note in summary.notes)
     rows = rows_in(tmp_path / "out" / "consumequeue")[BOUND_FAMILY]
     bounds = [decode_bound_row(key, value) for key, value in rows.items()]
-    assert (("Orders", 0), True, places[6], 1) in bounds
-    assert (("Orders", 0), False, places[5], 0) in bounds
+    orders = QueueName(QueueKind.PLAIN, "Orders", 0)
+    assert (orders, True, (1, places[6])) in bounds
+    assert (orders, False, (0, places[5])) in bounds
 
 
 def test_light_queues_with_invalid_folder_names_get_rows(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import FormatError
 from rmq_formats.properties import MAX_LONG
-from rmq_formats.rocksdb.layout import TIMER_FAMILY, TIMER_VALUE, UNIT_FAMILY, UNIT_VALUE, QueuePrefix, encode_unit_key
+from rmq_formats.rocksdb.layout import TIMER_FAMILY, TIMER_VALUE, UNIT_FAMILY, UNIT_VALUE, encode_unit_key
 from rmq_formats.store import file_name_of_offset
 from tests.golden import unpack_feature
 from tests.support.commands import Run, measure_peak
@@ -51,9 +51,9 @@ def test_a_clean_stop_shows_how_far_the_log_was_dispatched(tmp_path: Path) -> No
 
     assert stored is not None
     assert stored.dispatched_end == unpacked.answers_before_stop["maxPhyOffset"]
-    assert {
-        f"{topic}/{queue_id}": bound.queue_offset + 1 for (topic, queue_id), bound in stored.last_units.items()
-    } == {name: queue["max"] for name, queue in unpacked.answers_before_stop["queues"].items()}
+    assert {f"{queue.topic}/{queue.queue_id}": last.queue_offset + 1 for queue, last in stored.last_units.items()} == {
+        name: queue["max"] for name, queue in unpacked.answers_before_stop["queues"].items()
+    }
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
@@ -143,7 +143,7 @@ def make_queue(root: Path, units: int) -> None:
     (root / "commitlog").mkdir(parents=True)
     (root / "commitlog" / file_name_of_offset(0)).write_bytes(bytes(units * 100))
     database = Rdict(str(root / "consumequeue"), Options(raw_mode=True))
-    queue = QueuePrefix("T", 0)
+    queue = QueueName(QueueKind.PLAIN, "T", 0)
     for number in range(units):
         database[encode_unit_key(queue, number)] = UNIT_VALUE.pack(number * 100, 100, 7, number)
     database.close()

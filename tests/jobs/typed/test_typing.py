@@ -110,7 +110,7 @@ def test_each_body_is_a_row_or_a_dead_letter_once(broker: Broker, tmp_path: Path
 def test_only_avro_and_protobuf_need_the_libraries_of_the_extra_types(
     declared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.typed.find_spec", lambda _: None)
+    monkeypatch.setattr("jobs.typed.declaration.find_spec", lambda _: None)
     ingested(tmp_path, b'{"id": 1}')
 
     assert typed(tmp_path).topics[0].rows == 1
