@@ -171,24 +171,15 @@ PUBLISHED = tuple(Release.from_version(f"{line}.{patch}") for line, last in _LIN
 OLDEST, *_, NEWEST = PUBLISHED
 
 
-class Rule(NamedTuple):
-    """The release that wrote the log from a physical offset on."""
-
-    from_offset: int
-    release: Release
-
-
-Rules = tuple[Rule, ...]
+Rules = tuple[tuple[int, Release], ...]  # ascending physical offsets, and the release that wrote the log from each on
 
 
 def make_rules(*rules: tuple[int, Release]) -> Rules:
     """Return *rules*, after checking their number and order; the first one also applies before its offset."""
-    made = tuple(Rule(*rule) for rule in rules)
-    if not made or any(later <= earlier for (earlier, _), (later, _) in pairwise(made)):
-        raise CorruptData(
-            f"rules must be in ascending order of offset: {[(rule.from_offset, str(rule.release)) for rule in made]}"
-        )
-    return made
+    if not rules or any(later <= earlier for (earlier, _), (later, _) in pairwise(rules)):
+        shown = [(since, str(release)) for since, release in rules]
+        raise CorruptData(f"rules must be in ascending order of offset: {shown}")
+    return rules
 
 
 def release_at(rules: Sequence[tuple[int, Release]], physical_offset: int) -> Release:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
@@ -82,6 +82,7 @@ ONE_DAY_INTERVAL = "interval 1 days"
 _MINUTES = re.compile(r"interval \d+ (minutes|seconds)")
 LogAction = Mapping[str, Any]  # a line of Delta's log: one action on a file or on the table
 T = TypeVar("T")
+WriteMode = Literal["append", "overwrite"]  # of `deltalake`
 SnapshotRewrite: TypeAlias = Callable[[DeltaTable], tuple[list[SnapshotFile], list[AddedFile]]]  # removed, added
 
 
@@ -98,7 +99,7 @@ class Commit(NamedTuple):
     data_change: bool
     added: tuple[AddedFile, ...] = ()
     removed: tuple[SnapshotFile, ...] = ()
-    mode: Literal["append", "overwrite"] = "append"  # the write mode of `deltalake`
+    mode: WriteMode = "append"
 
     def log_actions(self) -> list[LogAction]:
         """Return the transactions and the new files as log lines."""
@@ -159,12 +160,9 @@ def keeps_replaced_files_briefly(snapshot: DeltaTable) -> bool:
 
 def open_table(lake: Lake, name: str, *, is_private: bool = False) -> DeltaTable | None:
     """Return the newest snapshot of a table; *is_private*: for the caller alone. None if the table does not exist."""
+    load = partial(_load_table, lake, name)
     try:
-        return (
-            _load_table(lake, name)
-            if is_private
-            else newest_snapshot(lake.locate(name), lambda: _load_table(lake, name))
-        )
+        return load() if is_private else newest_snapshot(lake.locate(name), load)
     except TableNotFoundError:
         return None
 
@@ -245,16 +243,9 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
             transactions[REMOVAL_TRANSACTION] = read_newest_transaction(snapshot, REMOVAL_TRANSACTION) + 1
         if replaces:
             _refuse_replacement(lake, snapshot, known)
-        new = Commit(
-            table,
-            transactions,
-            metadata,
-            data_change,
-            added=(*added, *replacements),
-            removed=tuple(removed),
-            mode="overwrite" if replaces else "append",
-        )
-        return _write(lake, snapshot, new)
+        mode: WriteMode = "overwrite" if replaces else "append"
+        files = (*added, *replacements), tuple(removed)
+        return _write(lake, snapshot, Commit(table, transactions, metadata, data_change, *files, mode))
 
     failure: CommitFailedError | None = None
     with explaining_full_disk(lake.locate(table.name)):
@@ -301,12 +292,7 @@ def _refuse_replacement(lake: Lake, snapshot: DeltaTable, known: Table) -> None:
 
 
 def _is_committed(
-    snapshot: DeltaTable,
-    table: Table,
-    transaction: tuple[str, int],
-    added: Sequence[AddedFile],
-    *,
-    replacing: bool = False,
+    snapshot: DeltaTable, table: Table, transaction: tuple[str, int], added: Sequence[AddedFile], *, replacing: bool
 ) -> bool:
     """
     Return whether a table already has *transaction*, made of exactly these files.
@@ -501,12 +487,7 @@ def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: Commit) -> No
         raise OSError(f"{snapshot.table_uri}: {VECTORS_ONLY_LOCAL_ERROR}")
     now = int(time.time() * 1000)
     operation = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
-    removed: dict[str, Any] = {
-        "deletionTimestamp": now,
-        "dataChange": new.data_change,
-        "extendedFileMetadata": True,
-        "partitionValues": {},
-    }
+    removed = {"deletionTimestamp": now, "dataChange": new.data_change, "extendedFileMetadata": True}
     actions: list[LogAction] = [
         {"commitInfo": {**operation, "isBlindAppend": False, **new.metadata}},
         *new.log_actions(),
@@ -519,7 +500,8 @@ def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: Commit) -> No
         raise CommitFailedError("the next version will be checkpointed") from error
     for file in new.removed:
         vector = {} if file.kept_row_mask is None else {"deletionVector": described[file.path]}
-        actions.append({"remove": {"path": file.path, "size": file.size, **removed, **vector}})
+        of_file = {"path": file.path, "size": file.size, "partitionValues": {}, **vector}
+        actions.append({"remove": {**removed, **of_file}})
     version = snapshot.version() + 1
     data = "".join(dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
     try:

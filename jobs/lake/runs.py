@@ -196,9 +196,7 @@ class KnownStore:
     broker: str
     registered_fingerprints: tuple[Fingerprint, ...]
     newest: Manifest | None = None
-    tier_states: Sequence[Any] | None = (
-        None  # for a tier, the first records of some queues; its manifests list all queues
-    )
+    tier_states: Sequence[Any] | None = None  # of a tier: first records of some queues; its manifests list all queues
 
     @property
     def newest_fingerprints(self) -> tuple[Fingerprint, ...]:
@@ -374,16 +372,9 @@ def register_store(lake: Lake, store: KnownStore, registrations: int) -> KnownSt
     named = replace(store, store_id=store.store_id or str(uuid4()))
     detail = {"fingerprints": named.registered_fingerprints, "registration": registrations + 1}
     detail |= {} if named.tier_states is None else {"tier": named.tier_states}
-    naming = FileNaming(named.store_id, 0)
+    naming, transaction = FileNaming(named.store_id, 0), (REGISTRY_TRANSACTION, registrations + 1)
     try:
-        _append_row(
-            lake,
-            naming,
-            named.broker,
-            REGISTERED_STATE,
-            (REGISTRY_TRANSACTION, registrations + 1),
-            detail=json.dumps(detail),
-        )
+        _append_row(lake, naming, named.broker, REGISTERED_STATE, transaction, detail=json.dumps(detail))
     except TransactionTakenError as error:
         raise OtherRunActiveError("another store was registered at the same moment") from error
     return named
@@ -392,21 +383,21 @@ def register_store(lake: Lake, store: KnownStore, registrations: int) -> KnownSt
 def refuse_taken_run(lake: Lake, store_id: str, run: int, cause: Exception) -> None:
     """Raise `OtherRunActiveError` for a missing file, the *cause*, if another run with this number deleted it."""
     if newest_committed_transaction(lake, RUNS.name, store_id) >= run:
-        raise OtherRunActiveError(_describe_faster_run(lake, store_id, run)) from cause
+        raise _faster_run_error(lake, store_id, run) from cause
 
 
 def prepare_run(lake: Lake, manifest: Manifest) -> None:
     """Commit to *manifest*; raise `OtherRunActiveError` if another run with this number was faster."""
     if newest_committed_transaction(lake, RUNS.name, manifest.store_id) >= manifest.run:  # it may have swept our files
         discard_files(lake, manifest.tables)
-        raise OtherRunActiveError(_describe_faster_run(lake, manifest.store_id, manifest.run))
+        raise _faster_run_error(lake, manifest.store_id, manifest.run)
     for table, actions in manifest.tables.items():
         refuse_lost_files(lake, table, actions)
     try:
         _append_prepared(lake, manifest, (manifest.store_id, manifest.run))
     except TransactionTakenError as error:
         discard_files(lake, manifest.tables)
-        raise OtherRunActiveError(_describe_faster_run(lake, manifest.store_id, manifest.run)) from error
+        raise _faster_run_error(lake, manifest.store_id, manifest.run) from error
 
 
 def replace_prepared_manifest(lake: Lake, manifest: Manifest, replaced: Manifest) -> None:
@@ -418,13 +409,13 @@ def replace_prepared_manifest(lake: Lake, manifest: Manifest, replaced: Manifest
     app = f"{manifest.store_id}/replaced"
     number = newest_committed_transaction(lake, RUNS.name, app)
     if read_manifest(lake, replaced.store_id, replaced.run) != replaced:
-        raise OtherRunActiveError(_describe_faster_run(lake, replaced.store_id, replaced.run))
+        raise _faster_run_error(lake, replaced.store_id, replaced.run)
     prepared = ObsoleteRows({"store_id": replaced.store_id, "run": replaced.run, "state": PREPARED_STATE})
     change = rewrite_without_rows(lake, RUNS, [prepared], (replaced.store_id, replaced.run))
     try:
         _append_prepared(lake, manifest, (app, number + 1), change)
     except TransactionTakenError as error:
-        raise OtherRunActiveError(_describe_faster_run(lake, replaced.store_id, replaced.run)) from error
+        raise _faster_run_error(lake, replaced.store_id, replaced.run) from error
 
 
 def _append_prepared(
@@ -468,10 +459,12 @@ def discard_files(lake: Lake, files: Mapping[str, Iterable[AddedFile]]) -> None:
             lake.delete(f"{table}/{action.path}")
 
 
-def _describe_faster_run(lake: Lake, store_id: str, run: int) -> str:
+def _faster_run_error(lake: Lake, store_id: str, run: int) -> OtherRunActiveError:
     row = _find_prepared_row(lake, store_id, run)
     by_whom = f" on {row['host']} at {row['time']:%Y-%m-%d %H:%M:%S} UTC" if row else ""
-    return f"run {run} of this store was prepared by another process{by_whom}. Run the command again"
+    return OtherRunActiveError(
+        f"run {run} of this store was prepared by another process{by_whom}. Run the command again"
+    )
 
 
 def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
@@ -567,9 +560,8 @@ def delete_files_outside_manifest(lake: Lake, manifest: Manifest) -> None:
         for info in lake.list_files(log):  # unfinished commits: `deltalake` begins their names with '#'
             if ("#" in info.name or ".json.attempt-" in info.name) and info.modified_ms < dead_before:
                 lake.delete(f"{log}/{info.name}")
-        delete_uncommitted_files(
-            lake, table.name, naming, {action.path for action in manifest.tables.get(table.name, ())}
-        )
+        kept_names = {action.path for action in manifest.tables.get(table.name, ())}
+        delete_uncommitted_files(lake, table.name, naming, kept_names)
     row = _find_prepared_row(lake, manifest.store_id, manifest.run)
     kept = row["manifest"].removeprefix(f"{MANIFEST_FOLDER}/") if row else ""
     for name in _file_names(lake, MANIFEST_FOLDER):

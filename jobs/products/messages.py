@@ -201,7 +201,7 @@ def split_by_release(group: RawRecords, rules: Rules) -> Iterator[tuple[RawRecor
     """Split a group where another release continued the log, or if it has many rows; yield parts with their parsers."""
     if not group.positions.size:
         return
-    switches = [rule.from_offset - group.base_offset for rule in rules[1:]]
+    switches = [since - group.base_offset for since, _ in rules[1:]]
     count = group.positions.size
     cuts = {*range(0, count, _ROWS_A_BATCH), *np.searchsorted(group.positions, switches).tolist(), count}
     for start, stop in pairwise(sorted(cuts)):

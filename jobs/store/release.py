@@ -119,7 +119,7 @@ class Writers(NamedTuple):
     @property
     def newest(self) -> Release:
         """The release whose rules the end of the log follows."""
-        return self.rules[-1].release
+        return self.rules[-1][1]
 
 
 class MarkCollector:
@@ -192,7 +192,7 @@ def determine_writers(
     """
     if given_release is not None:
         rules = parse_rules(given_release)
-        return Known(Writers(rules, _in_words((str(rule.release), rule.from_offset) for rule in rules)), GIVEN, GIVEN)
+        return Known(Writers(rules, _in_words((str(release), since) for since, release in rules)), GIVEN, GIVEN)
     return writers_of_eras(detect_store_eras(store, effort, index_readers), relevant_switches)
 
 

@@ -83,11 +83,6 @@ class Cursor:
 ReadValue = Callable[[Cursor], object]  # reads a value, and moves the cursor past it
 
 
-def converting_reader(read: ReadValue, convert: Callable[[Any], object]) -> ReadValue:
-    """Return a reader that converts the values of *read*."""
-    return lambda cursor: convert(read(cursor))
-
-
 def columns_reader(values_of: Callable[[Cursor], Mapping[str, object]], columns: Sequence[pa.Field]) -> BodyReader:
     """Return a reader of columns; *values_of* returns the values of a body by name."""
     names, types = [column.name for column in columns], [column.type for column in columns]
@@ -96,11 +91,6 @@ def columns_reader(values_of: Callable[[Cursor], Mapping[str, object]], columns:
         return tuple(map(values_of(Cursor(body, unknown_fields)).get, names))
 
     return lambda bodies: read_typed_rows(bodies.to_pylist(), row, types)
-
-
-def decode_zigzag(unsigned: int) -> int:
-    """Decode a zigzag number, whose lowest bit is its sign."""
-    return (unsigned >> 1) ^ -(unsigned & 1)
 
 
 def check_instant(microseconds: int) -> int:

@@ -198,9 +198,8 @@ class _Batch:
         return pa.Array.from_buffers(type_, len(states), buffers, absent), states
 
     def _heads(self, places: _Places) -> Bytes:
-        found = np.empty(places.starts.size, np.uint8)
-        cells.read_first_bytes(self.data, places.starts, found)
-        return found
+        """Return the first byte of each value; missing values count as null."""
+        return np.where(places.starts >= 0, self.data[np.maximum(places.starts, 0)], np.uint8(NULL))
 
     def _texts(self, places: _Places) -> pa.Array:
         """Return values as texts, without quotes; NULL if missing."""
@@ -229,7 +228,8 @@ class _Batch:
             cells.read_timestamps(*where, values, states)
             if self.times.unit is not None:
                 # A topic with a unit may have times as strings and as numbers: use the number if it is not a string.
-                factor, numbers, found = MICROSECONDS_PER_UNIT[self.times.unit], values.copy(), states.copy()
+                factor, numbers = MICROSECONDS_PER_UNIT[self.times.unit], values.copy()
+                found = np.where(states == cells.ABSENT, np.uint8(cells.ABSENT), np.uint8(cells.UNUSUAL))
                 cells.read_decimals(*where, 0, _FARTHEST // factor, 0, numbers, found)
                 values = np.where(found == cells.PRESENT, numbers * factor, values)
                 states[found == cells.PRESENT] = cells.PRESENT

@@ -22,12 +22,12 @@ from google.protobuf.message_factory import GetMessageClass
 
 from jobs.typed.cursor import (
     CUT_OFF_REASON,
+    DOUBLE,
     DUPLICATE_KEY_REASON,
+    FLOAT,
     Cursor,
     ReadValue,
     columns_reader,
-    converting_reader,
-    decode_zigzag,
     nanoseconds_to_microseconds,
     refused_at_byte,
 )
@@ -99,8 +99,8 @@ def _nested_fields(message: Descriptor, outer: tuple[str, ...]) -> Iterator[Fiel
 def _read_header(cursor: Cursor, wanted: Sequence[int]) -> None:
     """Read the schema's id and the message's path in its file: a count of indexes, then each; no index means [0]."""
     cursor.at = _HEADER
-    count = decode_zigzag(cursor.read_varint())
-    indexes = [decode_zigzag(cursor.read_varint()) for _ in range(min(count, _DEEPEST))]
+    count = cursor.read_zigzag()
+    indexes = [cursor.read_zigzag() for _ in range(min(count, _DEEPEST))]
     if count < 0 or (indexes or [0]) != wanted:
         raise refused_at_byte("the schema registry header refers to a different message", _HEADER)
 
@@ -222,13 +222,12 @@ def _scalar(field: FieldDescriptor, outer: tuple[str, ...], path: str) -> _Scala
         raise SchemaError(f"{field.full_name}: groups are not supported")
     if field.type == FieldDescriptor.TYPE_ENUM:
         names = {one.number: one.name for one in field.enum_type.values}
-        return _Scalar(pa.string(), _VARINT, converting_reader(Cursor.read_varint, partial(_enum, names)), names.get(0))
+        return _varint(pa.string(), partial(_enum, names), names.get(0))
     message = field.message_type
     if message is None:
         return _SCALARS[field.type]
     if message.full_name in outer or not message.fields:
-        proven = partial(_proven, GetMessageClass(message))
-        return _Scalar(pa.binary(), _SIZED, converting_reader(_read_bytes, proven), None)
+        return _Scalar(pa.binary(), _SIZED, partial(_read_nested, GetMessageClass(message)), None)
     fields, read_message = _message(message, outer, path)
 
     def read(cursor: Cursor) -> Any:  # noqa: ANN401 - a message, or its only value
@@ -239,7 +238,7 @@ def _scalar(field: FieldDescriptor, outer: tuple[str, ...], path: str) -> _Scala
         return read_message(cursor, end)
 
     if message.full_name == "google.protobuf.Timestamp":
-        return _Scalar(pa.timestamp("us", "UTC"), _SIZED, converting_reader(read, _instant))
+        return _Scalar(pa.timestamp("us", "UTC"), _SIZED, lambda cursor: _instant(read(cursor)))
     if message.full_name in _WRAPPERS:
         value = fields[1]
         return _Scalar(value.type, _SIZED, lambda cursor: read(cursor)["value"], value.default)
@@ -292,7 +291,9 @@ def _example(data: bytes, wire_type: int) -> Value:
     return Number(Cursor(data, {}).read_varint() if wire_type == _VARINT else int.from_bytes(data, "little"))
 
 
-def _proven(of: type[Message], inner: bytes) -> bytes:
+def _read_nested(of: type[Message], cursor: Cursor) -> bytes:
+    """Read the bytes of a message, which must be valid."""
+    inner = _read_bytes(cursor)
     try:
         of.FromString(inner)
     except DecodeError:
@@ -339,33 +340,31 @@ def _varint(type_: pa.DataType, convert: Callable[[int], object], default: objec
     return _Scalar(type_, _VARINT, lambda cursor: convert(cursor.read_varint()), default)
 
 
-def _fixed(type_: pa.DataType, wire: int, form: str, convert: Callable[[Any], object] | None = None) -> _Scalar:
-    packed = Struct(form)
-    if convert is None:
-        return _Scalar(type_, wire, lambda cursor: cursor.read_number(packed))
-    return _Scalar(type_, wire, lambda cursor: convert(cursor.read_number(packed)))
+def _fixed(type_: pa.DataType, form: Struct) -> _Scalar:
+    wire = {4: _FOUR, 8: _EIGHT}[form.size]
+    return _Scalar(type_, wire, lambda cursor: cursor.read_number(form))
 
 
 def _read_bytes(cursor: Cursor) -> bytes:
     return cursor.read_bytes(cursor.read_varint())
 
 
-_UNSIGNED = pa.decimal128(20, 0)
+_UNSIGNED, _UINT64 = pa.decimal128(20, 0), Struct("<Q")
 _F = FieldDescriptor
 _SCALARS = {
-    _F.TYPE_DOUBLE: _fixed(pa.float64(), _EIGHT, "<d"),
-    _F.TYPE_FLOAT: _fixed(pa.float32(), _FOUR, "<f"),
+    _F.TYPE_DOUBLE: _fixed(pa.float64(), DOUBLE),
+    _F.TYPE_FLOAT: _fixed(pa.float32(), FLOAT),
     _F.TYPE_INT64: _varint(pa.int64(), _signed),
     _F.TYPE_UINT64: _varint(_UNSIGNED, Decimal, Decimal(0)),
     _F.TYPE_INT32: _varint(pa.int32(), lambda number: _int(_signed(number))),
-    _F.TYPE_FIXED64: _fixed(_UNSIGNED, _EIGHT, "<Q", Decimal),
-    _F.TYPE_FIXED32: _fixed(pa.int64(), _FOUR, "<I"),
+    _F.TYPE_FIXED64: _Scalar(_UNSIGNED, _EIGHT, lambda cursor: Decimal(cursor.read_number(_UINT64))),
+    _F.TYPE_FIXED32: _fixed(pa.int64(), Struct("<I")),
     _F.TYPE_BOOL: _varint(pa.bool_(), _boolean, default=False),
     _F.TYPE_STRING: _Scalar(pa.string(), _SIZED, lambda cursor: cursor.read_text(cursor.read_varint()), ""),
     _F.TYPE_BYTES: _Scalar(pa.binary(), _SIZED, _read_bytes, b""),
     _F.TYPE_UINT32: _varint(pa.int64(), _unsigned_int),
-    _F.TYPE_SFIXED32: _fixed(pa.int32(), _FOUR, "<i"),
-    _F.TYPE_SFIXED64: _fixed(pa.int64(), _EIGHT, "<q"),
-    _F.TYPE_SINT32: _varint(pa.int32(), lambda number: _int(decode_zigzag(number))),
-    _F.TYPE_SINT64: _varint(pa.int64(), decode_zigzag),
+    _F.TYPE_SFIXED32: _fixed(pa.int32(), Struct("<i")),
+    _F.TYPE_SFIXED64: _fixed(pa.int64(), Struct("<q")),
+    _F.TYPE_SINT32: _Scalar(pa.int32(), _VARINT, lambda cursor: _int(cursor.read_zigzag())),
+    _F.TYPE_SINT64: _Scalar(pa.int64(), _VARINT, Cursor.read_zigzag),
 }

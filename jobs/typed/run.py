@@ -18,7 +18,7 @@ from jobs.console.amounts import count_text
 from jobs.console.log import log_message
 from jobs.console.process import tool_command
 from jobs.console.result import RequestError
-from jobs.lake.commit import ObsoleteRows, open_table
+from jobs.lake.commit import ObsoleteRows, find_lost_files, open_table
 from jobs.lake.integrity import refuse_unsupported_tables
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
@@ -41,7 +41,6 @@ from jobs.typed.typings import (
     Typing,
     commit_typing,
     delete_typing_leftovers,
-    find_lost_file,
     prepare_typing,
     read_newest_typing,
     without_committed_changes,
@@ -115,7 +114,7 @@ def type_lake(request: TypeRequest, workers: Workers) -> TypingSummary:
         recovered = None
         if before.number:
             left = without_committed_changes(lake, before)
-            lost = find_lost_file(lake, left)
+            lost = next((file for one in left.changes for file in find_lost_files(lake, one.table, one.added)), None)
             if lost is None:
                 commit_typing(lake, left)
                 if left.changes or was_cut_off:

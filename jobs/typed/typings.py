@@ -23,7 +23,6 @@ from jobs.lake.commit import (
     TransactionTakenError,
     commit,
     commit_rows,
-    find_lost_files,
     newest_committed_transaction,
     read_rows,
     refuse_lost_files,
@@ -203,11 +202,6 @@ def without_committed_changes(lake: Lake, typing: Typing) -> Typing:
         if newest_committed_transaction(lake, one.table, TYPING_APPLICATION) < typing.number
     )
     return replace(typing, changes=tuple(changes))
-
-
-def find_lost_file(lake: Lake, typing: Typing) -> str | None:
-    """Return the location of a file of a typing that was deleted; None if all exist."""
-    return next((lost for one in typing.changes for lost in find_lost_files(lake, one.table, one.added)), None)
 
 
 def delete_typing_leftovers(lake: Lake, typing: Typing) -> None:

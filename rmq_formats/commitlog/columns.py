@@ -6,7 +6,6 @@ without a copy. If the usual buffers are too small (very many distinct texts, ma
 again with larger ones.
 """
 
-import secrets
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -37,7 +36,6 @@ _SPARE = 1 << 14  # bytes for the growth of malformed texts in a batch, which ar
 _SLOTS = 1 << 12  # the initial number of slots for distinct texts
 _HEAP_SIZE = 1 << 16
 _MORE = 4
-_SEED = secrets.randbits(31)
 
 _TRANSACTION_TYPES = pa.array([kind.name.lower() for kind in sorted(TransactionType)])
 _TRANSACTION_SHIFT = 2
@@ -113,7 +111,7 @@ def _selected(records: RawRecords, wants_topic: Callable[[str], bool]) -> Intege
     scratch = np.empty(_GROWTH * _LONGEST_TEXT, np.uint8)
     slots, heap_size = _SLOTS, _HEAP_SIZE
     while True:
-        texts = new_text_table(slots, heap_size, _SEED)
+        texts = new_text_table(slots, heap_size)
         if fill.fill_topics(buffer, positions, 0, count, texts, scratch, numbers, raw) == fill.DONE:
             break
         slots, heap_size = _MORE * slots, _MORE * heap_size
@@ -197,7 +195,7 @@ def _output_room(rows: int, bodies: int, topics: int, properties: int, texts: in
 
 
 def _distinct_room(slots: int, heap_size: int) -> DistinctTexts:
-    topics, born_hosts, store_hosts, names = (new_text_table(slots, heap_size, _SEED) for _ in range(4))
+    topics, born_hosts, store_hosts, names = (new_text_table(slots, heap_size) for _ in range(4))
     for name in fill.COLUMN_PROPERTIES:
         raw = np.frombuffer(bytearray(name.encode()), np.uint8)
         find_or_add_text(names, raw, 0, raw.size)

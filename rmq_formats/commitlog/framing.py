@@ -26,14 +26,23 @@ _POS = DLEDGER_ENTRY.index("pos")
 
 def detect_framing(buffer: Buffer) -> Framing:
     """Return the framing of a segment's records according to its first bytes; plain if these do not show it."""
-    view = memoryview(buffer)
-    if view.nbytes < BLANK.size:
+    return _framing_of_head(bytes(buffer[: DLEDGER_ENTRY.size]), None) or Framing.PLAIN
+
+
+def _framing_of_head(head: bytes, base_offset: int | None) -> Framing | None:
+    """Return the framing if a segment begins with a record, an end, or an entry (that states *base_offset*)."""
+    if len(head) < BLANK.size:
+        return None
+    first, second = map(int, BLANK.unpack(head))
+    if second in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK):
         return Framing.PLAIN
-    first, second = map(int, BLANK.unpack(view))
-    plain = second in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK)
     # An erased page is all ones, like this magic, but an end mark also states a size.
-    entries = first == DLEDGER_MAGIC or (first == DLEDGER_END_MAGIC and second > 0)
-    return Framing.DLEDGER if entries and not plain else Framing.PLAIN
+    is_entry = first == DLEDGER_END_MAGIC and second > 0
+    if first == DLEDGER_MAGIC:
+        is_entry = base_offset is None or (
+            len(head) == DLEDGER_ENTRY.size and int(DLEDGER_ENTRY.unpack(head)[_POS]) == base_offset
+        )
+    return Framing.DLEDGER if is_entry else None
 
 
 def find_framing(read: Read, size: int, base_offset: int) -> Framing:
@@ -45,8 +54,9 @@ def find_framing(read: Read, size: int, base_offset: int) -> Framing:
     start = 0
     try:
         head = bytes(read(0, DLEDGER_ENTRY.size))
-        if len(head) < BLANK.size or _is_proper(head, base_offset) or not any(read(0, 2 * DISK_BLOCK_SIZE)):
-            return detect_framing(head)
+        known = _framing_of_head(head, base_offset)
+        if known is not None or len(head) < BLANK.size or not any(read(0, 2 * DISK_BLOCK_SIZE)):
+            return known or Framing.PLAIN
     except OSError as error:
         if not is_disk_error(error):
             raise
@@ -74,12 +84,3 @@ def _is_followed(log: SegmentBytes, position: int) -> bool:
         return log.stated_blank_size(after) is not None or log.record_at(after).total_size > 0
     except FormatError:
         return False
-
-
-def _is_proper(head: bytes, base_offset: int) -> bool:
-    """Return whether a segment begins with a record, an end, or an entry that states its own offset."""
-    first, second = map(int, BLANK.unpack(head))
-    if second in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK) or (first == DLEDGER_END_MAGIC and second > 0):
-        return True
-    is_whole = first == DLEDGER_MAGIC and len(head) == DLEDGER_ENTRY.size
-    return is_whole and int(DLEDGER_ENTRY.unpack(head)[_POS]) == base_offset

@@ -5,7 +5,6 @@ Compiled passes leave rare cases (a queue seen for the first time, a batch, a re
 the scalar module `dispatch`, with which property tests compare them.
 """
 
-import secrets
 from collections.abc import Iterator
 from itertools import pairwise
 from threading import local
@@ -55,7 +54,6 @@ _MANY = 1 << 18  # units that a caller who writes them somewhere need not hold t
 _MANY_OF_A_QUEUE = 256  # average number of units per queue; fewer are not worth a write of their own
 _TAG_SLOTS, _TAG_ROOM = 1 << 11, 1 << 18  # at first; more than the longest text
 _LONGEST_TAGS = 1 << 17  # more than the longest text of a property
-_SEED = secrets.randbits(31)
 _MOST_MET = 1 << 16  # queues: a log of garbage may name any number
 _THREAD = local()
 
@@ -85,7 +83,7 @@ class UnitCollector:
         self._default_delay = delay_ms(1, ())
         self._queues = _known_queues(frozenset() if rules.in_rocksdb else rules.batch_topics)
         self._with_tags = with_tags
-        self._tags = new_text_table(_TAG_SLOTS if with_tags else 0, _TAG_ROOM, _SEED)
+        self._tags = new_text_table(_TAG_SLOTS if with_tags else 0, _TAG_ROOM)
         self._scratch = np.empty(_LONGEST_TAGS, np.uint8)
         self._full: list[NDArray[np.int64]] = []  # blocks of units: an array that grew would be in memory twice
         self._units = np.empty((kernels.UNIT_ROWS, _FIRST_ROOM), np.int64)
@@ -161,7 +159,7 @@ class UnitCollector:
         return int(number)
 
     def _make_tag_room(self) -> None:
-        larger = new_text_table(4 * self._tags.slots.size, 4 * self._tags.heap.size, _SEED)
+        larger = new_text_table(4 * self._tags.slots.size, 4 * self._tags.heap.size)
         kernels.copy_texts(self._tags, larger)
         self._tags = larger
 

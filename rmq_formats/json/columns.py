@@ -1,13 +1,14 @@
 """
 Compiled readers of JSON values, into columns, at the positions that a scan has found.
 
-Values in the usual forms are read; all others are UNUSUAL, and the caller reads them with an exact parser.
+Values in the usual forms are read, and become PRESENT; all others stay UNUSUAL, and the caller reads them with an exact
+parser. Those that are missing or null are ABSENT from the start.
 """
 
 import numpy as np
 
 from rmq_formats.compiled import compiled, compiled_helper
-from rmq_formats.json.scan import NULL, decode_escape, digits_end
+from rmq_formats.json.scan import decode_escape, digits_end
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_int64, byte_at, number_at
 
 ABSENT, PRESENT, UNUSUAL = 0, 1, 2
@@ -20,21 +21,13 @@ _DAY_SIZE, _CLOCK_SIZE = 10, 19  # the lengths of 2026-11-23 and of 2026-11-23T1
 
 
 @compiled
-def read_first_bytes(data: Bytes, starts: Sizes, first_bytes: Bytes) -> None:
-    """Read the first byte of each value; missing values count as null."""
-    for row in range(starts.size):
-        at = number_at(starts, row)
-        first_bytes[np.uintp(row)] = byte_at(data, at) if at >= 0 else NULL
-
-
-@compiled
 def read_decimals(
     data: Bytes, starts: Sizes, ends: Sizes, scale: int, limit: int, takes_texts: int, values: Integers, states: Bytes
 ) -> None:
     """Read numbers without an exponent, times 10 to the power of *scale*, of -limit - 1 to *limit*."""
     for row in range(starts.size):
         at, end = number_at(starts, row), number_at(ends, row)
-        if not _is_there(data, at, states, row):
+        if states[row] == ABSENT:
             continue
         if takes_texts and byte_at(data, at) == _QUOTE:
             at, end = at + 1, end - 1
@@ -59,20 +52,12 @@ def read_decimals(
             states[row] = PRESENT
 
 
-@compiled_helper
-def _is_there(data: Bytes, at: int, states: Bytes, row: int) -> bool:
-    """Return whether there is a value; set its state to ABSENT, or to UNUSUAL until it is read."""
-    is_there = at >= 0 and byte_at(data, at) != NULL
-    states[row] = UNUSUAL if is_there else ABSENT
-    return is_there
-
-
 @compiled
 def read_dates(data: Bytes, starts: Sizes, ends: Sizes, values: Integers, states: Bytes) -> None:
     """Read texts like 2026-11-23, as days since 1970."""
     for row in range(starts.size):
         at, end = number_at(starts, row), number_at(ends, row)
-        if not _is_there(data, at, states, row):
+        if states[row] == ABSENT:
             continue
         if end - at == _DAY_SIZE + 2 and byte_at(data, at) == _QUOTE:
             values[row] = _day(data, at + 1)
@@ -84,7 +69,7 @@ def read_timestamps(data: Bytes, starts: Sizes, ends: Sizes, values: Integers, s
     """Read texts like 2026-11-23T10:00:00.000Z, as microseconds since 1970."""
     for row in range(starts.size):
         at, end = number_at(starts, row), number_at(ends, row) - 2
-        if not _is_there(data, at, states, row):
+        if states[row] == ABSENT:
             continue
         fraction = at + 1 + _CLOCK_SIZE
         size = end - fraction  # the length of the point and the digits after it

@@ -2,10 +2,11 @@
 Texts in compiled code: UTF-8 as Java decodes it, the hash of a text, and the properties of a record by both parsers.
 
 The rules are those of `rmq_formats.properties`. Distinct texts get numbers, for dictionary-encoded columns, from an
-open hash table and a heap of the texts in order of appearance. The hash starts from a random number that the caller
-chooses, so a log whose texts all collide cannot be constructed.
+open hash table and a heap of the texts in order of appearance. The hash starts from a random number, so a log whose
+texts all collide cannot be constructed.
 """
 
+import secrets
 from typing import NamedTuple
 
 import numpy as np
@@ -293,6 +294,7 @@ TABLE_FULL = -1
 _COUNT, _SEED = range(2)  # places in a state
 
 _MULTIPLIER = 0x5BD1E995
+_RANDOM = secrets.randbits(32)
 
 
 class TextTable(NamedTuple):
@@ -309,9 +311,9 @@ class TextTable(NamedTuple):
         return int(self.count_and_seed[_COUNT])
 
 
-def new_text_table(slots: int, heap_size: int, seed: int) -> TextTable:
+def new_text_table(slots: int, heap_size: int) -> TextTable:
     """Return room for half as many texts as *slots*, a power of two."""
-    state = np.array([0, seed & _LOW_32], np.int64)
+    state = np.array([0, _RANDOM], np.int64)
     ends = np.zeros(slots // 2 + 1, np.int32)
     return TextTable(state, np.zeros(slots, np.int32), ends, np.empty(heap_size, np.uint8))
 

@@ -31,7 +31,7 @@ from jobs.store.release import ASSUMED, Known, UndecidedError, Writers
 from jobs.store.running_broker import check_disk_space
 from jobs.store.store import Store, read_index_header
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry, IndexHeader
-from rmq_formats.release import Release, Rule, make_rules
+from rmq_formats.release import Release, make_rules
 
 _LEAST_BYTES_OF_KEY = 50  # the fewest bytes of the log per key: small messages have about 100 bytes and two keys
 
@@ -115,13 +115,13 @@ def _continuation(run: Run, state: State) -> ContinuationPoint:
     geometry = Known(Geometry(*state["geometry"]), state["geometry_origin"], "the lake")
     rules = make_rules(*((since, Release.from_version(name)) for since, name in state["rules"]))
     known = Writers(rules, state.get("releases") or ", ".join(name for _, name in state["rules"]))
-    now, last = _writers_now(run, known, geometry.value, start), rules[-1]
+    now, (last_since, last_release) = _writers_now(run, known, geometry.value, start), rules[-1]
     # The lake's rules are followed by the store's newest ones where those differ in an index file's bytes.
-    if start > last.from_offset and not any(
-        have_same_index_switches(last.release, release) for release in (now.newest, *now.possible_releases)
+    if start > last_since and not any(
+        have_same_index_switches(last_release, release) for release in (now.newest, *now.possible_releases)
     ):
-        since = max(start, now.rules[-1].from_offset)
-        known = Writers((*rules, Rule(since, now.newest)), f"{known.text}, then {now.newest} from offset {since}")
+        since = max(start, now.rules[-1][0])
+        known = Writers((*rules, (since, now.newest)), f"{known.text}, then {now.newest} from offset {since}")
     header = IndexHeader(*state["header"]) if state["header"] else None
     return ContinuationPoint(geometry, known, start, (), state["file"], header, state.get("left_out", 0))
 

@@ -295,7 +295,7 @@ class _ExaminedFile:
         """Return the part of *rules* that applies to this file: a switch is usually in another one."""
         # Each entry that is compared, and each key of the log that may equal one, is at or before the last offset.
         last = self._first["physical_offset"].max(initial=0) if self._count == len(self._first) else math.inf
-        own = [rule for rule in rules if self.begin < rule.from_offset <= last]
+        own = [rule for rule in rules if self.begin < rule[0] <= last]
         return make_rules((0, release_at(rules, self.begin)), *own)
 
     def _counts(self, rules: Rules) -> bool:
@@ -306,7 +306,7 @@ class _ExaminedFile:
         if all(every):
             return self._file.header.hash_slot_count == self._count
         entries = self._entries(self._count)
-        rule = np.searchsorted([rule.from_offset for rule in rules[1:]], entries["physical_offset"], side="right")
+        rule = np.searchsorted([since for since, _ in rules[1:]], entries["physical_offset"], side="right")
         counted = (entries["prev_entry"] == 0) | np.array(every)[rule]
         return int(np.count_nonzero(counted)) == self._file.header.hash_slot_count
 
