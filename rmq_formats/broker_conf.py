@@ -136,7 +136,10 @@ def decode_json_config(raw: bytes) -> dict[str, object]:
     """Return the object in a configuration file; `CorruptData` for anything else."""
     if sum(map(raw.count, (b",", b"[", b"{"))) > _MAX_VALUES:
         raise CorruptData(f"more than {_MAX_VALUES:,} values")
-    quoted = _replace_lone_surrogates(_with_quoted_names(raw))
+    quoted = _replace_some(raw, _NUMBER_AS_NAME, lambda found: found[1] and b'"' + found[1] + b'"')
+    if b"\\u" in quoted:  # in few files; the pattern is tried at every byte
+        # As a broker does with a lone surrogate: UTF-8 cannot encode it.
+        quoted = _replace_some(quoted, _SURROGATES, lambda found: b"?" if found["alone"] else None)
     try:
         values = json.loads(quoted.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is also a ValueError
@@ -146,24 +149,16 @@ def decode_json_config(raw: bytes) -> dict[str, object]:
     return values
 
 
-def _with_quoted_names(raw: bytes) -> bytes:
-    """Return JSON, written piece by piece: a list of a million names with positions takes ten times the memory."""
-    quoted, end = BytesIO(), 0
-    for found in _NUMBER_AS_NAME.finditer(raw):
-        if found[1]:
-            quoted.write(raw[end : found.start(1)] + b'"' + found[1] + b'"')
-            end = found.end(1)
-    return quoted.getvalue() + raw[end:] if end else raw
+def _replace_some(raw: bytes, pattern: re.Pattern[bytes], new: Callable[[re.Match[bytes]], bytes | None]) -> bytes:
+    """
+    Replace the ends of matches, from their first group on, by *new* bytes; None leaves a match as it is.
 
-
-def _replace_lone_surrogates(raw: bytes) -> bytes:
-    """Replace each lone surrogate by a question mark, as a broker does: UTF-8 cannot encode surrogates."""
-    if b"\\u" not in raw:  # as in most files; the pattern is tried at every byte
-        return raw
+    The result is written piece by piece: a list of a million positions takes ten times the memory.
+    """
     written, end = BytesIO(), 0
-    for found in _SURROGATES.finditer(raw):
-        if found["alone"]:
-            written.write(raw[end : found.start(1)] + b"?")
+    for found in pattern.finditer(raw):
+        if replacement := new(found):
+            written.write(raw[end : found.start(1)] + replacement)
             end = found.end()
     return written.getvalue() + raw[end:] if end else raw
 

@@ -47,13 +47,7 @@ class WalkEnd(Enum):
     AT_LIMIT = "at limit"  # the caller's limit was reached
 
 
-class FirstRecord(NamedTuple):
-    """The offset and the store time that the first record of a segment states."""
-
-    physical_offset: int
-    store_timestamp: int
-
-
+FirstRecord: TypeAlias = tuple[int, int]  # the physical offset and the store time that a segment's first record states
 # A segment's base offset, and its first record (None: startup recovery never begins with this segment).
 SegmentStart: TypeAlias = tuple[int, FirstRecord | None]
 
@@ -177,7 +171,7 @@ def read_recovery_record(read: Read, size: int, release: Release) -> FirstRecord
     layout = RECORD[int.from_bytes(head[_SYS_FLAG : _SYS_FLAG + 4]) & HOST_BITS]
     values = layout.unpack(head)
     store_timestamp = int(values[layout.index("store_timestamp")])
-    return FirstRecord(int(values[_PHYSICAL_OFFSET]), store_timestamp) if store_timestamp else None
+    return (int(values[_PHYSICAL_OFFSET]), store_timestamp) if store_timestamp else None
 
 
 def find_start_segment(

@@ -27,7 +27,7 @@ from jobs.storage.locations import local_path
 from jobs.storage.scratch import Scratch
 from jobs.store.units import Units
 from jobs.store.workers import Workers
-from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder, QueueBytes
+from rmq_formats.consumequeue.build import QueueBuilder, QueueBytes, append_ext_units
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, UnitRules
 from rmq_formats.properties import MAX_LONG
 from rmq_formats.store import file_name_of_offset
@@ -129,10 +129,9 @@ class _Queue:
         self._builder = QueueBuilder(name.kind, size, recipe.rules.releases, recipe.lost_log_ranges)
         inner = f"{name.topic}/{name.queue_id}"  # plain queues are in the output without the folder of their kind
         self._files = _Files(attempt, inner if name.kind is QueueKind.PLAIN else f"{name.kind}/{inner}", size)
-        self._extension: ExtBuilder | None = None
+        self._extension_units = 0
         self._extension_files: _Files | None = None
         if recipe.ext_file_size is not None and name.kind is QueueKind.PLAIN:
-            self._extension = ExtBuilder(recipe.ext_file_size)
             extension = attempt.with_name(f"{attempt.name}-{EXTENSION_FOLDER}")
             self._extension_files = _Files(extension, f"{EXTENSION_FOLDER}/{inner}", recipe.ext_file_size)
 
@@ -145,10 +144,10 @@ class _Queue:
         built.newest_ms = max(built.newest_ms, int(units["store_timestamp"].max()))
         if not built.name.is_safe_path:
             return
-        if self._extension is not None and self._extension_files is not None:
-            units, written = self._extension.append(units)
+        if (extension := self._extension_files) is not None:
+            units, self._extension_units, written = append_ext_units(units, self._extension_units, extension.size)
             for part in written:
-                self._extension_files.write(part)
+                extension.write(part)
         for part in self._builder.append(units):
             self._files.write(part)
         if (first := self._builder.first_after_blank) is not None:
@@ -190,7 +189,7 @@ class _Files:
 
     def write(self, part: QueueBytes) -> None:
         """Append bytes, starting new files as needed."""
-        offset, data = part.logical_offset, part.data.data
+        offset, data = part[0], part[1].data
         while data:
             base = offset // self.size * self.size
             fitting = data[: base + self.size - offset]

@@ -60,12 +60,6 @@ class _Hosts(NamedTuple):
     data: Bytes  # `_HOST_ROOM` bytes each
 
 
-class _Properties(NamedTuple):
-    offsets: Integers
-    names: _Text
-    values: _Text
-
-
 class _Rows(NamedTuple):
     int32_columns: NDArray[np.int32]
     int64_columns: NDArray[np.int64]
@@ -73,7 +67,9 @@ class _Rows(NamedTuple):
     topic_raw: _Text
     born_host: _Hosts
     store_host: _Hosts
-    properties: _Properties
+    property_offsets: Integers  # the start of each row's properties, and the end of the last one
+    property_names: _Text
+    property_values: _Text
     properties_raw: _Text
     body: _Text
 
@@ -113,7 +109,7 @@ def assemble_records(batch: pa.RecordBatch) -> AssembledRecords:
         _text(batch.column("topic_raw")),
         _hosts(batch.column("born_host")),
         _hosts(batch.column("store_host")),
-        _map(batch.column("properties")),
+        *_map(batch.column("properties")),
         _text(batch.column("properties_raw")),
         _text(batch.column("body")),
     )
@@ -172,13 +168,13 @@ def _host_bytes(text: str | None) -> bytes:
         return b""
 
 
-def _map(column: pa.Array) -> _Properties:
+def _map(column: pa.Array) -> tuple[Integers, _Text, _Text]:
     if isinstance(column, pa.ListArray | pa.LargeListArray):  # some readers have no type for maps
         names, values = column.values.field(0), column.values.field(1)
     else:
         names, values = column.keys, column.items
     offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    return _Properties(offsets, _text(names), _text(values))
+    return offsets, _text(names), _text(values)
 
 
 @compiled
@@ -230,10 +226,9 @@ def _length(text: _Text, row: int) -> int:
 def _properties_size(rows: _Rows, row: int) -> int:
     if rows.properties_raw.present[np.uintp(row)]:
         return _length(rows.properties_raw, row)
-    properties = rows.properties
     size = 0
-    for item in range(number_at(properties.offsets, row), number_at(properties.offsets, row + 1)):
-        size += _length(properties.names, item) + _length(properties.values, item) + 2
+    for item in range(number_at(rows.property_offsets, row), number_at(rows.property_offsets, row + 1)):
+        size += _length(rows.property_names, item) + _length(rows.property_values, item) + 2
     # The last one's separator is there if the stored length says so.
     return size - 1 if size > 0 and size > number_at(rows.int32_columns[fill.PROPERTIES_LENGTH], row) else size
 
@@ -297,11 +292,11 @@ def _fill_text(text: _Text, row: int, buffer: Bytes, at: int) -> int:
 def _fill_properties(rows: _Rows, row: int, buffer: Bytes, at: int, size: int) -> int:
     if rows.properties_raw.present[np.uintp(row)]:
         return _fill_text(rows.properties_raw, row, buffer, at)
-    properties, end = rows.properties, at + size
-    for item in range(number_at(properties.offsets, row), number_at(properties.offsets, row + 1)):
-        at = _fill_text(properties.names, item, buffer, at)
+    end = at + size
+    for item in range(number_at(rows.property_offsets, row), number_at(rows.property_offsets, row + 1)):
+        at = _fill_text(rows.property_names, item, buffer, at)
         buffer[np.uintp(at)] = np.uint8(NAME_VALUE_SEPARATOR_CODE)
-        at = _fill_text(properties.values, item, buffer, at + 1)
+        at = _fill_text(rows.property_values, item, buffer, at + 1)
         if at < end:
             buffer[np.uintp(at)] = np.uint8(PROPERTY_SEPARATOR_CODE)
             at += 1

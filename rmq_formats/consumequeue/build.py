@@ -2,11 +2,11 @@
 Builds queues at disk speed: units are appended file by file.
 
 `QueueBuilder` takes a queue's units in the order of the log, slice by slice, and returns the bytes that they add;
-`ExtBuilder` does the same for the extension. Property tests compare both with readable queues in the tests.
+`append_ext_units` does the same for the extension. Property tests compare both with readable queues in the tests.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,11 +71,7 @@ def _append(
     return written
 
 
-class QueueBytes(NamedTuple):
-    """Bytes of a queue and the logical offset of the first."""
-
-    logical_offset: int
-    data: NDArray[np.uint8]
+QueueBytes: TypeAlias = tuple[int, NDArray[np.uint8]]  # bytes of a queue, after the logical offset of the first
 
 
 def cut_at_losses(units: NDArray[np.void], lost: Integers) -> list[NDArray[np.void]]:
@@ -184,7 +180,7 @@ class QueueBuilder:
             out,
         )
         if written:
-            yield QueueBytes(end, out[:written])
+            yield end, out[:written]
 
     def _append_batches(self, units: NDArray[np.void]) -> Iterator[QueueBytes]:
         offsets = units["physical_offset"]
@@ -203,40 +199,38 @@ class QueueBuilder:
         self._state[_LAST_OFFSET] = kept["physical_offset"][-1]
         self._state[_END] += made.nbytes
         self._state[_FILES_END] = -(-self.logical_end // self.file_size) * self.file_size
-        yield QueueBytes(end, made.view(np.uint8))
+        yield end, made.view(np.uint8)
 
 
 def _blanks(offset: int, count: int) -> QueueBytes:
     blanks = np.zeros(count, UNIT_TYPES[QueueKind.PLAIN])
     blanks["size"] = PRE_BLANK_SIZE
-    return QueueBytes(offset, blanks.view(np.uint8))
+    return offset, blanks.view(np.uint8)
 
 
-class ExtBuilder:
-    """The extension of one queue: assigns addresses to its units, and returns the bytes that they add."""
+def append_ext_units(
+    units: NDArray[np.void], number: int, file_size: int
+) -> tuple[NDArray[np.void], int, Iterator[QueueBytes]]:
+    """
+    Add the units of an extension that *units* need, the first one with a *number*, to files of *file_size*.
 
-    def __init__(self, file_size: int) -> None:
-        self.file_size = file_size
-        self._count = 0
+    Return *units* with addresses for tags codes, the number of the next extension unit, and the bytes of the new ones.
+    """
+    own = units["is_multi_dispatched"] == 0
+    added = units[own]
+    offsets = np.array([ext_unit_offset(number + n, file_size) for n in range(added.size)], np.int64)
+    addressed = units.copy()
+    addressed["tags_code"][own] = offsets + EXT_ADDRESS_BASE
+    return addressed, number + added.size, _ext_slices(added, offsets, number, file_size)
 
-    def append(self, units: NDArray[np.void]) -> tuple[NDArray[np.void], Iterator[QueueBytes]]:
-        """Return *units* with addresses for tags codes, and the units that they add to the extension."""
-        own = units["is_multi_dispatched"] == 0
-        added = units[own]
-        offsets = np.array([ext_unit_offset(self._count + n, self.file_size) for n in range(added.size)], np.int64)
-        addressed = units.copy()
-        addressed["tags_code"][own] = offsets + EXT_ADDRESS_BASE
-        first = self._count
-        self._count += added.size
-        return addressed, self._slices(added, offsets, first)
 
-    def _slices(self, units: NDArray[np.void], offsets: Integers, first: int) -> Iterator[QueueBytes]:
-        made = np.zeros(units.size, EXT_UNIT_TYPE)
-        made["size"] = EXT_UNIT.size
-        made["tags_code"] = units["tags_code"]
-        made["store_timestamp"] = units["store_timestamp"]
-        for number, offset in enumerate(offsets.tolist()):
-            if offset % self.file_size == 0 and first + number:
-                previous = ext_unit_offset(first + number - 1, self.file_size) + EXT_UNIT.size
-                yield QueueBytes(previous, np.frombuffer(EXT_END_MARK, np.uint8))
-            yield QueueBytes(offset, made[number : number + 1].view(np.uint8))
+def _ext_slices(units: NDArray[np.void], offsets: Integers, first: int, file_size: int) -> Iterator[QueueBytes]:
+    made = np.zeros(units.size, EXT_UNIT_TYPE)
+    made["size"] = EXT_UNIT.size
+    made["tags_code"] = units["tags_code"]
+    made["store_timestamp"] = units["store_timestamp"]
+    for number, offset in enumerate(offsets.tolist()):
+        if offset % file_size == 0 and first + number:
+            previous = ext_unit_offset(first + number - 1, file_size) + EXT_UNIT.size
+            yield previous, np.frombuffer(EXT_END_MARK, np.uint8)
+        yield offset, made[number : number + 1].view(np.uint8)

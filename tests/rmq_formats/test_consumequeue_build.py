@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue import collect
-from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder
+from rmq_formats.consumequeue.build import QueueBuilder, append_ext_units
 from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, UnitCollector
 from rmq_formats.consumequeue.dispatch import ExpectedUnit, QueueKind, QueueName, UnitRules, expected_units
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
@@ -196,10 +196,10 @@ def packed_of(units: Sequence[ExpectedUnit]) -> np.ndarray[tuple[int], np.dtype[
 def fill(builder: QueueBuilder, slices: Sequence[Sequence[ExpectedUnit]]) -> list[tuple[int, bytes]]:
     data = bytearray()
     for units in slices:
-        for part in builder.append(packed_of(units)):
+        for offset, part in builder.append(packed_of(units)):
             start = builder.start or 0
-            assert part.logical_offset == start + len(data)
-            data += part.data.tobytes()
+            assert offset == start + len(data)
+            data += part.tobytes()
     start = builder.start or 0
     data = data.ljust(builder.logical_end_of_files - start, b"\0")
     return [(start + at, bytes(data[at : at + builder.file_size])) for at in range(0, len(data), builder.file_size)]
@@ -256,14 +256,14 @@ def test_extension_units_and_addresses_equal_those_of_the_scalar_extension(
     scalar = ConsumeQueueExt(110)
     codes = [unit.tags_code if unit.is_multi_dispatched else scalar.append(unit.tags_code, 5) for unit in units]
     cut = data.draw(st.integers(0, len(units)))
-    builder = ExtBuilder(110)
+    number = 0
     files = bytearray(110 * 25)
     counts: list[int] = []
     for part in (units[:cut], units[cut:]):
-        addressed, spans = builder.append(packed_of(part))
+        addressed, number, spans = append_ext_units(packed_of(part), number, 110)
         counts += addressed["tags_code"].tolist()
-        for span in spans:
-            files[span.logical_offset : span.logical_offset + len(span.data)] = span.data.tobytes()
+        for offset, span in spans:
+            files[offset : offset + len(span)] = span.tobytes()
 
     assert counts == codes
     for base, expected in scalar.files():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.broker_start import FirstRecord, UnloadableFile, find_refused_file, find_start_segment
+from rmq_formats.broker_start import UnloadableFile, find_refused_file, find_start_segment
 from rmq_formats.commitlog.layout import MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.detection import (
@@ -291,7 +291,7 @@ def test_the_release_that_wrote_a_store_is_not_ruled_out_and_ordinary_stores_sho
 
 
 # Ten segments of a hundred bytes, the first records stored ten seconds after each other.
-LOG = [(base, FirstRecord(base, 100_000 + base * 100)) for base in range(0, 1000, 100)]
+LOG = [(base, (base, 100_000 + base * 100)) for base in range(0, 1000, 100)]
 MIDDLE = Checkpoint(160_000, 155_000, 0)  # the times of the log and of the queues, which lag
 
 
