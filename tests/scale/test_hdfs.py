@@ -99,15 +99,3 @@ def test_denied_access_is_reported_in_one_line_with_path_and_user(
 
     assert (ExitCode.FAILED, 1) == (code, len(err.strip().splitlines())), err
     assert err.startswith(f"rmq-lake: {store}: HDFS denies access to user stranger: Permission denied")
-
-
-def test_verbs_refuse_to_write_to_hdfs(server: Hdfs, run: Run, local: Path) -> None:
-    for arguments in (
-        ("ingest", str(local), "--lake", server.uri("lake")),
-        ("rebuild-index", str(local), "--out", server.uri("index")),
-        ("query", "by-key", "-t", "T1", "-k", "k1", "--lake", server.uri("lake")),
-    ):
-        code, _, err = run(*arguments)
-
-        assert ExitCode.USAGE is code
-        assert "only stores can be read from hdfs://" in err
