@@ -3,12 +3,12 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 
@@ -242,7 +242,7 @@ _MESSAGES: Final = 70
 class SentMessages:
     """The sent messages, and the times of sending."""
 
-    queues: dict[str, dict[int, int]] = field(default_factory=dict)  # topic: queue id: messages
+    queues: dict[tuple[str, int], int] = field(default_factory=dict)  # topic and queue id: messages
     ids: list[tuple[str, str, str]] = field(default_factory=list)  # topic, unique key, offset id
     times: list[int] = field(default_factory=list)  # ms
 
@@ -263,119 +263,72 @@ def play(stage: Stage, broker: RealBroker, random: Random) -> SentMessages:
         answer = broker.send(message, label=f"message-{number}")
         played.times.append(time.time_ns() // 1_000_000)
         if topic != _STATIC:
-            queues = played.queues.setdefault(topic, {})
-            queues[int(answer["queue"])] = int(answer["queue-offset"]) + 1
+            played.queues[topic, int(answer["queue"])] = int(answer["queue-offset"]) + 1
             played.ids.append((topic, answer["message-id"], answer["offset-message-id"]))
         if random.random() < 0.2:
             time.sleep(random.random() / 5)
     return played
 
 
+class RandomLine(NamedTuple):
+    """Words of mqadmin, the options that some lines have, and the releases that accept them."""
+
+    words: str
+    options: tuple[str, ...] = ()
+    since: str = "4.0.0"
+    before: str = "9.0.0"
+
+
+_PRINTED: Final = ("-b {begin}", "-e {end}", "-s {expression}", "-c {charset}")
+_CONSUMED_LINE: Final = ("-c {count}", "-s {past_begin}", "-e {past_end}")
+_LINES: Final = (
+    RandomLine("queryMsgByKey -t {topic} -k {key}", before="5.1.1"),
+    RandomLine("queryMsgByKey -t {topic} -k {key}", ("-b {begin_ms} -e {end_ms}", "-c {limit}"), "5.1.1", "5.3.1"),
+    RandomLine("queryMsgByKey -t {topic} -k {key}", ("-b {begin_ms} -e {end_ms}", "-m {limit}"), "5.3.1"),
+    RandomLine("queryMsgByUniqueKey -t {sent_topic} -i {unique_key}", before="4.9.0"),
+    RandomLine("queryMsgByUniqueKey -t {sent_topic} -i {unique_key}", ("-a",), "4.9.0"),
+    RandomLine("queryMsgById -i {offset_id}", before="5.3.0"),
+    RandomLine("queryMsgById -t {sent_topic} -i {offset_id}", since="5.3.0"),
+    RandomLine("queryMsgByOffset -t {queue_topic} -b b0 -i {queue} -o {offset}", before="5.0.0"),
+    RandomLine("queryMsgByOffset -t {queue_topic} -b b0 -i {queue} -o {offset}", ("-f {charset}",), "5.0.0"),
+    RandomLine("printMsg -t {topic} -d true", _PRINTED),
+    RandomLine("printMsg -t {topic} -d false", _PRINTED),
+    RandomLine("printMsgByQueue -t {queue_topic} -a b0 -i {queue} -f true", ("-p {flag}", *_PRINTED)),
+    RandomLine("printMsgByQueue -t {queue_topic} -a b0 -i {queue} -f true -d true", ("-p {flag}", *_PRINTED)),
+    RandomLine("consumeMessage -t {topic}", _CONSUMED_LINE, "4.3.2"),
+    RandomLine("consumeMessage -t {queue_topic} -b b0 -i {queue}", ("-o {any_offset}", *_CONSUMED_LINE), "4.3.2"),
+    RandomLine("queryCq -t {queue_topic} -q {queue} -i {offset} -c {limit}", since="4.7.0"),
+    RandomLine("topicStatus -t {topic}"),
+    RandomLine(f"topicStatus -t {_STATIC}", since="5.0.0"),
+)
+
+
 def lines(stage: Stage, played: SentMessages, random: Random, count: int) -> list[Line]:
-    kinds = [_by_key, _by_unique_key, _by_id, _by_offset, _print_msg, _print_msg, _topic_status]
-    kinds += [_print_by_queue, _print_by_queue]
-    if stage.runs(since="4.3.2"):
-        kinds += [_consume, _consume]
-    if stage.runs(since="4.7.0"):
-        kinds.append(_query_cq)
-    return [tuple(random.choice(kinds)(stage, played, random)) for _ in range(count)]
+    known = [line for line in _LINES if stage.runs(since=line.since) and not stage.runs(since=line.before)]
+    drawn: list[Line] = []
+    for _ in range(count):
+        line, values = random.choice(known), _draw_values(played, random)
+        options = [option for option in line.options if random.random() < 0.4]
+        drawn.append(tuple(word.format(**values) for word in " ".join((line.words, *options)).split()))
+    return drawn
 
 
-def _by_key(stage: Stage, played: SentMessages, random: Random) -> Iterator[str]:
-    yield from ("queryMsgByKey", "-t", random.choice(_TOPICS), "-k", random.choice(_KEYS))
-    if stage.runs(since="5.1.1") and random.random() < 0.4:
-        begin, end = sorted(_times(played, random))
-        yield from ("-b", str(begin), "-e", str(end))
-    if stage.runs(since="5.1.1") and random.random() < 0.3:
-        yield from ("-m" if stage.runs(since="5.3.1") else "-c", str(random.choice((1, 3, 64))))
-
-
-def _by_unique_key(stage: Stage, played: SentMessages, random: Random) -> Iterator[str]:
-    topic, unique_key, _ = random.choice(played.ids)
-    yield from ("queryMsgByUniqueKey", "-t", topic, "-i", unique_key)
-    if stage.runs(since="4.9.0") and random.random() < 0.5:
-        yield "-a"
-
-
-def _by_id(stage: Stage, played: SentMessages, random: Random) -> Iterator[str]:
-    topic, _, offset_id = random.choice(played.ids)
-    yield from ("queryMsgById", *(("-t", topic) if stage.runs(since="5.3.0") else ()), "-i", offset_id)
-
-
-def _by_offset(stage: Stage, played: SentMessages, random: Random) -> Iterator[str]:
-    topic, queue_id = _queue(played, random)
-    offset = random.randrange(played.queues[topic][queue_id])
-    yield from ("queryMsgByOffset", "-t", topic, "-b", "b0", "-i", str(queue_id), "-o", str(offset))
-    if stage.runs(since="5.0.0") and random.random() < 0.5:
-        yield from ("-f", random.choice(_CHARSETS))
-
-
-def _print_msg(_: Stage, played: SentMessages, random: Random) -> Iterator[str]:
-    yield from ("printMsg", "-t", random.choice(_TOPICS), "-d", random.choice(("true", "false")))
-    begin, end = sorted(_times(played, random))
-    if random.random() < 0.7:
-        yield from ("-b", _time(begin, random))
-    if random.random() < 0.7:
-        yield from ("-e", _time(end, random))
-    if random.random() < 0.3:
-        yield from ("-s", random.choice(_EXPRESSIONS))
-    if random.random() < 0.3:
-        yield from ("-c", random.choice(_CHARSETS))
-
-
-def _print_by_queue(_: Stage, played: SentMessages, random: Random) -> Iterator[str]:
-    topic, queue_id = _queue(played, random)
-    yield from ("printMsgByQueue", "-t", topic, "-a", "b0", "-i", str(queue_id), "-f", "true")
-    begin, end = sorted(_times(played, random))
-    choices = (
-        ("-p", random.choice(("true", "TRUE", "no"))),
-        ("-d", "true"),
-        ("-b", _time(begin, random)),
-        ("-e", _time(end, random)),
-        ("-s", random.choice(_EXPRESSIONS)),
-        ("-c", random.choice(_CHARSETS)),
-    )
-    for option in choices:
-        if random.random() < 0.4:
-            yield from option
-
-
-def _consume(_: Stage, played: SentMessages, random: Random) -> Iterator[str]:
-    topic, queue_id = _queue(played, random)
-    yield from ("consumeMessage", "-t", topic)
-    if random.random() < 0.6:
-        yield from ("-b", "b0", "-i", str(queue_id))
-        if random.random() < 0.6:
-            yield from ("-o", str(random.randrange(played.queues[topic][queue_id] + 3)))
-    if random.random() < 0.6:
-        yield from ("-c", str(random.choice((1, 2, 10, 11, 12, 33, 40, 500))))
-    begin, end = (min(time, max(played.times)) for time in sorted(_times(played, random)))
-    if random.random() < 0.3:
-        yield from ("-s", _time(begin, random))
-    if random.random() < 0.3:
-        yield from ("-e", _time(end, random))
-
-
-def _query_cq(_: Stage, played: SentMessages, random: Random) -> Iterator[str]:
-    topic, queue_id = _queue(played, random)
-    first = random.randrange(played.queues[topic][queue_id])
-    yield from ("queryCq", "-t", topic, "-q", str(queue_id), "-i", str(first), "-c", str(random.choice((1, 5, 30))))
-
-
-def _topic_status(stage: Stage, _: SentMessages, random: Random) -> Iterator[str]:
-    yield from ("topicStatus", "-t", random.choice((*_TOPICS, _STATIC) if stage.runs(since="5.0.0") else _TOPICS))
-
-
-def _queue(played: SentMessages, random: Random) -> tuple[str, int]:
-    topic = random.choice(sorted(played.queues))
-    return topic, random.choice(sorted(played.queues[topic]))
-
-
-def _times(played: SentMessages, random: Random) -> tuple[int, int]:
-    near = (-1, 0, 1, 7, 60)
-    chosen = [random.choice(played.times) + random.choice(near) for _ in range(2)]
-    far = random.choice((-100_000, 0, 0, 0, 0, 0, 0, 100_000))
-    return chosen[0], chosen[1] + far
+def _draw_values(played: SentMessages, random: Random) -> dict[str, str | int]:
+    sent_topic, unique_key, offset_id = random.choice(played.ids)
+    (queue_topic, queue), messages = random.choice(sorted(played.queues.items()))
+    times = [random.choice(played.times) + random.choice((-1, 0, 1, 7, 60)) for _ in range(2)]
+    begin, end = sorted((times[0], times[1] + random.choice((-100_000, 0, 0, 0, 0, 0, 0, 100_000))))
+    newest = max(played.times)
+    return {
+        "sent_topic": sent_topic, "unique_key": unique_key, "offset_id": offset_id,
+        "queue_topic": queue_topic, "queue": queue, "offset": random.randrange(messages),
+        "any_offset": random.randrange(messages + 3), "topic": random.choice(_TOPICS), "key": random.choice(_KEYS),
+        "begin_ms": begin, "end_ms": end, "begin": _time(begin, random), "end": _time(end, random),
+        "past_begin": _time(min(begin, newest), random), "past_end": _time(min(end, newest), random),
+        "expression": random.choice(_EXPRESSIONS), "charset": random.choice(_CHARSETS),
+        "flag": random.choice(("true", "TRUE", "no")), "limit": random.choice((1, 3, 30, 64)),
+        "count": random.choice((1, 2, 10, 11, 12, 33, 40, 500)),
+    }  # fmt: skip
 
 
 def _time(milliseconds: int, random: Random) -> str:

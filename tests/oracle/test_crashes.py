@@ -12,12 +12,10 @@ from jobs.rebuild.index import IndexRebuildSummary, RebuildIndexRequest, rebuild
 from jobs.rebuild.install import install, plan_index_installation
 from jobs.store.running_broker import lock_store
 from jobs.store.workers import SerialWorkers
-from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC
 from tests.oracle.conftest import Verdict
 from tests.oracle.judge import (
     Writer,
     build_with_scalar_modules,
-    find_differences,
     find_unexplained,
     find_unfaithful_pieces,
     list_index_files,
@@ -80,56 +78,6 @@ def test_a_broker_killed_before_the_first_entry_of_a_file_repeats_the_index(tmp_
 def _at_standing_times(life: int) -> Iterator[DirectMessage]:
     for number, message in enumerate(endless_messages(f"life{life}")):
         yield replace(message, store_timestamp=_FIRST_TIME + life * 100_000 + number // 40 * 700)
-
-
-def test_a_broker_does_not_dispatch_the_rest_of_a_file_after_an_invalid_delay(tmp_path: Path, release: str) -> None:
-    """
-    No client can send such a record; the store's internal interface accepts it. The number of skipped messages varies.
-
-    We rebuild the units of the messages after it, which are intact, although a broker's consumers never receive them.
-    """
-    store = tmp_path / "store"
-    poison = DirectMessage(SCHEDULE_TOPIC, 0, b"poison", "DELAY\1soon\2KEYS\1poison\2")
-    with real_store(release, store) as opened:
-        stored = list(opened.put_each(poison if number == 5 else _message(number) for number in range(30)))
-    log = read_log(store)
-    made = build_with_scalar_modules(log, Writer(((0, release),))).queues
-    end_of_file = SMALL_GEOMETRY.commit_log_file_size
-    behind = {message.physical_offset for message in stored[6:] if message.physical_offset < end_of_file}
-
-    assert [record.physical_offset for record in log] == [message.physical_offset for message in stored]
-    assert len(behind) > 1
-    assert _offsets(made) - _offsets(read_derived_files(store).queues) <= behind
-    assert _offsets(read_derived_files(store).queues) <= _offsets(made) - {stored[5].physical_offset}
-
-
-def _message(number: int) -> DirectMessage:
-    return DirectMessage("P", 0, bytes(1000), f"KEYS\1p{number}\2UNIQ_KEY\1poison-{number}\2")
-
-
-def _offsets(queues: dict[str, bytes]) -> set[int]:
-    return {int.from_bytes(unit[:8]) for _, _, unit in list_units_into_log(queues)}
-
-
-def test_a_broker_continues_normally_on_rebuilt_files(tmp_path: Path, release: str) -> None:
-    """After a clean stop and the loss of four files, including the newest, all files finally match the log."""
-    store = tmp_path / "store"
-    with real_store(release, store) as opened:
-        opened.put_all(islice(endless_messages("first"), 120))
-    whole = [path.read_bytes() for path in list_index_files(store)]
-    for number in (1, 2, 5, -1):
-        list_index_files(store)[number].unlink()
-    made = _rebuild_and_install(store, tmp_path / "out", release)
-
-    assert made.exit_code == 0
-    assert [path.read_bytes() for path in list_index_files(store)] == whole
-    with real_store(release, store) as opened:
-        assert opened.list_not_found(read_log(store)) == []
-        opened.put_all(islice(endless_messages("second"), 60))
-    assert (
-        find_differences(read_derived_files(store), build_with_scalar_modules(read_log(store), Writer(((0, release),))))
-        == []
-    )
 
 
 def test_an_index_rebuilt_after_a_kill_is_kept_by_the_starting_broker(tmp_path: Path, release: str) -> None:

@@ -31,7 +31,6 @@ from tests.support.lakes import ingest_store, rows_of
 
 RELEASES: Final = ("5.3.3", "5.4.0", "5.5.1")
 KILLED: Final = "killed"
-REFUSED: Final = "the broker does not start"
 STUCK: Final = "the broker dispatches nothing"
 _ENDS: Final = ("clean stop", KILLED)
 _FOR_LIGHT_SINCE: Final = (5, 5, 0)
@@ -50,7 +49,7 @@ _ALONE: Final[Settings] = (*_IN_CHARGE, ("combineCQLoadingCQTypes", "defaultRock
 
 
 class Kind(NamedTuple):
-    """A kind of store: its settings, the first release that supports it, and the first one that refuses it."""
+    """A kind of store: its settings, and the first releases that support it, refuse it, and dispatch light queues."""
 
     name: str
     settings: Settings
@@ -69,15 +68,10 @@ class Kind(NamedTuple):
             return QueueStorage.ROCKSDB
         return QueueStorage.BOTH if self.is_double else QueueStorage.FILES
 
-    def needs_light_in_rocksdb(self, release: str) -> bool:
-        """Whether a broker of *release* starts only with light queues in RocksDB."""
-        return self.is_double and _ROCKSDB[0] not in self.settings and version_of(release) >= _FOR_LIGHT_SINCE
-
     def settings_on(self, release: str) -> dict[str, str]:
-        return dict(self.settings + (_FOR_LIGHT if self.needs_light_in_rocksdb(release) else ()))
-
-    def is_refused_by(self, release: str) -> bool:
-        return version_of(release) >= version_of(self.refused_since)
+        """Return the settings; from 5.5.0 on, double write needs light queues in RocksDB."""
+        is_needed = self.is_double and _ROCKSDB[0] not in self.settings and version_of(release) >= _FOR_LIGHT_SINCE
+        return dict(self.settings + (_FOR_LIGHT if is_needed else ()))
 
 
 KINDS: Final = (
@@ -128,7 +122,7 @@ class Cell:
 
 def cells() -> Iterator[Cell]:
     for release, kind, is_light, end in product(RELEASES, KINDS, (False, True), _ENDS):
-        if version_of(release) >= version_of(kind.since):
+        if version_of(kind.since) <= version_of(release) < version_of(kind.refused_since):
             yield Cell(release, kind, is_light, end)
 
 
@@ -148,17 +142,12 @@ _IN_SHORT_RUNS: Final = "5.5.1-files-on-on-killed"
 _PLAYED: Final = [
     pytest.param(cell, id=str(cell), marks=marks(in_every_run=str(cell) == _IN_SHORT_RUNS))
     for cell in cells()
-    if not (cell.kind.is_refused_by(cell.release) or cell.is_stuck)
+    if not cell.is_stuck
 ]
 _STUCK: Final = [
     pytest.param(cell, id=str(cell), marks=marks(in_every_run=False))
     for cell in cells()
     if cell.is_stuck and cell.end == KILLED
-]
-_REFUSED: Final = [
-    pytest.param(release, kind, id=f"{release}-{kind.name}", marks=marks(in_every_run=False))
-    for release, kind in product(RELEASES, KINDS)
-    if kind.is_refused_by(release) or kind.needs_light_in_rocksdb(release)
 ]
 
 
@@ -221,23 +210,6 @@ def test_a_store_has_the_messages_that_its_broker_serves(tmp_path: Path, verdict
         if not (cell.leaves_out_plain and _is_plain(name)):
             assert _reduce_to_broker(queue, rebuilt[name], name, cell) == queue
     verdict(cell.release, cell.way, _describe(answers, units, found))
-
-
-@pytest.mark.parametrize(("writer", "kind"), _REFUSED)
-def test_brokers_refuse_queue_offsets_from_rocksdb(tmp_path: Path, verdict: Note, writer: str, kind: Kind) -> None:
-    """Double write needs light queues in RocksDB; if RocksDB is the main storage, their queue offsets need files."""
-    is_refused = kind.is_refused_by(writer)
-    for settings in [kind.settings_on(writer)] * is_refused + [dict(kind.settings)] * kind.needs_light_in_rocksdb(
-        writer
-    ):
-        with (
-            pytest.raises(DriverError, match="refuses to start"),
-            real_broker(writer, tmp_path / "store", settings=settings),
-        ):
-            pass
-    for cell in cells() if is_refused else ():
-        if (cell.release, cell.kind) == (writer, kind):
-            verdict(writer, cell.way, REFUSED)
 
 
 @pytest.mark.parametrize("cell", _STUCK)

@@ -12,9 +12,8 @@ from jobs.console.result import ExitCode
 from jobs.diagnosis.log_check import MAX_TIME_STEP_MS, StoreTimes, find_stray_times
 from rmq_formats.commitlog.scan import RawRecords
 from tests.golden import StoreOf, golden_stores
-from tests.support.agreeing_verbs import set_store_times
 from tests.support.commands import Run, copy_store
-from tests.support.fault_kinds import records_in
+from tests.support.fault_kinds import records_in, set_store_times
 
 _TIME = 1_795_160_458_000
 _FAR = (MAX_TIME_STEP_MS + 1, 40 * MAX_TIME_STEP_MS, 1 << 45)

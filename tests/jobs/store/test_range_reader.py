@@ -31,9 +31,8 @@ from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentByte
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import make_log, make_record, make_segment, place_records
 from tests.rmq_formats.strategies import FRAMINGS, mutations
-from tests.support.agreeing_verbs import find_losses_by_wrong_clocks, set_store_times
 from tests.support.commands import Run, copy_store, overwrite
-from tests.support.fault_kinds import LocatedRecord, records_in
+from tests.support.fault_kinds import LocatedRecord, records_in, set_store_times
 from tests.support.lakes import table_of
 from tests.support.meanwhile import DisturbedWorkers
 from tests.support.stores import find_newest_segment, hold_lock
@@ -270,12 +269,6 @@ def test_commands_report_that_messages_after_a_damaged_one_without_a_unit_may_be
     for place in ("--store", store), ("--lake", tmp_path / "lake"):
         assert run("query", "list", "-m", "1000", *place).code is ExitCode.DAMAGE
         assert run("export", *place, "--engine", "here", "--out", tmp_path / f"of{place[0]}").code is ExitCode.DAMAGE
-
-
-# 139: a half or rollback message is damaged
-@pytest.mark.parametrize("seed", [1, 139, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))])
-def test_no_verb_loses_or_repeats_a_message_because_of_its_store_time(seed: int, tmp_path: Path) -> None:
-    assert list(find_losses_by_wrong_clocks(seed, tmp_path)) == []
 
 
 def test_as_many_threads_as_the_width_return_results_in_the_order_of_the_items() -> None:
