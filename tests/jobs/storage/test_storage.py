@@ -18,7 +18,6 @@ from jobs.storage.model import Storage
 from jobs.storage.s3 import ObjectStorage
 from tests.golden import StoreOf
 from tests.support.commands import Run, copy_store
-from tests.support.memory_storage import MemoryStorage
 
 Backend = tuple[Callable[[], Storage], str]  # an implementation, and the scheme of its locations
 
@@ -26,7 +25,6 @@ Backend = tuple[Callable[[], Storage], str]  # an implementation, and the scheme
 STORAGES: dict[str, Backend] = {
     "local": (LocalStorage, ""),
     "s3": (lambda: ObjectStorage(LocalFileSystem()), "s3a://"),  # objects are stored in local files, with the same code
-    "memory": (MemoryStorage, "memory://"),
 }
 
 
