@@ -21,7 +21,7 @@ from jobs.store.queue_files import (
     QueueFile,
     QueueStorage,
     StoredQueue,
-    detect_storage_features,
+    detect_queue_storage,
     find_first_unwritten_unit,
     queue_file_sizes,
     queues_in_files,
@@ -317,7 +317,7 @@ def _reason_unknown(store: Store, release: Release, lengths: Sequence[Unloadable
         )
     if FileKind.CONSUME_QUEUE in undecided_queue_file_sizes(store) and not conf.consume_queue_size:
         return "the size of the queue files is unknown"
-    if detect_storage_features(store).queues in {QueueStorage.ROCKSDB, QueueStorage.BOTH}:
+    if detect_queue_storage(store) in {QueueStorage.ROCKSDB, QueueStorage.BOTH}:
         return "startup of brokers with queues in RocksDB has not been tested"
     if odd := why_segment_size_is_doubtful(store, conf) or _why_overlap_is_unknown(store):
         return odd

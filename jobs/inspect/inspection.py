@@ -28,8 +28,15 @@ from jobs.query.store_reader import StoreReader
 from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE, read_json_file
 from jobs.store.epochs import read_epochs
 from jobs.store.log_ends import NO_SEGMENTS_ERROR, find_lost_ends
-from jobs.store.pending_messages import RocksdbStore, open_rocksdb_store, read_timer_state
+from jobs.store.pending_messages import (
+    count_index_rows,
+    open_rocksdb_store,
+    read_timer_state,
+    read_timers,
+    read_transactions,
+)
 from jobs.store.release import MarkCollector, find_file_marks, writers_of_eras
+from jobs.store.rocksdb import Database
 from jobs.store.running_broker import find_broker_process
 from jobs.store.store import SET_ASIDE_MARK, Store, list_store, relist_store
 from jobs.store.topics import TopicEvidence, collect_topic_evidence
@@ -197,20 +204,20 @@ def inspect_state(store: Store, marks: MarkCollector, problems: Problems) -> Sta
     elif report.abort is not None:
         report.broker = "not shut down cleanly: it crashed, or this is a copy of a running broker's store"
         problems.add_note(store.root, "the file `abort` exists, but no broker holds the lock")
-    with problems.noting_errors(f"{store.root}/{ROCKSDB_STORE_FOLDER}"), open_rocksdb_store(store) as rows:
-        report.rocksdb = None if rows is None else _count_rows(rows)
+    with problems.noting_errors(f"{store.root}/{ROCKSDB_STORE_FOLDER}"), open_rocksdb_store(store) as database:
+        report.rocksdb = None if database is None else _count_rows(database)
     with problems.noting_errors(f"{store.root}/timerwheel"):
         report.timers = read_timer_state(store)
     _see_unknown(store, report, problems)
     return report
 
 
-def _count_rows(rows: RocksdbStore) -> RocksReport:
-    report = RocksReport(rows.count_index_rows())
-    for transaction in rows.read_transactions():
+def _count_rows(database: Database) -> RocksReport:
+    report = RocksReport(count_index_rows(database))
+    for transaction in read_transactions(database):
         report.pending_transactions += 1
         report.oldest_transaction = _smallest(report.oldest_transaction, transaction.physical_offset)
-    for timer in rows.read_timers():
+    for timer in read_timers(database):
         report.waiting_timers += 1
         report.first_due = _smallest(report.first_due, timer.delivery_ms)
         report.last_due = max(timer.delivery_ms, report.last_due or 0)

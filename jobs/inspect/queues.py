@@ -13,7 +13,7 @@ from itertools import islice, pairwise
 from jobs.console.amounts import count_text
 from jobs.inspect import IndexReport, Problems, QueueReport, QueuesReport
 from jobs.query.store_reader import StoreReader
-from jobs.store.queue_files import QUEUE_KIND_OF_FILE, StoredQueue, detect_storage_features, queue_file_sizes
+from jobs.store.queue_files import QUEUE_KIND_OF_FILE, StoredQueue, queue_file_sizes, rocksdb_queue_folder
 from jobs.store.record_places import records_from, segment_bytes
 from jobs.store.release import MarkCollector, find_index_marks
 from jobs.store.store import Store, geometry_stated_by_index_files
@@ -33,7 +33,7 @@ _WITHOUT_UNIT = frozenset({TransactionType.PREPARED, TransactionType.ROLLBACK})
 def inspect_queues(reader: StoreReader, problems: Problems) -> QueuesReport:
     """Look at the ends of every queue."""
     store = reader.store
-    database = detect_storage_features(store).queue_database
+    database = rocksdb_queue_folder(store)
     queues, error = reader.stored_queues
     with problems.noting_errors(f"{store.root}/{database}"):
         if error is not None:

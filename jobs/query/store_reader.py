@@ -16,10 +16,11 @@ from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, read_config
 from jobs.store.epochs import LeftoverDetector, read_epochs
 from jobs.store.queue_files import (
     StoredQueue,
-    detect_storage_features,
     has_light_queues_only_in_rocksdb,
     list_queues,
     queues_in_files,
+    rocksdb_queue_folder,
+    rocksdbstore_folder,
 )
 from jobs.store.ranges import find_newest_segment
 from jobs.store.record_places import record_bounds
@@ -191,7 +192,7 @@ class StoreReader:
     @cached_property
     def index_database(self) -> Database | None:
         """The index in RocksDB, if the broker writes no index files; raise `FormatError` if it cannot be read."""
-        folder = detect_storage_features(self.store).rocksdbstore_folder
+        folder = rocksdbstore_folder(self.store)
         if folder is None or self.store.index_files:
             return None
         database = self._databases.enter_context(
@@ -248,9 +249,9 @@ class StoreReader:
     def stored_queues(self) -> tuple[list[StoredQueue], FormatError | None]:
         """The queues that can be read, and why those in RocksDB cannot."""
         try:
-            return list_queues(self.store, self), None
+            return list_queues(self.store, self.open), None
         except FormatError as error:
-            return queues_in_files(self.store, self), error
+            return queues_in_files(self.store, self.open), error
 
     @property
     def why_rocksdb_queues_unknown(self) -> str | None:
@@ -258,7 +259,7 @@ class StoreReader:
         queues, error = self.stored_queues
         if error is not None:
             return str(error)
-        is_empty = not queues and detect_storage_features(self.store).queue_database is not None
+        is_empty = not queues and rocksdb_queue_folder(self.store) is not None
         return "RocksDB has no queue units (the broker was probably killed)" if is_empty else None
 
     @cached_property

@@ -44,7 +44,7 @@ from jobs.query.store_index import (
 from jobs.query.store_reader import CLOCK_SLACK_MS, StoreReader
 from jobs.store.broker_config import BrokerConfig, ReaderProgress, read_broker_config, read_config
 from jobs.store.log_ends import find_lost_ends
-from jobs.store.queue_files import QueueFile, QueueStorage, StoredQueue, detect_storage_features
+from jobs.store.queue_files import QueueFile, QueueStorage, StoredQueue, detect_queue_storage
 from jobs.store.ranges import find_newest_segment_offset
 from jobs.store.store import read_checkpoint
 from rmq_formats.commitlog.record import Host, MessageRecord
@@ -670,7 +670,7 @@ class StoreSource(Source):
         queue = self.reader.queues.get((name.topic, name.queue_id))
         if queue is None:
             # Selective double write leaves light queues out: the broker itself says that they are empty.
-            writes_twice = detect_storage_features(self.reader.store).queues is QueueStorage.BOTH
+            writes_twice = detect_queue_storage(self.reader.store) is QueueStorage.BOTH
             is_left_out = name.topic.startswith(LMQ_PREFIX) and writes_twice
             is_unknown = is_left_out or self.reader.why_rocksdb_queues_unknown is not None
             place = FactOrigin(f"consumequeue/{name.topic}/{name.queue_id}")

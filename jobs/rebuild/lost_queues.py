@@ -31,7 +31,7 @@ from jobs.rebuild.queues import EXTENSION_FOLDER, BuiltFile, BuiltQueue
 from jobs.store.log_ends import has_lost_end
 from jobs.store.queue_files import (
     QueueStorage,
-    detect_storage_features,
+    detect_queue_storage,
     has_light_queues_only_in_rocksdb,
     queues_in_rocksdb,
 )
@@ -432,7 +432,7 @@ class _Comparison:
         (place,) = np.flatnonzero(made != stored)[:1].tolist() or (None,)
         if place is None or made["tags_code"][place] == stored["tags_code"][place]:
             return False
-        if detect_storage_features(self._store).queues is QueueStorage.BOTH:  # files and RocksDB have the same queues
+        if detect_queue_storage(self._store) is QueueStorage.BOTH:  # files and RocksDB have the same queues
             copy = next((one for one in queues_in_rocksdb(self._store) if one.name == queue.name), None)
             position = _first_of(file, queue) + place
             units = None if copy is None else read_stored_units(copy, position, position + 1)

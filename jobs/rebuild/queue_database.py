@@ -33,7 +33,7 @@ from jobs.storage.local import explaining_full_disk, flush_directory, flush_file
 from jobs.storage.locations import local_path
 from jobs.store.queue_files import queues_in_files
 from jobs.store.rocksdb import rocksdb_errors_as_oserror
-from jobs.store.rocksdb_queues import find_rocksdb_queues
+from jobs.store.rocksdb_queues import find_queue_database
 from jobs.store.store import Store
 from jobs.store.topics import TopicFate, collect_topic_evidence
 from jobs.store.units import Units, read_stored_units
@@ -297,10 +297,11 @@ def stored_queue_ends(store: Store, excluded: Container[QueueName]) -> dict[Queu
         if end:
             ends[queue.name] = UnitPlace(end - 1, int(read_stored_units(queue, end - 1, end)["physical_offset"][0]))
     try:
-        stored = find_rocksdb_queues(store)
+        database = find_queue_database(store)
+        last_units = {} if database is None else database.read_bounds()[1]
     except FormatError:
-        stored = None
-    for name, last in stored.last_units.items() if stored is not None else ():
+        last_units = {}
+    for name, last in last_units.items():
         if name not in excluded and last.queue_offset > ends.get(name, UnitPlace(-1, -1)).queue_offset:
             ends[name] = last
     topics = collect_topic_evidence(store)

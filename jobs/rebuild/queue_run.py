@@ -27,7 +27,7 @@ from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_q
 from jobs.storage.local import LocalStorage, flush_directory
 from jobs.storage.scratch import Scratch, open_scratch
 from jobs.store.queue_ends import probe_queue_ends
-from jobs.store.queue_files import QueueStorage, detect_storage_features
+from jobs.store.queue_files import QueueStorage, detect_queue_storage, rocksdb_queue_folder
 from jobs.store.ranges import find_holes
 from jobs.store.release import ASSUMED
 from jobs.store.running_broker import check_disk_space
@@ -136,15 +136,15 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
     store, settings = list_and_determine_settings(request, workers.options, workers.processes)
     out = request.out.absolute()  # a relative path is one of ours, not of the tasks
     out.mkdir(parents=True, exist_ok=True)
-    is_database, features = request.to == ROCKSDB, detect_storage_features(store)
+    is_database = request.to == ROCKSDB
     plain = settings.file_sizes[QueueKind.PLAIN]
     summary = QueueRebuildSummary(
         store.root, str(request.out), settings.releases.value.text, settings.releases.origin_text,
         plain.value,
         lost_only=request.lost_only, log_bytes=store.log_size, to=request.to,
         # The folder in which a broker expects the database.
-        folder=(features.queue_database or CONSUME_QUEUE_FOLDER) if is_database else "",
-        has_place=not is_database and features.queues is not QueueStorage.ROCKSDB,
+        folder=(rocksdb_queue_folder(store) or CONSUME_QUEUE_FOLDER) if is_database else "",
+        has_place=not is_database and detect_queue_storage(store) is not QueueStorage.ROCKSDB,
     )  # fmt: skip
     if plain.origin == ASSUMED and not (is_database or request.recorded_formats.sizes):
         summary.notes.append(f"queue files of {plain.value:,} bytes ({plain.origin_text})")
@@ -265,7 +265,7 @@ def _notes_of_queues(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQu
     )
     if recipe.ext_file_size is not None:
         yield "ConsumeQueueExt units have no filter bitmaps, because the log does not contain them"
-    if detect_storage_features(store).queues is QueueStorage.ROCKSDB:
+    if detect_queue_storage(store) is QueueStorage.ROCKSDB:
         yield (
             "this store's queues are in RocksDB (storeType=defaultRocksDB); the rebuilt files are for storeType=default"
         )

@@ -18,7 +18,7 @@ from jobs.repair.segments import RepairedSegments
 from jobs.storage.local import real_path
 from jobs.storage.locations import local_path
 from jobs.store.broker_config import read_broker_config
-from jobs.store.queue_files import QueueStorage, StoredQueue, detect_storage_features, queues_in_files
+from jobs.store.queue_files import QueueStorage, StoredQueue, detect_queue_storage, queues_in_files
 from jobs.store.record_places import find_record
 from jobs.store.store import Segment, Store
 from jobs.verify.verdict import Verdict
@@ -134,7 +134,7 @@ def write_blanks(store: Store, holes: Sequence[TruncatingHole], folder: Path) ->
 
 def describe_bridge_messages(store: Store, holes: Sequence[TruncatingHole]) -> str:
     """Describe the all-zero messages that consumers receive for bridges, and the groups; empty if there are none."""
-    if holes and detect_storage_features(store).queues is QueueStorage.ROCKSDB:
+    if holes and detect_queue_storage(store) is QueueStorage.ROCKSDB:
         return "an all-zero message for each lost message to which a queue in RocksDB points"
     delivered = [message for hole in holes for message in hole.bridge_messages]
     if not delivered:

@@ -8,13 +8,12 @@ messages are in RocksDB, which also contains pending transactions and the rows o
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import NamedTuple
 
 from jobs.storage.locations import join_location
 from jobs.storage.model import Reader
-from jobs.store.queue_files import detect_storage_features
+from jobs.store.queue_files import rocksdbstore_folder
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store, StoredFile
 from rmq_formats.errors import CorruptData, FormatError
@@ -133,46 +132,36 @@ def _snapshot_number(wheel: StoredFile) -> int:
 MAX_INDEX_ROWS_COUNTED = 1 << 20  # so that inspecting a store with a large index stays fast
 
 
-@dataclass(frozen=True, slots=True)
-class RocksdbStore:
-    """The open database in `rocksdbstore/`; its rows are not kept in memory."""
-
-    folder: str
-    _database: Database
-
-    def count_index_rows(self) -> int:
-        """Return the number of rows of the index, at most `MAX_INDEX_ROWS_COUNTED`."""
-        progress = {rows_of.LAST_OFFSET_KEY, rows_of.LAST_TIME_KEY}
-        count = 0
-        for rows in self._database.rows(rows_of.INDEX_FAMILY):
-            count += len(rows.keys) - sum(key in progress for key in rows.keys)
-            if count >= MAX_INDEX_ROWS_COUNTED:
-                return MAX_INDEX_ROWS_COUNTED
-        return count
-
-    def read_transactions(self) -> Iterator[PendingTransaction]:
-        """Yield the pending transactions."""
-        for key, value in self._database.items(rows_of.TRANSACTION_FAMILY):
-            if key != rows_of.LAST_OFFSET_KEY:
-                yield decode_transaction_row(key, value)
-
-    def read_timers(self) -> Iterator[TimerRow]:
-        """Yield the pending timer messages, without the rows of messages that were already delivered."""
-        progress = {rows_of.TIMER_DELIVERY_PROGRESS_KEY, rows_of.TIMER_SCAN_PROGRESS_KEY}
-        # The progress row sorts after the rows of messages. Rows of delivered messages are left out below.
-        found = next(self._database.items(rows_of.TIMER_FAMILY, rows_of.TIMER_DELIVERY_PROGRESS_KEY), (b"", b""))
-        delivered_to = rows_of.decode_progress(found[1]) if found[0] == rows_of.TIMER_DELIVERY_PROGRESS_KEY else 0
-        for key, value in self._database.items(rows_of.TIMER_FAMILY):
-            if key not in progress and (row := decode_timer_row(key, value)).delivery_ms >= delivered_to:
-                yield row
+def open_rocksdb_store(store: Store) -> AbstractContextManager[Database | None]:
+    """Open the database in `rocksdbstore/`; None if there is none. `FormatError` if it cannot be read."""
+    folder = rocksdbstore_folder(store)
+    return nullcontext() if folder is None else open_database(join_location(store.root, folder), store.storage)
 
 
-@contextmanager
-def open_rocksdb_store(store: Store) -> Iterator[RocksdbStore | None]:
-    """Open the database of the folder; None if there is none. `FormatError` if it cannot be read."""
-    folder = detect_storage_features(store).rocksdbstore_folder
-    if folder is None:
-        yield None
-        return
-    with open_database(join_location(store.root, folder), store.storage) as database:
-        yield RocksdbStore(folder, database)
+def count_index_rows(database: Database) -> int:
+    """Return the number of rows of the index, at most `MAX_INDEX_ROWS_COUNTED`."""
+    progress = {rows_of.LAST_OFFSET_KEY, rows_of.LAST_TIME_KEY}
+    count = 0
+    for keys, _ in database.rows(rows_of.INDEX_FAMILY):
+        count += len(keys) - sum(key in progress for key in keys)
+        if count >= MAX_INDEX_ROWS_COUNTED:
+            return MAX_INDEX_ROWS_COUNTED
+    return count
+
+
+def read_transactions(database: Database) -> Iterator[PendingTransaction]:
+    """Yield the pending transactions."""
+    for key, value in database.items(rows_of.TRANSACTION_FAMILY):
+        if key != rows_of.LAST_OFFSET_KEY:
+            yield decode_transaction_row(key, value)
+
+
+def read_timers(database: Database) -> Iterator[TimerRow]:
+    """Yield the pending timer messages, without the rows of messages that were already delivered."""
+    progress = {rows_of.TIMER_DELIVERY_PROGRESS_KEY, rows_of.TIMER_SCAN_PROGRESS_KEY}
+    # The progress row sorts after the rows of messages. Rows of delivered messages are left out below.
+    found = next(database.items(rows_of.TIMER_FAMILY, rows_of.TIMER_DELIVERY_PROGRESS_KEY), (b"", b""))
+    delivered_to = rows_of.decode_progress(found[1]) if found[0] == rows_of.TIMER_DELIVERY_PROGRESS_KEY else 0
+    for key, value in database.items(rows_of.TIMER_FAMILY):
+        if key not in progress and (row := decode_timer_row(key, value)).delivery_ms >= delivered_to:
+            yield row

@@ -143,14 +143,15 @@ def _light_dispatched(queues: Sequence[StoredQueue], store: Store) -> int:
     """
     if not has_light_queues_only_in_rocksdb(store, queues):
         return NO_LIMIT
-    from jobs.store.rocksdb_queues import find_rocksdb_queues  # lazy import: numpy is slow to load
+    from jobs.store.rocksdb_queues import find_queue_database  # lazy import: numpy is slow to load
 
-    stored = find_rocksdb_queues(store)
-    if stored is None:
+    database = find_queue_database(store)
+    if database is None:
         return NO_LIMIT
-    if stored.dispatched_end is not None:
-        return stored.dispatched_end
-    return max((bound.physical_offset + 1 for bound in stored.last_units.values()), default=0)
+    dispatched_end, last_units = database.read_bounds()
+    if dispatched_end is not None:
+        return dispatched_end
+    return max((bound.physical_offset + 1 for bound in last_units.values()), default=0)
 
 
 def _look_at_all(workers: Workers, wishes: Sequence[_Wish]) -> list[_Seen]:

@@ -7,12 +7,12 @@ compiled code; `jobs.store.units` returns the same units as arrays.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
 from itertools import groupby, zip_longest
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from jobs.storage import AnyStorage
 from jobs.storage.model import Reader
@@ -34,13 +34,7 @@ QUEUE_KIND_OF_FILE = {FileKind.CONSUME_QUEUE: QueueKind.PLAIN, FileKind.BATCH_CO
 DELETED_BYTE = 0xFF  # every byte of a unit whose file was deleted after it was listed
 FIRST_PROBE_UNITS = 25  # units; a queue that has none or few new ones costs half a kilobyte
 _LARGEST_LOOK = 1 << 16
-
-
-class Opener(Protocol):
-    """An opener of files: a storage, or one that keeps them open."""
-
-    def open(self, location: str) -> AbstractContextManager[Reader]:
-        """Open *location* for reading."""
+OpenFile = Callable[[str], AbstractContextManager[Reader]]
 
 
 class QueueFile(NamedTuple):
@@ -62,7 +56,8 @@ class StoredQueue:
 
     name: QueueName
     files: tuple[QueueFile, ...]
-    storage: Opener = field(default_factory=AnyStorage, repr=False, compare=False)
+    # The function that opens the files: that of a storage, of a database, or one that keeps files open.
+    open: OpenFile = field(default=AnyStorage().open, repr=False, compare=False)
     extension: tuple[QueueFile, ...] = ()
     in_rocksdb: bool = False  # the rows of the queue are read as one file
 
@@ -95,7 +90,7 @@ class StoredQueue:
             if begin < end:
                 part: bytes | memoryview
                 try:
-                    with self.storage.open(file.location) as reader:
+                    with self.open(file.location) as reader:
                         part = reader.read(begin - file.base_offset, end - begin)
                 except FileNotFoundError:
                     part = bytes([DELETED_BYTE]) * (end - begin)
@@ -123,7 +118,7 @@ class StoredQueue:
                 continue
             start = max(at - file.base_offset, 0)
             try:
-                with self.storage.open(file.location) as reader:
+                with self.open(file.location) as reader:
                     found = reader.next_written(start)
             except FileNotFoundError:
                 continue
@@ -235,14 +230,14 @@ _WRITTEN = {
 }
 
 
-def list_queues(store: Store, opener: Opener | None = None) -> list[StoredQueue]:
+def list_queues(store: Store, open_file: OpenFile | None = None) -> list[StoredQueue]:
     """
     Return the queues that have units in files or in RocksDB, sorted by name.
 
-    A queue that has files is read from them, as by a broker with double write. *opener* opens files, by default the
+    A queue that has files is read from them, as by a broker with double write. *open_file* opens files, by default the
     store's own storage. `FormatError` if a database cannot be read.
     """
-    queues = queues_in_files(store, opener)
+    queues = queues_in_files(store, open_file)
     names = {(queue.name.topic, queue.name.queue_id) for queue in queues}
     alone = (queue for queue in queues_in_rocksdb(store) if (queue.name.topic, queue.name.queue_id) not in names)
     return sorted([*queues, *alone], key=lambda queue: queue.name)
@@ -252,18 +247,20 @@ def queues_in_rocksdb(store: Store) -> list[StoredQueue]:
     """Return the queues that a store has in RocksDB, sorted by name; `FormatError` if it cannot be read."""
     if rocksdb_queue_folder(store) is None:
         return []
-    from jobs.store.rocksdb_queues import find_rocksdb_queues  # lazy import: numpy is slow to load
+    from jobs.store.rocksdb_queues import find_queue_database  # lazy import: numpy is slow to load
 
-    stored = find_rocksdb_queues(store)
-    return [] if stored is None else _queues_of(stored.files, stored.opener, in_rocksdb=True)
-
-
-def queues_in_files(store: Store, opener: Opener | None = None) -> list[StoredQueue]:
-    """Return the queues that a store has in files, sorted by name; *opener* opens the files, or the store's storage."""
-    return _queues_of(store.queue_files, opener or store.storage)
+    database = find_queue_database(store)
+    return [] if database is None else _queues_of(database.list_queue_files(), database.open, in_rocksdb=True)
 
 
-def _queues_of(queue_files: Iterable[StoredFile], opener: Opener, *, in_rocksdb: bool = False) -> list[StoredQueue]:
+def queues_in_files(store: Store, open_file: OpenFile | None = None) -> list[StoredQueue]:
+    """Return the queues that a store has in files, sorted by name; *open_file* opens them, or the store's storage."""
+    return _queues_of(store.queue_files, open_file or store.storage.open)
+
+
+def _queues_of(
+    queue_files: Iterable[StoredFile], open_file: OpenFile, *, in_rocksdb: bool = False
+) -> list[StoredQueue]:
     files: dict[QueueName, list[QueueFile]] = {}
     extensions: dict[tuple[str, int], list[QueueFile]] = {}
     for stored in queue_files:
@@ -278,7 +275,7 @@ def _queues_of(queue_files: Iterable[StoredFile], opener: Opener, *, in_rocksdb:
         StoredQueue(
             name,
             tuple(sorted(files[name], key=lambda file: file.base_offset)),
-            opener,
+            open_file,
             tuple(sorted(extensions.get((name.topic, name.queue_id), ()), key=lambda file: file.base_offset)),
             in_rocksdb,
         )
@@ -292,7 +289,7 @@ def has_light_queues_only_in_rocksdb(store: Store, queues: Iterable[StoredQueue]
 
     This is double write since 5.5.0 (`combineCQUseRocksdbForLmq`); before, light queues are files as well.
     """
-    if detect_storage_features(store).queues is not QueueStorage.BOTH:
+    if detect_queue_storage(store) is not QueueStorage.BOTH:
         return False
     return not any(queue.name.topic.startswith(LMQ_PREFIX) and not queue.in_rocksdb for queue in queues)
 
@@ -363,14 +360,6 @@ class QueueStorage(StrEnum):
     BOTH = "files and RocksDB"
 
 
-class StorageFeatures(NamedTuple):
-    """The settings of a broker that its store's folders show."""
-
-    queues: QueueStorage
-    queue_database: str | None  # the folder of the database, below the root
-    rocksdbstore_folder: str | None  # index, timer and transactions (5.4.0+); often without a row
-
-
 def may_have_default_file_sizes(store: Store) -> bool:
     """Return whether files of the log and of queues may have RocketMQ's default sizes; a damaged one proves nothing."""
     plain = [file.size for file in store.queue_files if file.path_facts.kind is FileKind.CONSUME_QUEUE]
@@ -378,20 +367,22 @@ def may_have_default_file_sizes(store: Store) -> bool:
     return all(not found or default in found for found, default in sizes)
 
 
-def detect_storage_features(store: Store) -> StorageFeatures:
-    """Return which kinds of storage (files or RocksDB) a store uses, detected from its folders."""
-    database = rocksdb_queue_folder(store)
+def detect_queue_storage(store: Store) -> QueueStorage:
+    """Return whether a store has its queues in files or in RocksDB, as its folders show."""
     has_files = any(file.path_facts.kind is not FileKind.CONSUME_QUEUE_EXT for file in store.queue_files)
-    if database is None:
-        queues = QueueStorage.FILES if has_files else QueueStorage.NONE
-    else:
-        queues = QueueStorage.BOTH if has_files else QueueStorage.ROCKSDB
-    return StorageFeatures(queues, database, _database(store, ROCKSDB_STORE_FOLDER))
+    if rocksdb_queue_folder(store) is None:
+        return QueueStorage.FILES if has_files else QueueStorage.NONE
+    return QueueStorage.BOTH if has_files else QueueStorage.ROCKSDB
 
 
 def rocksdb_queue_folder(store: Store) -> str | None:
     """Return the folder of the queue database; if there are two, the one that a switch has enabled."""
     return _database(store, ROCKSDB_QUEUE_FOLDER) or _database(store, CONSUME_QUEUE_FOLDER)
+
+
+def rocksdbstore_folder(store: Store) -> str | None:
+    """Return the folder of the database of index, timer and transactions (5.4.0+); often it has no row."""
+    return _database(store, ROCKSDB_STORE_FOLDER)
 
 
 def _database(store: Store, folder: str) -> str | None:

@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import gcd
-from typing import NamedTuple
 
 from jobs.storage import AnyStorage
 from jobs.storage.model import Reader, Storage
@@ -39,17 +38,15 @@ _LONGEST_ZEROS = 4 << 20  # the longest run of zeros in a body, with the broker'
 MAX_RANGES = 100_000  # ranges of one run; each is a task, and a file in the commit
 
 
-class SettleLimits(NamedTuple):
-    """Two store times in ms: a record that was stored between them is too new to be read."""
-
-    settled_until: int
-    plausible_until: int  # a later time is from a wrong clock: one message from next year must not stop every run
+# Two store times in ms: a record that was stored between them is too new to be read. A time after both is from a wrong
+# clock: one message from next year must not stop every run.
+SettleLimits = tuple[int, int]
 
 
 def compute_settle_limits(settle_ms: int) -> SettleLimits | None:
     """Return the limits that exclude records of the last *settle_ms*; None for 0."""
     now = time.time_ns() // 1_000_000
-    return SettleLimits(now - settle_ms, now + _CLOCKS_DIFFER_MS) if settle_ms else None
+    return (now - settle_ms, now + _CLOCKS_DIFFER_MS) if settle_ms else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,15 +94,11 @@ class Known(Generic[Value]):
         return self.origin if self.reason == self.origin else f"{self.origin}: {self.reason}"
 
 
-class ReadEffort(NamedTuple):
-    """How much of a log is read to detect its releases."""
-
-    segment_count: int  # spread over the log, and including the last two
-    records_per_segment: int  # records that are read at the start of each segment
-
-
-QUICK = ReadEffort(1, 200)
-THOROUGH = ReadEffort(16, 2000)
+# How much of a log is read to detect its releases: the number of segments, spread over the log, in addition to the last
+# two, and of records at the start of each.
+ReadEffort = tuple[int, int]
+QUICK: ReadEffort = (1, 200)
+THOROUGH: ReadEffort = (16, 2000)
 
 
 class Writers(NamedTuple):

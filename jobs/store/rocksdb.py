@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from jobs.storage.local import explaining_full_disk
 from jobs.storage.locations import is_local, join_location, local_path
@@ -42,11 +42,7 @@ _OF_THIS_PROCESS = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno
 _OWN_LOGS = ("LOG", "LOCK")  # files of the writing process, useless for a reader
 
 
-class Rows(NamedTuple):
-    """Consecutive rows of a column family."""
-
-    keys: Sequence[bytes]
-    values: Sequence[bytes]
+Rows = tuple[Sequence[bytes], Sequence[bytes]]  # the keys of consecutive rows of a column family, and their values
 
 
 class Database:
@@ -66,7 +62,7 @@ class Database:
         while some := list(islice(items, batch_size)):
             keys, values = zip(*some, strict=True)
             last = keys[-1]
-            yield Rows(keys, values)
+            yield keys, values
         # The rows end silently before an unreadable row: a cursor at the same place has the error.
         cursor = found.iter()
         cursor.seek(start if last is None else last)
@@ -76,8 +72,8 @@ class Database:
 
     def items(self, family: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Yield the rows of a family one by one: for small ones, or a few rows from *start* on."""
-        for rows in self.rows(family, start, _FEW):
-            yield from zip(rows.keys, rows.values, strict=True)
+        for keys, values in self.rows(family, start, _FEW):
+            yield from zip(keys, values, strict=True)
 
     def last_key(self, family: str, limit: bytes) -> bytes | None:
         """Return the last key of a family up to *limit*; None without one."""

@@ -7,11 +7,10 @@ nor memory grows with the other units. The store time, which a row has in additi
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import NamedTuple
 from weakref import finalize
 
 import numpy as np
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from jobs.storage.locations import join_location
 from jobs.storage.model import Reader, Storage
 from jobs.store.queue_files import rocksdb_queue_folder
-from jobs.store.rocksdb import Database, Rows, open_database
+from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store, StoredFile
 from rmq_formats.arrays import dtype_of
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
@@ -96,12 +95,38 @@ class DatabaseQueueOpener:
         """Leave out the snapshot, which belongs to this process."""
         return {name: value for name, value in self.__dict__.items() if name != "snapshot"}
 
-    def list_queue_files(self) -> Iterator[StoredFile]:
+    def list_queue_files(self) -> list[StoredFile]:
+        """Return the file of each queue; `FormatError` if these, or their bounds, cannot be read."""
+        self.read_bounds()
+        with self._naming_itself_in_errors():
+            return list(self._find_queue_files())
+
+    def read_bounds(self) -> tuple[int | None, dict[QueueName, UnitPlace]]:
+        """Return the end of the last record that the broker marked as dispatched, and the last unit of each queue."""
+        dispatched_end = None
+        last: dict[QueueName, UnitPlace] = {}
+        with self._naming_itself_in_errors():
+            for row in (decode_bound_row(key, value) for key, value in self.database.items(BOUND_FAMILY)):
+                if isinstance(row, int):
+                    dispatched_end = row
+                else:
+                    queue, is_last, place = row
+                    last |= {queue: place} if is_last else {}
+        return dispatched_end, last
+
+    @contextmanager
+    def _naming_itself_in_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except FormatError as error:
+            raise error.in_file(self.location) from error
+
+    def _find_queue_files(self) -> Iterator[StoredFile]:
         """Yield the file of each queue, by the keys of its first and last unit."""
         key = b""
         most = max(sum(size for _, size, _ in self.signature) * _UNITS_A_BYTE, _ANY)
         modified_ms = max((modified_ms for _, _, modified_ms in self.signature), default=0)
-        while first := next((rows.keys[0] for rows in self.database.rows(UNIT_FAMILY, key, 1)), None):
+        while first := next((keys[0] for keys, _ in self.database.rows(UNIT_FAMILY, key, 1)), None):
             prefix, number = first[:-QUEUE_OFFSET_SIZE], _number_of(first)
             queue = decode_prefix(prefix)
             last = self.database.last_key(UNIT_FAMILY, prefix + ABOVE_ALL_QUEUE_OFFSETS)
@@ -123,25 +148,27 @@ class DatabaseQueueOpener:
         self, queue: QueueName, start: int, stop: int
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void]]]:
         """Yield the numbers in [*start*, *stop*) of units of a queue, and the units, some at a time."""
-        prefix = encode_prefix(queue)
-        for rows in self.database.rows(UNIT_FAMILY, encode_unit_key(queue, start), max(1, min(stop - start, _AT_ONCE))):
-            own = sum(key.startswith(prefix) for key in rows.keys) if not rows.keys[-1].startswith(prefix) else None
-            numbers, units = self._decoded(queue, Rows(rows.keys[:own], rows.values[:own]))
+        prefix, at_once = encode_prefix(queue), max(1, min(stop - start, _AT_ONCE))
+        for keys, values in self.database.rows(UNIT_FAMILY, encode_unit_key(queue, start), at_once):
+            own = sum(key.startswith(prefix) for key in keys) if not keys[-1].startswith(prefix) else None
+            numbers, units = self._decoded(queue, keys[:own], values[:own])
             inside = int(np.searchsorted(numbers, stop))
             if inside:
                 yield numbers[:inside], units[:inside]
             if own is not None or inside < numbers.size or (inside and numbers[-1] == stop - 1):
                 return
 
-    def _decoded(self, queue: QueueName, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.void]]:
-        if not rows.keys:
+    def _decoded(
+        self, queue: QueueName, keys: Sequence[bytes], values: Sequence[bytes]
+    ) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+        if not keys:
             return np.zeros(0, np.int64), np.zeros(0, _UNITS)
-        if set(map(len, rows.values)) != {UNIT_VALUE.size}:
+        if set(map(len, values)) != {UNIT_VALUE.size}:
             raise self._no_unit(queue)
         # Keys of equal length with the same beginning: the rest is their end.
-        encoded = np.frombuffer(b"".join(rows.keys), np.uint8).reshape(len(rows.keys), -1)[:, -QUEUE_OFFSET_SIZE:]
+        encoded = np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), -1)[:, -QUEUE_OFFSET_SIZE:]
         numbers = np.ascontiguousarray(encoded).view(">i8").ravel().astype(np.int64)
-        stored = np.frombuffer(b"".join(rows.values), _VALUES)
+        stored = np.frombuffer(b"".join(values), _VALUES)
         units = np.zeros(stored.size, _UNITS)
         for name in _SHARED:
             units[name] = stored[name]
@@ -149,8 +176,8 @@ class DatabaseQueueOpener:
 
     def check_all_rows(self) -> None:
         """Read every row; `CorruptData` if one cannot be read, or is not a unit."""
-        for rows in self.database.rows(UNIT_FAMILY):
-            for key, value in zip(rows.keys, rows.values, strict=True):
+        for keys, values in self.database.rows(UNIT_FAMILY):
+            for key, value in zip(keys, values, strict=True):
                 if len(value) != UNIT_VALUE.size:
                     raise self._no_unit(decode_prefix(key[:-QUEUE_OFFSET_SIZE]))
 
@@ -192,17 +219,8 @@ class _RowReader(Reader):
         return self.size
 
 
-class RocksQueues(NamedTuple):
-    """The queues in a store's RocksDB."""
-
-    opener: DatabaseQueueOpener
-    files: tuple[StoredFile, ...]
-    dispatched_end: int | None  # the end of the last record that the broker marked as dispatched
-    last_units: dict[QueueName, UnitPlace]  # the last unit of each queue, as recorded in the database
-
-
-def find_rocksdb_queues(store: Store) -> RocksQueues | None:
-    """Return the queues that a store has in RocksDB; None without a database, `FormatError` if it cannot be read."""
+def find_queue_database(store: Store) -> DatabaseQueueOpener | None:
+    """Return the database of a store's queues, not opened yet; None without one."""
     name = rocksdb_queue_folder(store)
     if name is None:
         return None
@@ -211,25 +229,7 @@ def find_rocksdb_queues(store: Store) -> RocksQueues | None:
         for file in store.other_files
         if file.path_facts.path.startswith(f"{name}/")
     )
-    rows = DatabaseQueueOpener(join_location(store.root, name), store.storage, signature)
-    try:
-        return _read_queues(rows)
-    except FormatError as error:
-        raise error.in_file(rows.location) from error
-
-
-def _read_queues(rows: DatabaseQueueOpener) -> RocksQueues:
-    files = tuple(rows.list_queue_files())
-    dispatched_end = None
-    last: dict[QueueName, UnitPlace] = {}
-    for key, value in rows.database.items(BOUND_FAMILY):
-        row = decode_bound_row(key, value)
-        if isinstance(row, int):
-            dispatched_end = row
-        else:
-            queue, is_last, place = row
-            last |= {queue: place} if is_last else {}
-    return RocksQueues(rows, files, dispatched_end, last)
+    return DatabaseQueueOpener(join_location(store.root, name), store.storage, signature)
 
 
 def is_about_queue_database(error: FormatError, store: Store) -> bool:

@@ -68,5 +68,5 @@ def _read(queue: StoredQueue, offset: int, length: int) -> Buffer:
     file = _file_at(queue, offset)
     if file is None:
         return b""
-    with queue.storage.open(file.location) as reader:
+    with queue.open(file.location) as reader:
         return reader.read(offset - file.base_offset, length)

@@ -69,7 +69,7 @@ class _CompactedFile(NamedTuple):
     def queue(self, store: Store) -> StoredQueue:
         """Return its units as a queue that begins here; each unit states the number of its message."""
         files = () if self.units is None else (QueueFile(self.units.location, 0, self.units.size),)
-        return StoredQueue(QueueName(QueueKind.BATCH, self.topic, self.queue_id), files, store.storage)
+        return StoredQueue(QueueName(QueueKind.BATCH, self.topic, self.queue_id), files, store.storage.open)
 
 
 class _Verified(NamedTuple):

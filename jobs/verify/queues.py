@@ -52,12 +52,12 @@ from jobs.store.queue_files import (
     QUEUE_KIND_OF_FILE,
     QueueFile,
     StoredQueue,
-    detect_storage_features,
     queue_file_sizes,
+    rocksdb_queue_folder,
     undecided_queue_file_sizes,
 )
 from jobs.store.ranges import find_holes, plan_ranges
-from jobs.store.rocksdb_queues import find_rocksdb_queues
+from jobs.store.rocksdb_queues import find_queue_database
 from jobs.store.store import DEFAULT_RANGE_SIZE, Store, read_checkpoint
 from jobs.store.topics import RecordedTopics, TopicFate
 from jobs.store.units import read_stored_units
@@ -141,9 +141,10 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
 ) -> tuple[PartReport, JoinResult]:
     """Compare the queues of a store with its log in one pass; *collectors* see each record."""
     try:
-        stored = find_rocksdb_queues(store)
-        if stored is not None:
-            stored.opener.check_all_rows()
+        database = find_queue_database(store)
+        if database is not None:
+            database.list_queue_files()
+            database.check_all_rows()
     except FormatError as error:
         unreadable = PartReport(
             [unreadable_database_finding(QUEUES, error, store, ", or may start without these queues")]
@@ -234,7 +235,7 @@ def _notes(
         )
     if joined.ahead:
         yield f"{count_text(joined.ahead, 'unit')} of messages newer than the log, which was copied before the queues"
-    if not joined.queues and not store.has_clean_shutdown and detect_storage_features(store).queue_database is not None:
+    if not joined.queues and not store.has_clean_shutdown and rocksdb_queue_folder(store) is not None:
         yield unflushed_rows_note(store)
     if double is not None:
         yield double.switch_safety_text()
@@ -314,7 +315,7 @@ def _all_missing(joined: JoinResult, store: Store) -> Iterator[Finding]:
     checkpoint = None if joined.queues or store.has_clean_shutdown else read_checkpoint(store)
     if checkpoint is None or checkpoint.logic_timestamp <= 0 or joined.log_end <= store.start_offset:
         return
-    if detect_storage_features(store).queue_database is None:
+    if rocksdb_queue_folder(store) is None:
         noted = f"queues up to store time {utc_time_text(checkpoint.logic_timestamp)}, according to the checkpoint"
         place = "consumequeue", None, "files"
         yield Finding(QUEUES, DifferenceKind.MISSING_QUEUE.value, *place, "none", noted, _ALL_LOST)

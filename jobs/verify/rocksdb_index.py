@@ -24,7 +24,7 @@ from jobs.products.index import KeySequence, collect_keys, read_key_blocks
 from jobs.products.queues.settings import determine_releases
 from jobs.storage.locations import join_location
 from jobs.storage.scratch import Scratch
-from jobs.store.queue_files import detect_storage_features
+from jobs.store.queue_files import rocksdbstore_folder
 from jobs.store.ranges import Range
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store
@@ -51,12 +51,12 @@ def verify_rocksdb_index(
     workers: Workers, store: Store, ranges: Sequence[Range], release: str | None, scratch: Scratch
 ) -> PartReport | None:
     """Return the findings on a store's index in RocksDB; None if it has none."""
-    folder = detect_storage_features(store).rocksdbstore_folder
+    folder = rocksdbstore_folder(store)
     if folder is None:
         return None
     try:
         with open_database(join_location(store.root, folder), store.storage) as database:
-            if not any(key not in _PROGRESS for rows in database.rows(INDEX_FAMILY, batch_size=4) for key in rows.keys):
+            if not any(key not in _PROGRESS for keys, _ in database.rows(INDEX_FAMILY, batch_size=4) for key in keys):
                 return None
             rules = determine_releases(store, release).value.rules
             keys = collect_keys(workers, store, ranges, rules, scratch)
@@ -122,11 +122,11 @@ def _divide(
     end = last[0].physical_offset if last else -1
     with ExitStack() as stack:
         files = [stack.enter_context(scratch.create(_name(part))) for part in range(len(bounds) + 1)]
-        for rows in database.rows(INDEX_FAMILY):
-            progress = sum(key in _PROGRESS for key in rows.keys)
-            places = hash_index_rows(rows.keys, rows.values)
+        for row_keys, values in database.rows(INDEX_FAMILY):
+            progress = sum(key in _PROGRESS for key in row_keys)
+            places = hash_index_rows(row_keys, values)
             tally.rows += len(places)
-            tally.invalid_key_rows += len(rows.keys) - progress - len(places)
+            tally.invalid_key_rows += len(row_keys) - progress - len(places)
             tally.add_unexplained_rows(places["physical_offset"][places["physical_offset"] > end])
             places = places[(places["physical_offset"] >= keys.start_offset) & (places["physical_offset"] <= end)]
             parts = np.searchsorted(bounds, places["physical_offset"], side="right")

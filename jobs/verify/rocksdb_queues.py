@@ -32,12 +32,20 @@ from jobs.diagnosis.findings import (
     Finding,
 )
 from jobs.store.broker_config import has_topics_of_rocksdb_broker
-from jobs.store.pending_messages import open_rocksdb_store, read_timer_state, read_waiting_units
+from jobs.store.pending_messages import (
+    open_rocksdb_store,
+    read_timer_state,
+    read_timers,
+    read_transactions,
+    read_waiting_units,
+)
 from jobs.store.queue_files import (
     QueueStorage,
     StoredQueue,
-    detect_storage_features,
+    detect_queue_storage,
     queues_in_rocksdb,
+    rocksdb_queue_folder,
+    rocksdbstore_folder,
     split_into_chunks,
 )
 from jobs.store.record_places import segment_bytes
@@ -52,7 +60,7 @@ from rmq_formats.detection import TIMER_TOPIC
 from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
 from rmq_formats.rocksdb.layout import ROCKSDB_HALF_TOPIC
-from rmq_formats.store import CONSUME_QUEUE_FOLDER
+from rmq_formats.store import CONSUME_QUEUE_FOLDER, ROCKSDB_STORE_FOLDER
 
 _AT_ONCE = 1 << 16  # units
 _ROOTS = frozenset(QueueKind)
@@ -112,7 +120,7 @@ class DoubleWriteComparison:
 
 def compare_double_write(store: Store, file_queues: Mapping[QueueName, StoredQueue]) -> DoubleWriteComparison | None:
     """Compare both kinds of queues; return None if a store does not have both."""
-    if detect_storage_features(store).queues is not QueueStorage.BOTH:
+    if detect_queue_storage(store) is not QueueStorage.BOTH:
         return None
     result = DoubleWriteComparison()
     copies = {queue.name: queue for queue in queues_in_rocksdb(store)}
@@ -175,18 +183,17 @@ def queues_left_out_of_double_write(
 
 def is_about_rocksdb_rows(finding: Finding, store: Store) -> bool:
     """Return whether a finding is about rows, which only a broker writes, and not about files."""
-    features = detect_storage_features(store)
     folder = finding.file.partition("/")[0]
-    if finding.kind in {DOUBLE_WRITE_DIFFERS, UNREADABLE_DATABASE} or folder == features.rocksdbstore_folder:
+    if finding.kind in {DOUBLE_WRITE_DIFFERS, UNREADABLE_DATABASE} or folder == rocksdbstore_folder(store):
         return True
     return finding.part == QUEUES and folder in _ROOTS and step_for_rocksdb_queues(store) is not None
 
 
 def steps_for_rocksdb_rows(findings: Sequence[Finding], store: Store) -> Iterator[RecommendedStep]:
     """Yield the remedies for findings on rows, each once."""
-    features = detect_storage_features(store)
+    other = rocksdbstore_folder(store)
     rows = [finding for finding in findings if is_about_rocksdb_rows(finding, store)]
-    others = [finding for finding in rows if finding.file.partition("/")[0] == features.rocksdbstore_folder]
+    others = [finding for finding in rows if finding.file.partition("/")[0] == other]
     of_queues = [finding for finding in rows if finding not in others]
     is_of_files = any(finding.part == QUEUES and finding not in rows for finding in findings)
     if is_of_files:  # if files and rows both have findings, possibly only the files are wrong
@@ -194,12 +201,12 @@ def steps_for_rocksdb_rows(findings: Sequence[Finding], store: Store) -> Iterato
     if of_queues:
         yield step_for_rocksdb_queues(store) or _set_aside(store)
     if others:
-        yield RecommendedStep(f"{features.rocksdbstore_folder}: `repair` does not modify this database")
+        yield RecommendedStep(f"{other}: `repair` does not modify this database")
 
 
 def step_for_rocksdb_queues(store: Store) -> RecommendedStep | None:
     """Return the remedy for wrong queues of a store that has them only in RocksDB; None if they are files."""
-    storage = detect_storage_features(store).queues
+    storage = detect_queue_storage(store)
     if storage is QueueStorage.ROCKSDB:
         return _set_aside(store)
     if storage is QueueStorage.NONE and has_topics_of_rocksdb_broker(store):
@@ -229,8 +236,7 @@ def _recovery_limit(store: Store) -> str:
 
 
 def _set_aside(store: Store) -> RecommendedStep:
-    features = detect_storage_features(store)
-    folder = features.queue_database or CONSUME_QUEUE_FOLDER
+    folder = rocksdb_queue_folder(store) or CONSUME_QUEUE_FOLDER
     words = (
         f"{folder}: the queues are in a RocksDB database, which `repair` does not modify. Without the database, "
         f"RocketMQ 5.3.3 or later rebuilds the rows from the log when it starts{_recovery_limit(store)}. With the "
@@ -238,7 +244,7 @@ def _set_aside(store: Store) -> RecommendedStep:
     )
     path, aside = quote(f"{store.root}/{folder}"), quote(f"{store.root}-{folder}-aside")
     # In the same folder as the queues of topics.
-    if folder == CONSUME_QUEUE_FOLDER and features.queues is QueueStorage.BOTH:
+    if folder == CONSUME_QUEUE_FOLDER and detect_queue_storage(store) is QueueStorage.BOTH:
         return RecommendedStep(words, (f"mkdir {aside} && find {path} -maxdepth 1 -type f -exec mv -t {aside} {{}} +",))
     return RecommendedStep(words, (f"mv {path} {aside}",))
 
@@ -301,17 +307,17 @@ def _verify_rocksdb(part: PartReport, store: Store, record_at: _RecordAt) -> Non
     with open_rocksdb_store(store) as database:
         if database is None:
             return
-        half = ((row.physical_offset, row.size, row.transaction_id) for row in database.read_transactions())
+        half = ((row.physical_offset, row.size, row.transaction_id) for row in read_transactions(database))
         transactions = _check(half, ROCKSDB_HALF_TOPIC, store.start_offset, record_at)
-        delayed = ((row.physical_offset, row.size, row.unique_key) for row in database.read_timers())
+        delayed = ((row.physical_offset, row.size, row.unique_key) for row in read_timers(database))
         timers = _check(delayed, TIMER_TOPIC, store.start_offset, record_at)
     if transactions.count or timers.count:
         part.notes.append(
             f"RocksDB has {count_text(transactions.count, 'pending transaction')} and "
             f"{count_text(timers.count, 'pending timer message')}"
         )
-    part.findings += _findings(transactions, TRANSACTION_WITHOUT_MESSAGE, ROCKSDB_HALF_TOPIC, database.folder)
-    part.findings += _findings(timers, TIMER_ROW_WITHOUT_MESSAGE, TIMER_TOPIC, database.folder)
+    part.findings += _findings(transactions, TRANSACTION_WITHOUT_MESSAGE, ROCKSDB_HALF_TOPIC, ROCKSDB_STORE_FOLDER)
+    part.findings += _findings(timers, TIMER_ROW_WITHOUT_MESSAGE, TIMER_TOPIC, ROCKSDB_STORE_FOLDER)
 
 
 def _verify_timer_files(part: PartReport, store: Store, record_at: _RecordAt) -> None:

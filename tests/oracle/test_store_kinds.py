@@ -16,7 +16,7 @@ import pytest
 from jobs.console.result import ExitCode, Severity
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
-from jobs.store.queue_files import QueueStorage, detect_storage_features
+from jobs.store.queue_files import QueueStorage, detect_queue_storage
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
@@ -187,7 +187,7 @@ def test_a_store_has_the_messages_that_its_broker_serves(tmp_path: Path, verdict
     units = _units_of(lake, cell)
     behind = found.parts["queues"].numbers["behind"]
 
-    assert detect_storage_features(list_store(str(copy))).queues is cell.kind.storage
+    assert detect_queue_storage(list_store(str(copy))) is cell.kind.storage
     assert all(row in answers.rows for row in before.rows)
     assert [row for row in _rows_of(lake) if row[0] in _TOPICS] == answers.rows
     assert sorted(row[3] for row in _rows_of(lake)) == sorted(

@@ -23,7 +23,7 @@ from jobs.products.queues.unmatched import CollectedLog
 from jobs.store.chain import RangeOutcome, collect_damaged_ranges, ranges_deleted_meanwhile
 from jobs.store.log_ends import find_lost_ends
 from jobs.store.queue_ends import probe_queue_ends
-from jobs.store.queue_files import QueueStorage, detect_storage_features
+from jobs.store.queue_files import QueueStorage, detect_queue_storage
 from jobs.store.ranges import Range
 from jobs.store.rocksdb_queues import is_about_queue_database
 from jobs.store.store import Store
@@ -159,7 +159,7 @@ def count_contradictions(joined: JoinResult, store: Store) -> int:
     """
     if not joined.queues:
         return 0
-    is_double = detect_storage_features(store).queues is QueueStorage.BOTH
+    is_double = detect_queue_storage(store) is QueueStorage.BOTH
     missing = [
         name
         for name in joined.queues_without_files

@@ -16,12 +16,12 @@ from jobs.inspect import Problems
 from jobs.inspect.inspection import inspect_state
 from jobs.storage import AnyStorage
 from jobs.store import rocksdb
-from jobs.store.pending_messages import open_rocksdb_store
+from jobs.store.pending_messages import open_rocksdb_store, read_timers
 from jobs.store.queue_ends import probe_queue_ends
-from jobs.store.queue_files import QueueStorage, StorageFeatures, detect_storage_features, list_queues
+from jobs.store.queue_files import QueueStorage, detect_queue_storage, list_queues, rocksdbstore_folder
 from jobs.store.release import MarkCollector
 from jobs.store.rocksdb import open_database
-from jobs.store.rocksdb_queues import find_rocksdb_queues
+from jobs.store.rocksdb_queues import find_queue_database
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify import PartReport
@@ -42,16 +42,17 @@ _SEPARATE = "consumequeue_rocksdb"
 def test_queues_are_files_in_a_store_whose_databases_have_other_tables(name: str, tmp_path: Path) -> None:
     store = list_store(str(unpack_feature(name, tmp_path).root))
 
-    assert detect_storage_features(store) == StorageFeatures(QueueStorage.FILES, None, "rocksdbstore")
+    assert (detect_queue_storage(store), rocksdbstore_folder(store)) == (QueueStorage.FILES, "rocksdbstore")
 
 
 def test_a_clean_stop_shows_how_far_the_log_was_dispatched(tmp_path: Path) -> None:
     unpacked = unpack_feature("b551-rockscq-separate", tmp_path)
-    stored = find_rocksdb_queues(list_store(str(unpacked.root)))
+    database = find_queue_database(list_store(str(unpacked.root)))
 
-    assert stored is not None
-    assert stored.dispatched_end == unpacked.answers_before_stop["maxPhyOffset"]
-    assert {f"{queue.topic}/{queue.queue_id}": last.queue_offset + 1 for queue, last in stored.last_units.items()} == {
+    assert database is not None
+    dispatched_end, last_units = database.read_bounds()
+    assert dispatched_end == unpacked.answers_before_stop["maxPhyOffset"]
+    assert {f"{queue.topic}/{queue.queue_id}": last.queue_offset + 1 for queue, last in last_units.items()} == {
         name: queue["max"] for name, queue in unpacked.answers_before_stop["queues"].items()
     }
 
@@ -83,7 +84,7 @@ def test_a_database_whose_tables_are_merged_during_the_copy_is_copied_again(
 
     monkeypatch.setattr(rocksdb, "_copy", interrupt_copy)
     with open_database(str(folder), AnyStorage()) as database:
-        rows = sum(len(rows.keys) for rows in database.rows(UNIT_FAMILY))
+        rows = sum(len(keys) for keys, _ in database.rows(UNIT_FAMILY))
     assert rows == 149
     assert len(calls) == 3
 
@@ -190,7 +191,7 @@ def test_probing_queues_in_rocksdb_reads_only_new_rows(tmp_path: Path, monkeypat
     ) -> Iterator[rocksdb.Rows]:
         nonlocal read
         for some in rows(self, family, start, at_once):
-            read += len(some.keys)
+            read += len(some[0])
             yield some
 
     monkeypatch.setattr(rocksdb.Database, "rows", count_reads)
@@ -216,7 +217,7 @@ def test_timer_messages_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pyte
     store = list_store(str(unpack_feature("b551-timerrocks", tmp_path).root))
     with open_rocksdb_store(store) as database:
         assert database is not None
-        pending = len(list(database.read_timers()))
+        pending = len(list(read_timers(database)))
     items = rocksdb.Database.items
 
     def add_rows(self: rocksdb.Database, family: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:

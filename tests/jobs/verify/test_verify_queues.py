@@ -353,7 +353,7 @@ class _Rows:
         for first in range(0, self._count, at_once):
             numbers = [number * 7919 % self._count for number in range(first, min(first + at_once, self._count))]
             keys = [b"%08d@T@U@%d@%s" % (0, number, (number * 100).to_bytes(8)) for number in numbers]
-            yield Rows(keys, [bytes(8)] * len(keys))
+            yield keys, [bytes(8)] * len(keys)
 
 
 def _peak_of_comparison(count: int, folder: Path) -> int:
