@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from uuid import uuid4
 
 from jobs.console.amounts import count_text, size_text
-from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
+from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_severity_met
 from jobs.products import PRODUCT_NAMES, Product
-from jobs.store.selection import Selection, TopicsError
+from jobs.store.selection import Selection
 from jobs.store.store import StoreRequest
 from rmq_formats.broker_conf import BrokerConf
 
@@ -44,9 +44,9 @@ class IngestRequest(StoreRequest):
     command_id: str = field(default_factory=lambda: uuid4().hex)  # an id in all runs that are its steps
 
     def __post_init__(self) -> None:
-        """Raise `TopicsError` if the index is requested by name and topics are selected."""
+        """Raise `RequestError` if the index is requested by name and topics are selected."""
         if self.tables != PRODUCT_NAMES and _INDEX in self.tables and self.selection.topic_filter is not None:
-            raise TopicsError(
+            raise RequestError(
                 f"--tables {_INDEX}: the index tables cannot be written with {self.selection.topics_text}, because an "
                 f"index file has the keys of all topics. Remove {_INDEX} from --tables (key queries then search "
                 "`messages`), or ingest all topics"

@@ -41,26 +41,6 @@ _SAME_REQUEST_S = 1.0
 _LOOKS = 8  # probes of the log during the longest wait of a message
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """
-    How long a message waits at most for the step that reads it, and how long the store is followed.
-
-    *every_s* is an upper limit, not a period: a step begins that long after the last probe that found nothing new, and
-    reads all new messages.
-    """
-
-    every_s: float
-    max_seconds: float | None = None  # time limit of following
-    probe_interval_s: float | None = None  # between two probes; None: an eighth of *every_s*
-
-    def seconds_to_next_probe(self, began: float, now: float, waits_since: float | None) -> float:
-        """Return the seconds from *now* to the next probe, or to the step once messages wait since *waits_since*."""
-        if waits_since is not None:
-            return max(waits_since + self.every_s - now, 0)
-        return max(began + (self.every_s / _LOOKS if self.probe_interval_s is None else self.probe_interval_s) - now, 0)
-
-
 class StopRequest:
     """
     A request to stop after the current step: SIGTERM, SIGHUP, or the first Ctrl-C; the second one interrupts.
@@ -118,15 +98,18 @@ class Follower:
     Repeated runs of one store, until a stop is requested.
 
     The store's lock is held throughout: another run ends immediately. After an error the step is retried, as by a
-    scheduler.
+    scheduler. *every_s* is the longest time that a message waits, not a period: a step begins that long after the last
+    probe that found nothing new, and reads all new messages.
     """
 
     request: IngestRequest
     workers: Workers
-    pace: Pace
+    every_s: float
     stop: StopRequest
     on_step: Callable[[Summary], object] = _ignore  # called with the summary of each step
     on_probe: Callable[[], object] = _ignore  # called after each probe of the log
+    max_seconds: float | None = None  # time limit of following
+    probe_interval_s: float | None = None  # between two probes; None: an eighth of *every_s*
 
     def run(self) -> Summary:
         """Return the sum of all steps; there is at least one, or its error."""
@@ -134,7 +117,7 @@ class Follower:
 
     def _run_with_retries(self) -> Iterator[Summary]:
         """Yield the summary of each step; errors between two steps are retried."""
-        ends = inf if self.pace.max_seconds is None else monotonic() + self.pace.max_seconds
+        ends = inf if self.max_seconds is None else monotonic() + self.max_seconds
         trials = 0  # attempts left; an error of the first step is raised
         has_begun = False
         while True:
@@ -163,6 +146,12 @@ class Follower:
         log_message(f"rmq-lake: {one_line_message(error)}; retrying in {_PAUSE_S:.0f} s", "error")
         return self.stop.wait(_PAUSE_S)
 
+    def _seconds_to_next_probe(self, began: float, now: float, waits_since: float | None) -> float:
+        """Return the seconds from *now* to the next probe, or to the step once messages wait since *waits_since*."""
+        if waits_since is not None:
+            return max(waits_since + self.every_s - now, 0)
+        return max(began + (self.every_s / _LOOKS if self.probe_interval_s is None else self.probe_interval_s) - now, 0)
+
     def _steps(self, ends: float) -> Iterator[Summary]:
         """Start a run whenever there may be new data; hold the store's lock from the first run on."""
         place: _Place | None = None
@@ -178,7 +167,7 @@ class Follower:
                 if place is not None and waits_since is None and place.has_changed():
                     waits_since = before
                 before = began
-                is_due = waits_since is not None and began >= waits_since + self.pace.every_s
+                is_due = waits_since is not None and began >= waits_since + self.every_s
                 if place is None or is_due or began - looked >= _LOOK_AT_ALL_S:
                     waits_since = None
                     for summary in run_steps(request, self.workers):
@@ -188,7 +177,7 @@ class Follower:
                             if not is_kept:
                                 stack.enter_context(hold_lock_for_process(lake, summary.store_id))
                                 is_kept = True
-                            shorten_file_retention(lake, self.pace.every_s)
+                            shorten_file_retention(lake, self.every_s)
                             tables |= summary.versions.keys()
                         place, looked = _Place.after(summary, self.request, self.workers, place), began
                         yield summary
@@ -197,7 +186,7 @@ class Follower:
                             return
                 self.on_probe()
                 now = monotonic()
-                left = self.pace.seconds_to_next_probe(began, now, waits_since)
+                left = self._seconds_to_next_probe(began, now, waits_since)
                 if now + left >= ends or self.stop.wait(left):
                     return
 

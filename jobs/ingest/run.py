@@ -16,7 +16,7 @@ from uuid import uuid4
 from jobs.console import process
 from jobs.console.log import log_message
 from jobs.console.progress import add_bytes_of_later_phase
-from jobs.console.result import OtherRunActiveError
+from jobs.console.result import OtherRunActiveError, RequestError
 from jobs.ingest import IngestRequest, StepTimer, Summary
 from jobs.ingest.commit import NextRun
 from jobs.ingest.tier import run_tier_steps
@@ -70,7 +70,7 @@ from jobs.store.ranges import (
 )
 from jobs.store.record_places import segment_bytes
 from jobs.store.running_broker import check_disk_space
-from jobs.store.selection import Selection, TopicsError
+from jobs.store.selection import Selection
 from jobs.store.store import IsTierError, Store, relist_store
 from jobs.store.topics import list_known_topics
 from jobs.store.workers import Workers
@@ -189,7 +189,7 @@ class _Run(NextRun):
             own = [] if one.collector is None else select_results(outcomes, collectors.index(one.collector))
             try:
                 self._add_finished(product, one.finish(own, self.summary.to_offset))
-            except (TopicsError, FileNotFoundError) as error:
+            except (RequestError, FileNotFoundError) as error:
                 for outcome in outcomes:
                     output.discard(outcome.payload)
                 if isinstance(error, FileNotFoundError):

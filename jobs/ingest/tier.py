@@ -49,7 +49,7 @@ from jobs.store.ranges import (
 )
 from jobs.store.release import parse_rules
 from jobs.store.running_broker import check_disk_space
-from jobs.store.selection import Selection, TopicsError
+from jobs.store.selection import Selection
 from jobs.store.store import TierQueue
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.columns import message_batch
@@ -115,7 +115,7 @@ def _select_broker(queues: Sequence[TierQueue], broker: str | None) -> Sequence[
 def _require_topics(selection: Selection, queues: Sequence[TierQueue]) -> None:
     unmatched = selection.unmatched_patterns(queue.topic for queue in queues)
     if unmatched:
-        raise TopicsError(f"{', '.join(unmatched)}: no topic of this tier matches, so nothing was committed")
+        raise RequestError(f"{', '.join(unmatched)}: no topic of this tier matches, so nothing was committed")
 
 
 @dataclass(slots=True)

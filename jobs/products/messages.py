@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from jobs.console.result import RequestError
 from jobs.lake.bodies import add_inflated_bodies, decode_stored_body
 from jobs.lake.lock import check_lock_is_shared
 from jobs.lake.table_file import AddedFile, TableFile
@@ -29,7 +30,7 @@ from jobs.products.log_pieces import LogPiece, PieceCollector
 from jobs.products.product import FinishedProduct, Run, RunOutput, StartedProduct, State
 from jobs.store.chain import RangeOutcome, confirm_deleted_since_first_read
 from jobs.store.ranges import Range
-from jobs.store.selection import Selection, TopicsError, carries_other_topics
+from jobs.store.selection import Selection, carries_other_topics
 from rmq_formats.commitlog.columns import compute_record_crcs, message_batch
 from rmq_formats.commitlog.scan import IO_ERROR, RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
@@ -89,11 +90,11 @@ _Shared = tuple[RunOutput, Rules, Selection, int, tuple[str, ...]]
 
 
 def _finish(run: Run, outcomes: Sequence[RangeOutcome[RangeMessages]], _to_offset: int) -> FinishedProduct:
-    """Accept files that retention deleted after their records were read; raise `TopicsError` for unmatched patterns."""
+    """Accept files that retention deleted after their records were read; raise an error for unmatched patterns."""
     matched = frozenset[str]().union(*(outcome.payload.matched_patterns for outcome in outcomes))
     unmatched = [pattern for pattern in run.unmatched_patterns if pattern not in matched]
     if unmatched:
-        raise TopicsError(
+        raise RequestError(
             f"no topic in this log matches {', '.join(unmatched)} (--topics, --exclude-topics), so nothing was "
             "committed. Topic names are case-sensitive"
         )

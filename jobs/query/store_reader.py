@@ -13,7 +13,7 @@ from jobs.query.mqadmin import OffsetRange
 from jobs.storage.locations import join_location
 from jobs.storage.model import Reader
 from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, read_config
-from jobs.store.epochs import LeftoverDetector, read_epochs
+from jobs.store.epochs import read_epochs
 from jobs.store.queue_files import (
     StoredQueue,
     has_light_queues_only_in_rocksdb,
@@ -53,6 +53,7 @@ class StoreReader:
         self._databases = ExitStack()
         self._open: dict[str, Reader] = {}
         self._framings: dict[str, Framing] = {}
+        self._chains: dict[int, frozenset[int]] = {}  # the offsets of the records that follow the start of an epoch
         self._live_unit_ranges: dict[QueueName, tuple[int, int]] = {}
 
     def __enter__(self) -> Self:
@@ -84,7 +85,7 @@ class StoreReader:
     def read_record(self, physical_offset: int) -> MessageRecord | None:
         """Return the record at *physical_offset*, if one begins there."""
         segment = self.store.segment_at(physical_offset)
-        if segment is None or self.leftovers.contains(segment, physical_offset):
+        if segment is None or self.is_left_over(physical_offset):
             return None
         file = self.open_cached(segment.location)
         position = physical_offset - segment.base_offset
@@ -161,11 +162,6 @@ class StoreReader:
         return SegmentBytes(read, segment.readable_bytes, segment.base_offset, self.find_framing(segment))
 
     @cached_property
-    def leftovers(self) -> LeftoverDetector:
-        """The leftovers of replaced masters."""
-        return LeftoverDetector(self.epochs, self.segment_bytes)
-
-    @cached_property
     def epochs(self) -> tuple[Epoch, ...]:
         """The epochs of a broker in controller mode; none of any other."""
         return read_epochs(self.store)
@@ -176,9 +172,17 @@ class StoreReader:
         return f"epoch {self.epochs[-1].number} begins at offset {self.epochs[-1].start_offset}"
 
     def is_left_over(self, physical_offset: int) -> bool:
-        """Return whether the bytes at *physical_offset* are left over from a replaced master."""
+        """Return whether the bytes at *physical_offset* are left over from a replaced master, outside of the chain."""
         segment = self.store.segment_at(physical_offset)
-        return segment is not None and self.leftovers.contains(segment, physical_offset)
+        begin = physical_offset + 1 if segment is None else segment.base_offset
+        starts = (one.start_offset for one in self.epochs[1:] if begin <= one.start_offset <= physical_offset)
+        start = max(starts, default=None)  # the start of the newest epoch
+        if segment is None or start is None:
+            return False
+        if start not in self._chains:
+            places = record_bounds(self.segment_bytes(segment), start - segment.base_offset)
+            self._chains[start] = frozenset(offset for offset, _ in places)
+        return physical_offset not in self._chains[start]
 
     @cached_property
     def index_geometry(self) -> Geometry | None:

@@ -21,7 +21,7 @@ from collections import defaultdict, deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import numpy as np
@@ -141,72 +141,68 @@ def write_table(path: str, rows: Iterable[_Rows]) -> None:
         writer.finish()
 
 
-class BuiltDatabase(NamedTuple):
-    """The database that was written."""
+CarriedEnds = Mapping[QueueName, UnitPlace]  # ends of queues, as in the store, of which the log has no unit
 
-    files: list[BuiltFile]
-    queues: list[QueueRowBuilder]
-    carried_ends: dict[QueueName, UnitPlace]  # ends of queues, as in the store, of which the log has no unit
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the manifest's entry."""
-        return {
-            "files": [file._asdict() for file in self.files],
-            "queues": [
-                {
-                    "topic": queue.name.topic,
-                    "queue_id": queue.name.queue_id,
-                    "units": queue.units,
-                    "min": queue.first.queue_offset,
-                    "max": queue.last.queue_offset,
-                    "overwritten": queue.overwritten,
-                    "blanks": queue.blanks,
-                }
-                for queue in self.queues
-            ],
-            "carried": [
-                {"topic": name.topic, "queue_id": name.queue_id, "max": last.queue_offset}
-                for name, last in self.carried_ends.items()
-            ],
-        }
+def describe_database(
+    files: Sequence[BuiltFile], queues: Sequence[QueueRowBuilder], carried: CarriedEnds
+) -> dict[str, object]:
+    """Return the manifest's entry of a database."""
+    return {
+        "files": [file._asdict() for file in files],
+        "queues": [
+            {
+                "topic": queue.name.topic,
+                "queue_id": queue.name.queue_id,
+                "units": queue.units,
+                "min": queue.first.queue_offset,
+                "max": queue.last.queue_offset,
+                "overwritten": queue.overwritten,
+                "blanks": queue.blanks,
+            }
+            for queue in queues
+        ],
+        "carried": [
+            {"topic": name.topic, "queue_id": name.queue_id, "max": last.queue_offset} for name, last in carried.items()
+        ],
+    }
 
-    def notes(self, recipe: QueueRecipe) -> Iterator[str]:
-        """Yield the differences from a healthy log, and their effect on a broker."""
-        batch = recipe.rules.batch_topics
-        for fact, counts, meaning in (
-            (
-                "queues that start after queue offset 0",
-                {queue.name: int(queue.first.queue_offset > 0) for queue in self.queues},
-                "Deleted messages have no rows",
-            ),
-            (
-                "records whose queue offset was already used in their queue",
-                {queue.name: queue.overwritten for queue in self.queues},
-                "The later record is used, as in a broker",
-            ),
-            (
-                "rows for records that the log has lost",
-                {queue.name: queue.blanks for queue in self.queues},
-                "They point to no message, but without them, consumers would be stuck at these queue offsets",
-            ),
-            (
-                "queues without messages in the log",
-                dict.fromkeys(sorted(self.carried_ends), 1),
-                "They continue after their last unit in the store",
-            ),
-            (
-                "queues of batch topics (queue.type=BatchCQ)",
-                {queue.name: int(queue.name.topic in batch) for queue in self.queues},
-                "With queues in RocksDB, brokers serve only the first batch of such a queue",
-            ),
-        ):
-            yield from count_note(fact, counts, meaning)
+
+def notes_of_database(
+    queues: Sequence[QueueRowBuilder], carried: CarriedEnds, batch_topics: Container[str]
+) -> Iterator[str]:
+    """Yield the differences from a healthy log, and their effect on a broker."""
+    yield from count_note(
+        "queues that start after queue offset 0",
+        {queue.name: int(queue.first.queue_offset > 0) for queue in queues},
+        "Deleted messages have no rows",
+    )
+    yield from count_note(
+        "records whose queue offset was already used in their queue",
+        {queue.name: queue.overwritten for queue in queues},
+        "The later record is used, as in a broker",
+    )
+    yield from count_note(
+        "rows for records that the log has lost",
+        {queue.name: queue.blanks for queue in queues},
+        "They point to no message, but without them, consumers would be stuck at these queue offsets",
+    )
+    yield from count_note(
+        "queues without messages in the log",
+        dict.fromkeys(sorted(carried), 1),
+        "They continue after their last unit in the store",
+    )
+    yield from count_note(
+        "queues of batch topics (queue.type=BatchCQ)",
+        {queue.name: int(queue.name.topic in batch_topics) for queue in queues},
+        "With queues in RocksDB, brokers serve only the first batch of such a queue",
+    )
 
 
 def build_database(
     workers: Workers, recipe: QueueRecipe, ranges: Sequence[RangeUnits], store: Store, place: Path
-) -> BuiltDatabase:
-    """Write the database of a log's *ranges* to *place* atomically."""
+) -> tuple[list[BuiltFile], list[QueueRowBuilder], CarriedEnds]:
+    """Write the database of a log's *ranges* to *place* atomically; return its files and its queues."""
     task = partial(_build_tables, recipe=recipe, ranges=ranges)
     groups = [group for group in range(recipe.group_count) if has_units(ranges, group)]
     built = workers.map(groups, task, "writing tables")
@@ -220,7 +216,7 @@ def build_database(
     flush_directory(place.parent)
     sizes = [(path, path.stat().st_size) for path in sorted(place.iterdir())]
     files = [BuiltFile(f"{place.name}/{path.name}", size, size, sha256_of(path)) for path, size in sizes]
-    return BuiltDatabase(files, queues, carried)
+    return files, queues, carried
 
 
 def _write(folder: Path, tables: Sequence[str], queues: Sequence[QueueRowBuilder], ends: Mapping[bytes, bytes]) -> None:
@@ -268,9 +264,7 @@ def database_options() -> "Options":
     return options
 
 
-def _bounds(
-    queues: Sequence[QueueRowBuilder], carried: Mapping[QueueName, UnitPlace], dispatched_end: int
-) -> dict[bytes, bytes]:
+def _bounds(queues: Sequence[QueueRowBuilder], carried: CarriedEnds, dispatched_end: int) -> dict[bytes, bytes]:
     """Return the rows of the first and last units in key order, with that of the log's end."""
     rows = {}
     for queue in queues:

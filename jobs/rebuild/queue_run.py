@@ -22,7 +22,7 @@ from jobs.products.queues.settings import (
     determine_queue_settings,
 )
 from jobs.rebuild.lost_queues import RecordedUnits, keep_needed_files
-from jobs.rebuild.queue_database import build_database, stored_queue_ends
+from jobs.rebuild.queue_database import build_database, describe_database, notes_of_database, stored_queue_ends
 from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_queues, count_note, queue_names_text
 from jobs.storage.local import LocalStorage, flush_directory
 from jobs.storage.scratch import Scratch, open_scratch
@@ -175,10 +175,11 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
             segment_base_offsets=tuple(segment.base_offset for segment in store.segments),
         )
         if is_database:
-            database = build_database(workers, recipe, log.ranges, store, out / summary.folder)
-            every, needed, manifest = database.queues, database.queues, database.to_dict()
-            summary.files = len(database.files)
-            summary.notes += [*database.notes(recipe), *_notes_of_log(summary, every)]
+            files, queues, carried = build_database(workers, recipe, log.ranges, store, out / summary.folder)
+            every, needed, manifest = queues, queues, describe_database(files, queues, carried)
+            summary.files = len(files)
+            summary.notes += notes_of_database(queues, carried, recipe.rules.batch_topics)
+            summary.notes += _notes_of_log(summary, queues)
         else:
             built = made = build_queues(workers, recipe, log.ranges)
             summary.notes += [*_notes_of_queues(store, recipe, built), *_notes_of_log(summary, built)]

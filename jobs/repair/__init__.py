@@ -68,10 +68,6 @@ class JournalEntry:
     empty_folders: list[str] = field(default_factory=list)
 
 
-class NotRepairableError(RequestError):
-    """Raised with the reason why a repair cannot be started, or not be undone."""
-
-
 @dataclass(slots=True)
 class Journal:
     """The steps of one repair of one store."""
@@ -89,20 +85,20 @@ class Journal:
         except FileNotFoundError:
             return None
         except FormatError as error:
-            raise NotRepairableError(f"{error.file}: not a complete journal of a repair: {error.reason}") from error
+            raise RequestError(f"{error.file}: not a complete journal of a repair: {error.reason}") from error
         except TypeError as error:  # a key that no version writes
-            raise NotRepairableError(f"{folder / JOURNAL_FILE}: not a complete journal of a repair: {error}") from error
+            raise RequestError(f"{folder / JOURNAL_FILE}: not a complete journal of a repair: {error}") from error
 
     def refuse_other_places(self) -> None:
-        """Raise `NotRepairableError` if a step names a file that no repair of this store changes."""
+        """Raise `RequestError` if a step names a file that no repair of this store changes."""
         root = Path(self.store)
         try:
             places = {real_path(path) for path in root.iterdir()}  # also of linked folders
             wrong = [entry for entry in self.entries if not _is_of_store(entry, real_path(root), places)]
         except (ValueError, TypeError) as error:
-            raise NotRepairableError(f"{self.folder}: {JOURNAL_FILE} is not valid: {error}") from error
+            raise RequestError(f"{self.folder}: {JOURNAL_FILE} is not valid: {error}") from error
         if wrong:
-            raise NotRepairableError(
+            raise RequestError(
                 f"{Path(self.folder, JOURNAL_FILE)}: names files that a repair of {self.store} does not change: "
                 f"{wrong[0].folder}, {wrong[0].aside}. Nothing was changed"
             )
@@ -217,7 +213,7 @@ def _refuse_lost_or_changed(entry: JournalEntry, undone: dict[Path, Path]) -> No
             continue
         is_as_installed = sha256_of(now) == digest
         if is_as_installed and is_set_aside and not replaced.exists():
-            raise NotRepairableError(
+            raise RequestError(
                 f"{replaced}: the replaced file is missing; nothing was undone. Restore it from a backup and "
                 "repeat --undo"
             )
@@ -228,8 +224,8 @@ def _refuse_lost_or_changed(entry: JournalEntry, undone: dict[Path, Path]) -> No
             raise _changed_file_error(place, "nothing was undone")
 
 
-def _changed_file_error(place: Path, outcome: str) -> NotRepairableError:
-    return NotRepairableError(
+def _changed_file_error(place: Path, outcome: str) -> RequestError:
+    return RequestError(
         f"{place}: the file changed after the repair, and an undo would lose these changes. {outcome.capitalize()}. "
         "To undo anyway, move this file to another directory and repeat --undo"
     )

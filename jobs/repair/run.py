@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from jobs.console.amounts import count_text
 from jobs.console.lines import PLAN_HEADING, abridged_lines_under_heading
-from jobs.console.result import RatedOutcome, Result, Severity
+from jobs.console.result import RatedOutcome, RequestError, Result, Severity
 from jobs.diagnosis.findings import (
     CHECKPOINT_AFTER_LOG,
     CHECKPOINT_INDEX_TIME,
@@ -61,7 +61,7 @@ from jobs.rebuild.install import (
     remove_empty_folders,
 )
 from jobs.rebuild.lost_queues import path_in_output, path_in_store
-from jobs.repair import CHECKPOINT_PART, JOURNAL_FILE, Journal, NotRepairableError
+from jobs.repair import CHECKPOINT_PART, JOURNAL_FILE, Journal
 from jobs.repair.range_cache import CachingWorkers
 from jobs.repair.segments import (
     RepairedSegments,
@@ -231,7 +231,7 @@ def _describe_verdict(when: str, verdict: Verdict, limit: int) -> Iterator[str]:
 def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
     """Verify the store, create correct files, and install them if requested."""
     if not is_local(request.store):
-        raise NotRepairableError("this store is not local; `repair` works only on local stores")
+        raise RequestError("this store is not local; `repair` works only on local stores")
     work = _claim_output(request) / _WORK
     with ExitStack() as stack:
         held = None
@@ -262,7 +262,7 @@ def undo(store: str, out: Path) -> list[str]:
     """Restore the files that repairs with this directory replaced; return a line for each step."""
     journal = Journal.read(out)
     if journal is None or not journal.entries:
-        raise NotRepairableError(f"{out}: nothing to undo: no repair was installed from this directory")
+        raise RequestError(f"{out}: nothing to undo: no repair was installed from this directory")
     _refuse_other_store(journal, store, out)
     with lock_store(store, out):
         return journal.undo()
@@ -270,7 +270,7 @@ def undo(store: str, out: Path) -> list[str]:
 
 def _refuse_other_store(journal: Journal, store: str, out: Path) -> None:
     if Path(journal.store) != Path(local_path(store)).absolute():
-        raise NotRepairableError(
+        raise RequestError(
             f"{out}: this directory contains the journal of a repair of {journal.store!r}; pass the --out directory of "
             "this store's own repair"
         )
@@ -285,7 +285,7 @@ def _claim_output(request: RepairRequest) -> Path:
         _refuse_other_store(journal, request.store, out)
     has_journal = (out / JOURNAL_FILE).exists()
     if not has_journal and out.exists() and any(JOURNAL_FILE not in path.name for path in out.iterdir()):
-        raise NotRepairableError(
+        raise RequestError(
             f"{out}: the directory is not empty; pass an empty or new one, or that of an earlier repair of this store"
         )
     out.mkdir(parents=True, exist_ok=True)
@@ -460,8 +460,7 @@ class _Repair:
         if not bases and any(one.kind in DAMAGED_RECORD_KINDS | GAP_OR_LOST_END for one in known):
             notes.append(f"the lake {lake.location} has none of the records that the log has lost")
         if bases:
-            repaired = repair_segments(store, plan, bases, self.work / "log", self.workers)
-            self.segments, changed = repaired.segments, repaired.rejected_row_offsets
+            self.segments, changed = repair_segments(store, plan, bases, self.work / "log", self.workers)
             notes += [
                 f"{one.file} has the records of {one.expected} under the wrong name, and remains next to the segment "
                 "that is restored from the lake: move it out of the directory after you have installed this "
@@ -638,9 +637,7 @@ class _Repair:
                 )
             elif name not in self.accepted:
                 known = ", ".join(self.summary.undecided_files) or "none"
-                raise NotRepairableError(
-                    f"--accept {name}: the plan does not list this file as undecided. It lists: {known}"
-                )
+                raise RequestError(f"--accept {name}: the plan does not list this file as undecided. It lists: {known}")
         root = Path(local_path(self.request.store))
         with run_as_user(*owner_of(root)):
             by_folder: dict[Path, dict[str, Path]] = {}
@@ -716,4 +713,4 @@ def _apply(request: RepairRequest, plans: Sequence[Installation], held: LockedSt
             held.installed |= plan.changed_paths
 
 
-__all__ = ["NotInstalledError", "NotRepairableError", "RepairRequest", "RepairSummary", "repair", "undo"]
+__all__ = ["NotInstalledError", "RepairRequest", "RepairSummary", "repair", "undo"]

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import numpy as np
 
@@ -44,13 +44,6 @@ _OPEN_ENDED = frozenset({LOST_END, WRONG_FILE_SIZE})
 
 RepairedSegments = dict[int, tuple[str, str]]
 """Created segments by base offset: the path of each, and where it belongs."""
-
-
-class LogRepair(NamedTuple):
-    """The created segments, and the offsets of rows that were rejected because another engine changed them."""
-
-    segments: RepairedSegments
-    rejected_row_offsets: list[int]
 
 
 def segments_with_findings(findings: Sequence[Finding], store: Store) -> frozenset[int] | None:
@@ -108,8 +101,8 @@ def _is_lost_by(difference: LogDifference, finding: Finding) -> bool:
 
 def repair_segments(
     store: Store, plan: RestorePlan, base_offsets: Container[int], folder: Path, workers: Workers
-) -> LogRepair:
-    """Create the segments, one task each."""
+) -> tuple[RepairedSegments, list[int]]:
+    """Create the segments, one task each; also return the offsets of rows that another engine has changed."""
     there = {segment.base_offset: segment for segment in store.segments}
     every = plan_ranges(store, range_size=WHOLE_SEGMENTS)
     ranges = {range_.base_offset: replace(range_, store_in_use=None) for range_ in every}
@@ -129,7 +122,7 @@ def repair_segments(
         target = local_path(segment.location) if segment else str(home / file_name_of_offset(work.base_offset))
         if Path(work.path).exists():
             made_segments[work.base_offset] = work.path, target
-    return LogRepair(made_segments, [offset for result in made for offset in result.changed])
+    return made_segments, [offset for result in made for offset in result.changed]
 
 
 def repair_segment(

@@ -66,19 +66,11 @@ def create_or_accept_file(path: Path, data: bytes) -> FileState:
     return state
 
 
-class RestoredConfig(NamedTuple):
-    """The restored configuration files."""
-
-    files: dict[str, FileState]
-    notes: list[str]
-    lost_rows: dict[str, str]  # rows that the lake has lost → the reason
-
-
 def restore_config_files(
     lake: Lake, store_id: str, out: Path, log_end: int | None, newest_hashes: Mapping[str, str]
-) -> RestoredConfig:
+) -> tuple[dict[str, FileState], list[str], dict[str, str]]:
     """
-    Write the newest version of each file.
+    Write the newest version of each file; return the files, notes, and the lost rows of the lake, with reasons.
 
     For a log that ends at *log_end*, write the newest version from a run whose log ended no later. If there is none,
     write the oldest version, except files of consumer offsets: consumers must not be ahead of the log. The newest run
@@ -111,7 +103,7 @@ def restore_config_files(
         written[str(path)] = create_or_accept_file(path, data)
     notes = [] if written or left_out else [_NONE]
     notes += [f"{', '.join(left_out)}: not restored, because {_FROM_LATER}"] if left_out else []
-    return RestoredConfig(written, notes, {**source.faults, **lost})
+    return written, notes, {**source.faults, **lost}
 
 
 def _read_version(source: TableFiles, store_id: str, name: str, run: int) -> bytes | None:

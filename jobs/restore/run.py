@@ -208,9 +208,9 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     summary = _summarize(request, known, plan, results, resumed=len(done))
     state: Mapping[str, Any] = known.newest.state if known.newest else {}
     recorded = (state.get("config_files") or {}).get("files", {})
-    config = restore_config_files(request.lake, known.store_id, request.out, request.end_offset, recorded)
-    summary.config, summary.notes = [Path(path).name for path in config.files], [*summary.notes, *config.notes]
-    summary.lost += [f"{name} {reason}" for name, reason in config.lost_rows.items()]
+    written, notes, lost = restore_config_files(request.lake, known.store_id, request.out, request.end_offset, recorded)
+    summary.config, summary.notes = [Path(path).name for path in written], [*summary.notes, *notes]
+    summary.lost += [f"{name} {reason}" for name, reason in lost.items()]
     forms = RebuiltFileSettings.determine(known, request.given_settings, request.lake, with_index=request.with_index)
     _build_rest(request, forms, summary, workers)
     summary.notes += _notes_of_truncation(request.out, plan, summary.missing)
@@ -221,7 +221,6 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     )
     stored = summary.newest_store_timestamp
     place, checkpoint = request.out / "checkpoint", Checkpoint(stored, stored, indexed, 0, 0, 0)
-    written = config.files
     written[str(place)] = create_or_accept_file(place, encode_checkpoint(checkpoint))
     hashes = {paths[result.base_offset]: result.sha256 for result in results}
     hashed = [

@@ -12,7 +12,6 @@ truncates. But no queue points to the offset at which the remaining records end,
 ever dispatched.
 """
 
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -20,10 +19,10 @@ from typing import NamedTuple
 from jobs.storage import AnyStorage
 from jobs.store.queue_files import StoredQueue, queues_in_files
 from jobs.store.record_places import record_bounds, segment_bytes
-from jobs.store.store import Segment, Store, relist_store
+from jobs.store.store import Store, relist_store
 from rmq_formats.broker_conf import EPOCH_FILE, Epoch, decode_epochs
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.commitlog.segment import STALE_REASON, UNDECIDED_REASON, LeftoverCheck, SegmentBytes
+from rmq_formats.commitlog.segment import STALE_REASON, UNDECIDED_REASON, LeftoverCheck
 from rmq_formats.consumequeue.dispatch import BatchUnit, Unit
 from rmq_formats.errors import FormatError, NotAStore, is_lost_file_error
 
@@ -42,26 +41,6 @@ def read_epochs(store: Store) -> tuple[Epoch, ...]:
 def takeover_offsets(store: Store) -> tuple[int, ...]:
     """Return the offsets at which all epochs but the first begin: a returning replica truncated its log there."""
     return tuple(epoch.start_offset for epoch in read_epochs(store)[1:])
-
-
-class LeftoverDetector:
-    """Answers, for a store with *epochs*, which records are part of its log; *segment_bytes* opens a segment."""
-
-    def __init__(self, epochs: Sequence[Epoch], segment_bytes: Callable[[Segment], SegmentBytes]) -> None:
-        self._takeovers = [epoch.start_offset for epoch in epochs[1:]]
-        self._segment_bytes = segment_bytes
-        self._chains: dict[int, frozenset[int]] = {}
-
-    def contains(self, segment: Segment, physical_offset: int) -> bool:
-        """Return whether the bytes at *physical_offset* are leftovers, which the chain of records does not reach."""
-        starts = (start for start in self._takeovers if segment.base_offset <= start <= physical_offset)
-        start = max(starts, default=None)  # the start of the newest epoch
-        if start is None:
-            return False
-        if start not in self._chains:
-            places = record_bounds(self._segment_bytes(segment), start - segment.base_offset)
-            self._chains[start] = frozenset(begin for begin, _ in places)
-        return physical_offset not in self._chains[start]
 
 
 class Promotion(NamedTuple):

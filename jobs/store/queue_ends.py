@@ -28,22 +28,30 @@ _AT_ONCE = 500  # queues a task
 _MOST_FOREIGN = 64  # ends of queues that are searched in the log
 
 
+class ProbedQueue(NamedTuple):
+    """A queue as it was before the log was read."""
+
+    queue: StoredQueue
+    processed_end: int  # earlier runs processed the units before it
+    end: int  # the position after its last unit
+
+
 class QueueEnds(NamedTuple):
     """The queues as they were before the log was read."""
 
-    queues: tuple[StoredQueue, ...]
-    processed_ends: tuple[int, ...]  # the end of the part of each queue that earlier runs processed
-    ends: tuple[int, ...]  # position after the last unit of each queue
+    probed_queues: tuple[ProbedQueue, ...]
     dispatched_offset: int  # physical offset: every record before it had its units
     newest_offset: int = -1  # newest physical offset at the end of a queue, with or without a record
     light_dispatched_offset: int = NO_LIMIT  # like `dispatched_offset`, for light queues that are only in RocksDB
 
+    @property
+    def queues(self) -> tuple[StoredQueue, ...]:
+        """The queues alone."""
+        return tuple(one.queue for one in self.probed_queues)
 
-class _Seen(NamedTuple):
-    processed_end: int
-    end: int
-    last: Unit | BatchUnit | None = None  # the last unit of the queue, if there is one
 
+_Seen = tuple[int, int, Unit | BatchUnit | None]
+"""The end of the part of a queue that earlier runs processed, the end of the queue, and its last unit, if any."""
 
 _Wish = tuple[StoredQueue, int | None, int]
 """A queue to probe, the position after its known units, and an offset that is past the records of these units."""
@@ -67,7 +75,7 @@ def probe_queue_ends(
     looks = _look_at_all(workers, [(queue, known.get(queue.name), from_offset) for queue in every])
     dispatched = _dispatched(every, looks, store)
     closed = store.is_closed
-    first = {queue.name: seen for queue, seen in zip(every, looks, strict=True)}
+    first = {queue.name: look for queue, look in zip(every, looks, strict=True)}
     # Dispatched units may be in a file, or a queue, that was created after the store was listed.
     queues = every if closed else list_queues(relist_store(store))
     queues = [queue for queue in queues if wants_topic is None or wants_topic(queue.name.topic)]
@@ -78,21 +86,19 @@ def probe_queue_ends(
         seen = _look_at_all(
             workers,
             [
-                (queue, first[queue.name].end, NO_LIMIT)
+                (queue, first[queue.name][1], NO_LIMIT)
                 if queue.name in first
                 else (queue, known.get(queue.name), from_offset)
                 for queue in queues
             ],
         )
     return QueueEnds(
-        tuple(queues),
         tuple(
-            max(first.get(queue.name, at).processed_end, queue.first_unit_number)
-            for queue, at in zip(queues, seen, strict=True)
+            ProbedQueue(queue, max(first.get(queue.name, look)[0], queue.first_unit_number), look[1])
+            for queue, look in zip(queues, seen, strict=True)
         ),
-        tuple(at.end for at in seen),
         NO_LIMIT if closed else dispatched,
-        max((at.last.physical_offset for at in seen if at.last is not None), default=-1),
+        max((last.physical_offset for *_, last in seen if last is not None), default=-1),
         NO_LIMIT if closed else _light_dispatched(every, store),
     )
 
@@ -104,9 +110,9 @@ def _dispatched(queues: Sequence[StoredQueue], looks: Sequence[_Seen], store: St
     Where the end of the log was lost, earlier units of the same queue still have their records.
     """
     last = {}
-    for queue, seen in zip(queues, looks, strict=True):
-        if seen.last is not None:
-            last[seen.last.physical_offset + seen.last.size] = queue, seen.end
+    for queue, (_, queue_end, unit) in zip(queues, looks, strict=True):
+        if unit is not None:
+            last[unit.physical_offset + unit.size] = queue, queue_end
     # A unit that points after all files proves nothing about the log; neither does a blank.
     ends = sorted((end for end in last if end <= store.end_offset), reverse=True)
     newest = 0
@@ -182,7 +188,7 @@ def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen 
     # truncated or rebuilt; if all units read are written, the end is farther on.
     if not 0 < written * queue.unit_size < len(data) or queue.decode_unit(data).physical_offset >= from_offset:
         return None
-    return _Seen(known, known - 1 + written, queue.decode_unit(data, written - 1))
+    return known, known - 1 + written, queue.decode_unit(data, written - 1)
 
 
 def _end_anywhere(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen:
@@ -197,4 +203,4 @@ def _end_anywhere(queue: StoredQueue, known: int | None, from_offset: int) -> _S
         else:
             end = queue.find_written_end()
             processed_end = queue.first_unit_pointing_from(from_offset, end)
-    return _Seen(processed_end, end, queue.read_last_unit(end))
+    return processed_end, end, queue.read_last_unit(end)

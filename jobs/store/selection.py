@@ -25,10 +25,6 @@ _BROKERS_OWN = (
 )
 
 
-class TopicsError(RequestError):
-    """The selected topics are not in the log, or differ from those of earlier runs."""
-
-
 def list_similar_topics(topic: str, topics: Iterable[str]) -> list[str]:
     """Return the topics that a user may have meant: those that differ only in case, or up to three similar ones."""
     from difflib import get_close_matches  # lazy import: needed for a wrong name only
@@ -83,14 +79,14 @@ class Selection:
         """
         Return the selection of a run after one with the *earlier* topics, which are kept until they are changed.
 
-        `TopicsError` if other topics are requested without `is_changed`.
+        `RequestError` if other topics are requested without `is_changed`.
         """
         before = Selection.from_manifest(earlier)
         is_same = (before.topics, before.exclude_topics) == (self.topics, self.exclude_topics)
         if is_changed or is_same:
             return self
         if self.topics or self.exclude_topics:
-            raise TopicsError(
+            raise RequestError(
                 f"earlier runs of this store used {before.topics_text}, but this run has {self.topics_text}. "
                 "To change the selection, pass --change-topics; to keep it, omit these options"
             )

@@ -269,7 +269,7 @@ def _follow(
 ) -> _Done:
     _load_arrow()
     from jobs.console.progress import Progress, Work
-    from jobs.ingest.follow import Follower, Pace, StopRequest
+    from jobs.ingest.follow import Follower, StopRequest
 
     workers = _workers_that_follow(request, engine)
     progress = Progress(Work("following"))
@@ -299,5 +299,6 @@ def _follow(
     probe_interval_s = None if all(map(is_local, (request.store, *request.commitlog))) else every
     stop = StopRequest()
     with stop.handle_signals(), closing(progress):
-        summary = Follower(request, workers, Pace(every, until, probe_interval_s), stop, done).run()
+        follower = Follower(request, workers, every, stop, done, max_seconds=until, probe_interval_s=probe_interval_s)
+        summary = follower.run()
     return summary, workers.options

@@ -253,13 +253,8 @@ _Row = tuple[int, int, str]
 """Physical offset and size of a record, and its transaction id or unique key."""
 
 
-@dataclass(slots=True)
-class _Checked:
-    """The rows of pending messages of one kind, once they are compared with the log."""
-
-    count: int = 0
-    wrong: int = 0  # rows that do not point to a matching record
-    first_wrong: int = MAX_LONG  # log offset
+# The number of rows of one kind, of those that do not point to a matching record, and the lowest log offset of these.
+_Checked = tuple[int, int, int]
 
 
 def verify_waiting_messages(part: PartReport, store: Store) -> None:
@@ -311,10 +306,10 @@ def _verify_rocksdb(part: PartReport, store: Store, record_at: _RecordAt) -> Non
         transactions = _check(half, ROCKSDB_HALF_TOPIC, store.start_offset, record_at)
         delayed = ((row.physical_offset, row.size, row.unique_key) for row in read_timers(database))
         timers = _check(delayed, TIMER_TOPIC, store.start_offset, record_at)
-    if transactions.count or timers.count:
+    if transactions[0] or timers[0]:
         part.notes.append(
-            f"RocksDB has {count_text(transactions.count, 'pending transaction')} and "
-            f"{count_text(timers.count, 'pending timer message')}"
+            f"RocksDB has {count_text(transactions[0], 'pending transaction')} and "
+            f"{count_text(timers[0], 'pending timer message')}"
         )
     part.findings += _findings(transactions, TRANSACTION_WITHOUT_MESSAGE, ROCKSDB_HALF_TOPIC, ROCKSDB_STORE_FOLDER)
     part.findings += _findings(timers, TIMER_ROW_WITHOUT_MESSAGE, TIMER_TOPIC, ROCKSDB_STORE_FOLDER)
@@ -331,22 +326,20 @@ def _verify_timer_files(part: PartReport, store: Store, record_at: _RecordAt) ->
 
 def _check(rows: Iterable[_Row], topic: str, start_offset: int, record_at: _RecordAt) -> _Checked:
     """Compare rows with the log, which begins at *start_offset*: rows of expired messages are not wrong."""
-    checked = _Checked()
+    count, wrong, lowest = 0, 0, MAX_LONG
     for offset, size, name in rows:
-        checked.count += 1
+        count += 1
         if offset >= start_offset and not _leads_to(size, name, record_at(offset), topic):
-            checked.wrong += 1
-            checked.first_wrong = min(checked.first_wrong, offset)
-    return checked
+            wrong, lowest = wrong + 1, min(lowest, offset)
+    return count, wrong, lowest
 
 
 def _findings(checked: _Checked, kind: str, topic: str, place: str) -> Iterator[Finding]:
-    if checked.wrong:
+    _, wrong, lowest = checked
+    if wrong:
         cause = f"these messages were lost or damaged in the log, or {place} belongs to another log"
-        found = f"{count_text(checked.wrong, 'row')}, the first for log offset {checked.first_wrong}"
-        yield Finding(
-            QUEUES, kind, place, None, "rows", found, f"messages of {topic}", cause, checked.wrong, checked.first_wrong
-        )
+        found = f"{count_text(wrong, 'row')}, the first for log offset {lowest}"
+        yield Finding(QUEUES, kind, place, None, "rows", found, f"messages of {topic}", cause, wrong, lowest)
 
 
 def _leads_to(size: int, name: str, record: MessageRecord | None, topic: str) -> bool:

@@ -24,17 +24,15 @@ from random import Random
 from time import process_time
 from typing import NamedTuple, NoReturn
 
-from jobs.console.result import ExitCode, Severity
+from jobs.console.result import ExitCode, RequestError, Severity
 from jobs.diagnosis.findings import DAMAGED_RANGE, MISSING_INDEX_ENTRIES, Finding
 from jobs.inspect import Problems
 from jobs.inspect.inspection import inspect_store
 from jobs.lake.lake import Lake
 from jobs.products.queues import DifferenceKind
 from jobs.query.source import do_nothing
-from jobs.repair import NotRepairableError
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
 from jobs.store.release import UndecidedError
-from jobs.store.running_broker import NotInstalledError
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
@@ -463,7 +461,7 @@ def check_repairs(case: DamagedStore, verified: Verdict | None = None) -> Iterat
         done = _repair(case, "repair", accepted)
     except UndecidedError:
         return
-    except (NotRepairableError, NotInstalledError) as error:
+    except RequestError as error:
         yield Violation("refused", f"{type(error).__name__}: {error}")
         return
     if verified is not None and plan.verdict_before.severity is not verified.severity:

@@ -36,7 +36,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject, JVMVie
 from jobs.command import VERBS
 from jobs.console.result import ExitCode, OtherRunActiveError
 from jobs.ingest import IngestRequest
-from jobs.ingest.follow import Follower, Pace, StopRequest
+from jobs.ingest.follow import Follower, StopRequest
 from jobs.ingest.run import ingest
 from jobs.lake import commit, features, runs, upkeep
 from jobs.lake import table_file as writing
@@ -137,7 +137,7 @@ def run(root: Path, *, follows: bool = False) -> int:
     try:
         if follows:
             request = replace(request, step_bytes=8192)
-            return int(Follower(request, SerialWorkers(), Pace(0.05), StopRequest()).run().exit_code)
+            return int(Follower(request, SerialWorkers(), 0.05, StopRequest()).run().exit_code)
         return int(ingest(request, SerialWorkers()).exit_code)
     except LogTruncatedError:  # of a follower's first step
         return int(ExitCode.FAILED)

@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -53,7 +53,7 @@ from jobs.products.queues.unmatched import (
 )
 from jobs.storage.scratch import Scratch, open_scratch
 from jobs.store.chain import LogCollector, collect_damaged_ranges, complete_records_end, read_ranges_not_deleted
-from jobs.store.queue_ends import NO_LIMIT, QueueEnds, probe_queue_ends
+from jobs.store.queue_ends import NO_LIMIT, ProbedQueue, QueueEnds, probe_queue_ends
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import find_holes, plan_ranges
 from jobs.store.store import DEFAULT_RANGE_SIZE, Store
@@ -68,14 +68,6 @@ _QUEUES_A_TASK = 64
 _SPREAD = 4  # addresses a record, on either side of the middle one: beyond, a queue offset is of no row
 _FREE = 4096
 _RUNS = 100
-
-
-class ProbedQueue(NamedTuple):
-    """A queue as it was before the log was read."""
-
-    queue: StoredQueue
-    processed_end: int  # earlier runs processed the units before it
-    end: int  # the position after its last unit
 
 
 def collect_topic_evidence_with_queues(
@@ -182,8 +174,8 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
 
 def _groups(seen: QueueEnds, log: CollectedLog) -> Iterator[tuple[int, Sequence[ProbedQueue]]]:
     members: list[list[ProbedQueue]] = [[] for _ in range(log.group_count)]
-    for queue, processed_end, end in zip(seen.queues, seen.processed_ends, seen.ends, strict=True):
-        members[group_of_queue(queue.name, log.group_count)].append(ProbedQueue(queue, processed_end, end))
+    for one in seen.probed_queues:
+        members[group_of_queue(one.queue.name, log.group_count)].append(one)
     for number, queues in enumerate(members):
         if queues or has_units([*log.lake_only, *log.ranges], number):
             yield number, queues

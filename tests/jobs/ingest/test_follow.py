@@ -25,7 +25,7 @@ from deltalake import DeltaTable
 from jobs.console.result import ExitCode, OtherRunActiveError
 from jobs.ingest import IngestRequest, Summary, run
 from jobs.ingest import follow as following
-from jobs.ingest.follow import Follower, Pace, StopRequest
+from jobs.ingest.follow import Follower, StopRequest
 from jobs.ingest.run import ingest
 from jobs.lake import upkeep
 from jobs.lake.commit import FILE_RETENTION_PROPERTY, LOG_RETENTION_PROPERTY
@@ -46,7 +46,7 @@ from tests.support.meanwhile import DisturbedWorkers
 from tests.support.waiting import wait_until
 
 ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"
-NO_PAUSE = Pace(0.0)
+NO_PAUSE = 0.0
 MAX_SMALL_FILES = 4  # a run merges that many small files
 WARM_UP_STEPS = 3 * MAX_SMALL_FILES  # after these steps, each kind of work was done
 STEPS = 2 * MAX_SMALL_FILES
@@ -459,16 +459,16 @@ class Clock(StopRequest):
 
 
 @pytest.mark.parametrize(
-    ("times", "pace", "expected"),
+    ("times", "probe_interval_s", "expected"),
     [
-        ([number + 0.5 for number in range(18)], Pace(8.0), [0, 8, 16, 24]),
-        ([15.5, 16.5, 22.5], Pace(8.0), [0, 23]),  # a fixed interval of 8 s would commit at 16 and at 24
-        ([20.5, 25.0], Pace(8.0, probe_interval_s=8.0), [0, 24, 32]),  # one probe per step, if probes are expensive
+        ([number + 0.5 for number in range(18)], None, [0, 8, 16, 24]),
+        ([15.5, 16.5, 22.5], None, [0, 23]),  # a fixed interval of 8 s would commit at 16 and at 24
+        ([20.5, 25.0], 8.0, [0, 24, 32]),  # one probe per step, if probes are expensive
     ],
     ids=["always new", "after a pause", "expensive probes"],
 )
 def test_no_message_waits_longer_than_allowed_and_a_step_reads_all_new_messages(
-    times: Sequence[float], pace: Pace, expected: Sequence[float], broker: Broker
+    times: Sequence[float], probe_interval_s: float | None, expected: Sequence[float], broker: Broker
 ) -> None:
     broker.append(some_records(1))
     clock = Clock({at: partial(broker.append, some_records(1, seed=seed)) for seed, at in enumerate(times, 2)})
@@ -479,7 +479,7 @@ def test_no_message_waits_longer_than_allowed_and_a_step_reads_all_new_messages(
             committed_at.append(clock.now)
 
     with patch.object(following, "monotonic", lambda: clock.now):
-        Follower(request(broker), SerialWorkers(), pace, clock, done).run()
+        Follower(request(broker), SerialWorkers(), 8.0, clock, done, probe_interval_s=probe_interval_s).run()
     assert committed_at == expected
 
 

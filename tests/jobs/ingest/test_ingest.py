@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from jobs.console.result import ExitCode
 from jobs.ingest import IngestRequest, Summary
-from jobs.ingest.follow import Follower, Pace, StopRequest
+from jobs.ingest.follow import Follower, StopRequest
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.runs import find_unfinished_run, list_known_stores
@@ -386,7 +386,7 @@ def test_a_followed_tier_is_polled_repeatedly(place: Path, tier: Path, lake: Pat
         if len(messages_of_lake(lake)) == len(messages_of_broker(place / "EXPECT.json")):
             stop.request()
 
-    summary = Follower(IngestRequest(str(tier), str(lake)), SerialWorkers(), Pace(0.01), stop, done).run()
+    summary = Follower(IngestRequest(str(tier), str(lake)), SerialWorkers(), 0.01, stop, done).run()
 
     assert messages_of_broker(place / "EXPECT.json") == messages_of_lake(lake)
     assert summary.messages == len(messages_of_lake(lake))

@@ -23,7 +23,7 @@ from jobs.ingest import Summary
 from jobs.ingest.run import ingest
 from jobs.products.product import RangeResult, RunOutput
 from jobs.products.queues import DifferenceKind
-from jobs.products.queues.join import ProbedQueue, compare_queue_group
+from jobs.products.queues.join import compare_queue_group
 from jobs.products.queues.leftover_units import (
     classify_displaced,
     explain_remainder,
@@ -34,7 +34,7 @@ from jobs.products.queues.settings import determine_releases, determine_unit_rul
 from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits, write_units
 from jobs.products.queues.unmatched import CollectedLog, gaps_between
 from jobs.storage.scratch import Scratch
-from jobs.store.queue_ends import _look_at_all
+from jobs.store.queue_ends import ProbedQueue, _look_at_all
 from jobs.store.queue_files import QueueFile, StoredQueue
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.selection import Selection

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from jobs.console.result import ExitCode
+from jobs.console.result import ExitCode, RequestError
 from jobs.diagnosis.findings import LOG
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
-from jobs.repair import JOURNAL_FILE, JournalEntry, NotRepairableError
+from jobs.repair import JOURNAL_FILE, JournalEntry
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
 from jobs.store.running_broker import NotInstalledError
 from jobs.store.workers import SerialWorkers
@@ -198,7 +198,7 @@ def test_a_link_that_leads_to_no_file_is_named_as_the_obstacle(name: str, target
     else:
         with pytest.raises(NotInstalledError, match=f"{place}: a dangling symbolic link; move it"):
             repair_store(store, lake)
-        with pytest.raises(NotRepairableError, match="nothing to undo"):
+        with pytest.raises(RequestError, match="nothing to undo"):
             undo(str(store), store.parent / "repair")
     assert before == sorted(store.rglob("*"))
 
@@ -253,7 +253,7 @@ def test_an_undo_changes_nothing_outside_the_store(store: Path, tmp_path: Path, 
     (out / JOURNAL_FILE).write_text(text.replace("{victim}", str(victim)))
     before = read_store_files(store)
 
-    with pytest.raises(NotRepairableError):
+    with pytest.raises(RequestError):
         undo(str(store), out)
 
     assert (before, "precious") == (read_store_files(store), (victim / "a").read_text())

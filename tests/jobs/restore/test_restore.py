@@ -299,7 +299,7 @@ def test_restoring_the_configuration_reads_only_the_chosen_versions_into_memory(
 
     newest, peak = commands.measure_peak(lambda: restore_config_files(lake, "s", tmp_path / "newest", None, {}))
     restore_config_files(lake, "s", tmp_path / "earlier", 205, {})
-    notes = restore_config_files(lake, "s", tmp_path / "first", 5, {}).notes
+    _, notes, _ = restore_config_files(lake, "s", tmp_path / "first", 5, {})
 
     def written(folder: str) -> dict[str, int]:
         return {path.name: path.read_bytes()[0] for path in (tmp_path / folder / "config").iterdir()}

@@ -173,7 +173,7 @@ def test_following_keeps_no_copy_of_the_queues(tmp_path: Path, monkeypatch: pyte
     for step in range(5):
         os.utime(table, (step, step))
         seen = probe_queue_ends(SerialWorkers(), list_store(str(tmp_path / "store")))
-        assert seen.ends == (5000,)
+        assert [one.end for one in seen.probed_queues] == [5000]
         del seen
 
     files = [path for path in temporary.rglob("*") if path.is_file() and not path.is_symlink()]
@@ -198,7 +198,7 @@ def test_probing_queues_in_rocksdb_reads_only_new_rows(tmp_path: Path, monkeypat
     name = QueueName(QueueKind.PLAIN, "T", 0)
     seen = probe_queue_ends(SerialWorkers(), list_store(str(tmp_path)), {name: 4990}, 4990 * 100)
 
-    assert (seen.processed_ends, seen.ends) == ((4990,), (5000,))
+    assert [(one.processed_end, one.end) for one in seen.probed_queues] == [(4990, 5000)]
     assert read < 100
 
 
