@@ -1,7 +1,7 @@
 """
 Finds, in one pass over a log, the records that are damaged or that contradict a checksum or their own bytes.
 
-`LogCheck` is a collector: it checks the records while a task reads the log for another purpose.
+`RangeCheck` is a collector: it checks the records while a task reads the log for another purpose.
 
 No checksum covers a store time; only an index entry repeats it, and a record without keys has none. If the clock was
 set wrong, the following records have the wrong time as well. If only one record has an outlier time, a flipped bit is
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from jobs.diagnosis import DoubtfulBytes, WalkedLog
 from jobs.diagnosis.findings import WRONG_BODY_CRC, WRONG_RECORD_CRC, WRONG_STORE_TIME, ZEROED_PROPERTIES
-from jobs.store.chain import LogCollector, RangeOutcome
+from jobs.store.chain import RangeOutcome, Results
 from jobs.store.ranges import Range
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.scan import RawRecords
@@ -49,25 +49,6 @@ _RECORD = np.dtype([("offset", np.int64), ("size", np.int64), ("time", np.int64)
 _NO_RECORDS: NDArray[np.void] = np.empty(0, _RECORD)
 
 
-@dataclass(slots=True)
-class StoreTimes:
-    """The store times of a range of the log, collected in one pass: the outliers, and the times at both ends."""
-
-    first_records: NDArray[np.void] = field(default_factory=_NO_RECORDS.copy)  # two at most
-    last_records: NDArray[np.void] = field(default_factory=_NO_RECORDS.copy)  # two at most
-    stray_records: list[ChangedRecord] = field(default_factory=list)
-
-    def add(self, group: RawRecords, times: Integers) -> None:
-        """Compare the times of the next records."""
-        records = np.empty(times.size, _RECORD)
-        records["offset"], records["size"], records["time"] = group.positions, group.sizes, times
-        records["offset"] += group.base_offset
-        self.first_records = np.concatenate([self.first_records, records[:2]])[:2]
-        series = np.concatenate([self.last_records, records])
-        self.stray_records += _stray(series)
-        self.last_records = series[-2:].copy()
-
-
 def _stray(records: NDArray[np.void]) -> Iterator[ChangedRecord]:
     """Yield records whose times are far from both neighbours'; the kind is empty if no changed bit explains that."""
     exact = records["time"].astype(np.float64)  # a difference of two 64-bit integers may not fit into one
@@ -81,7 +62,7 @@ def _stray(records: NDArray[np.void]) -> Iterator[ChangedRecord]:
         yield ChangedRecord(int(records["offset"][at + 1]), int(records["size"][at + 1]), kind)
 
 
-def find_stray_times(ranges: Sequence[StoreTimes]) -> Iterator[list[ChangedRecord]]:
+def find_stray_times(ranges: Sequence["RangeCheck"]) -> Iterator[list[ChangedRecord]]:
     """Yield the outlier times of each range of a log; the neighbours of those at its ends are in other ranges."""
     ends = [np.unique(np.concatenate([one.first_records, one.last_records])) for one in ranges]
     # The second record of a range and its last but one may not be adjacent: both are checked in their range.
@@ -101,7 +82,10 @@ class RangeCheck:
     doubtful_records: list[ChangedRecord] = field(default_factory=list)  # complete for a broker, but changed since
     newest_timestamp: int = 0  # the latest store time
     doubtful_bytes: list[DoubtfulBytes] = field(default_factory=list)  # the damage, and ends of files
-    store_times: StoreTimes = field(default_factory=StoreTimes)
+    # The store times at both ends of the range, of two records at most, and the outliers between them.
+    first_records: NDArray[np.void] = field(default_factory=_NO_RECORDS.copy)
+    last_records: NDArray[np.void] = field(default_factory=_NO_RECORDS.copy)
+    stray_records: list[ChangedRecord] = field(default_factory=list)
     # Wrong store times: either the record was changed, or the broker's clock was wrong.
     undecided_times: list[ChangedRecord] = field(default_factory=list)
 
@@ -122,9 +106,19 @@ class RangeCheck:
         times = np.empty(item.positions.size, np.int64)
         kernels.read_store_timestamps(item.buffer, item.positions, times)
         self.newest_timestamp = max(self.newest_timestamp, int(times.max(initial=0)))
-        self.store_times.add(item, times)
+        self.add_times(item, times)
         self._check_records(item)
         self.record_count += int(item.positions.size)
+
+    def add_times(self, group: RawRecords, times: Integers) -> None:
+        """Compare the store times of the next records."""
+        records = np.empty(times.size, _RECORD)
+        records["offset"], records["size"], records["time"] = group.positions, group.sizes, times
+        records["offset"] += group.base_offset
+        self.first_records = np.concatenate([self.first_records, records[:2]])[:2]
+        series = np.concatenate([self.last_records, records])
+        self.stray_records += _stray(series)
+        self.last_records = series[-2:].copy()
 
     def finish(self) -> Self:
         """Return the check itself."""
@@ -156,26 +150,20 @@ def new_range_check(_range: Range, _files: ExitStack) -> RangeCheck:
     return RangeCheck()
 
 
-class LogCheck(LogCollector[RangeCheck]):
-    """A collector that finds the damage of the log during the first pass over it."""
+def complete_checks(outcomes: Sequence[RangeOutcome[Results]], number: int) -> list[RangeCheck]:
+    """Return the checks of all ranges, the results of collector *number*, after a comparison of times across them."""
+    checks: list[RangeCheck] = [outcome.payload[number] for outcome in outcomes]
+    for check, found in zip(checks, find_stray_times(checks), strict=True):
+        # Records whose damage another check has found.
+        changed = {one.offset for one in (*check.wrong_records, *check.doubtful_records)}
+        for stray in (one for one in found if one.offset not in changed):
+            (check.doubtful_records if stray.kind else check.undecided_times).append(stray)
+    return checks
 
-    def __init__(self) -> None:
-        super().__init__(new_range_check)
-        self.checks: list[RangeCheck] = []
 
-    @property
-    def doubtful_ranges(self) -> list[tuple[int, int]]:
-        """The ranges of records that a broker accepts although they differ from the written ones."""
-        return [(one.offset, one.offset + one.size) for check in self.checks for one in check.doubtful_records]
-
-    def add_outcomes(self, outcomes: Sequence[RangeOutcome[RangeCheck]]) -> None:
-        """Add the checks of all ranges, and compare store times across them."""
-        self.checks = [outcome.payload for outcome in outcomes]
-        for check, found in zip(self.checks, find_stray_times([one.store_times for one in self.checks]), strict=True):
-            # Records whose damage another check has found.
-            changed = {one.offset for one in (*check.wrong_records, *check.doubtful_records)}
-            for stray in (one for one in found if one.offset not in changed):
-                (check.doubtful_records if stray.kind else check.undecided_times).append(stray)
+def list_doubtful_ranges(checks: Sequence[RangeCheck]) -> list[tuple[int, int]]:
+    """Return the ranges of records that a broker accepts although they differ from the written ones."""
+    return [(one.offset, one.offset + one.size) for check in checks for one in check.doubtful_records]
 
 
 def summarize_walk(checks: Sequence[RangeCheck], log_end: int) -> WalkedLog:

@@ -20,9 +20,9 @@ from typing import Any
 from jobs.console.amounts import count_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
 from jobs.diagnosis.file_faults import find_file_fault
-from jobs.diagnosis.log_check import LogCheck
+from jobs.diagnosis.log_check import complete_checks, list_doubtful_ranges, new_range_check
 from jobs.launch.engine import count_cores
-from jobs.products.index import KeySequence, join_keys, new_key_collector
+from jobs.products.index import KeySequence, join_keys, new_range_key_collector
 from jobs.products.index.explanation import (
     ExplainedFile,
     Explanation,
@@ -50,7 +50,7 @@ from jobs.storage import storage_for
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, join_location, local_path, normalise_location
 from jobs.storage.scratch import Scratch, open_scratch
-from jobs.store.chain import LogCollector, read_ranges_not_deleted
+from jobs.store.chain import NewCollector, read_ranges_not_deleted, select_results
 from jobs.store.epochs import takeover_offsets
 from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.ranges import plan_ranges
@@ -170,14 +170,18 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
     directory = normalise_location(request.out)  # a relative path is one of ours, not of the tasks
     ranges = plan_ranges(store, range_size=request.range_size)
     with open_scratch(request.scratch or directory, options) as scratch:
-        collected, check = new_key_collector(settings.rules.value.rules, scratch), LogCheck()
-        collectors: list[LogCollector[Any]] = [collected, check] if request.lost_only else [collected]
-        read_ranges_not_deleted(workers, store, ranges, collectors)
+        new_collectors: list[NewCollector[Any]] = [
+            partial(new_range_key_collector, settings.rules.value.rules, scratch),
+            *([new_range_check] if request.lost_only else []),
+        ]
+        start, outcomes = read_ranges_not_deleted(workers, store, ranges, new_collectors)
+        collected = select_results(outcomes, 0)
         if request.lost_only:
-            found = explain_index_files(workers, store, collected, scratch, check.doubtful_ranges, files, settings)
+            doubtful = list_doubtful_ranges(complete_checks(outcomes, 1))
+            found = explain_index_files(workers, store, collected, scratch, doubtful, files, settings)
             found = find_exchanged_files(found, request.recorded_names)
         else:
-            found = Explanation(store, settings, join_keys(store, collected.outcomes, scratch))
+            found = Explanation(store, settings, join_keys(store, collected, scratch, start))
         keys, explained, rebuild = found.key_sequence, found.files, IndexRebuildPlanner(request, found)
         builds = rebuild.plan_files()
         result = IndexRebuildSummary(

@@ -18,7 +18,6 @@ import numpy as np
 
 from jobs.console.amounts import is_or_are
 from jobs.diagnosis.file_faults import ONE_BIT_CHANGED, find_file_fault, may_record_tags_have_changed
-from jobs.diagnosis.log_check import LogCheck
 from jobs.products.queues import (
     KINDS_WITHOUT_QUEUE_FAULT,
     WRONG_POSITION_KINDS,
@@ -59,7 +58,7 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     store: Store,
     settings: QueueSettings,
     joined: JoinResult,
-    check: LogCheck,
+    doubtful: set[int],
     built_queues: Sequence[BuiltQueue],
     request: "RebuildQueuesRequest",
     summary: "QueueRebuildSummary",
@@ -67,7 +66,8 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     """
     Return which files of *built_queues* the store needs or the user accepted; delete the others.
 
-    The *summary* gets the paths, relative to the output, of files that stay or are replaced.
+    *doubtful* are the offsets of records that differ from what a broker wrote. The *summary* gets the paths, relative
+    to the output, of files that stay or are replaced.
     """
     out = request.out
     topics = joined.topic_evidence
@@ -77,7 +77,7 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     summary.has_lost_end = ahead is not None and has_lost_end(store, ahead, joined.log_end)
     comparison = _Comparison(store, settings, joined, out, built_queues)
     verdicts = comparison.verdicts
-    comparison.compare_all(real, {start for start, _ in check.doubtful_ranges})
+    comparison.compare_all(real, doubtful)
     newest = newest_time_by_topic((queue.name.topic, queue.newest_ms) for queue in built_queues)
     selected: list[BuiltQueue] = []
     equal, unknown = 0, set[str]()

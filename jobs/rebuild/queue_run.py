@@ -13,7 +13,7 @@ from pathlib import Path
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
-from jobs.diagnosis.log_check import LogCheck
+from jobs.diagnosis.log_check import complete_checks, list_doubtful_ranges, new_range_check
 from jobs.products.queues.join import collect_log_units, collect_topic_evidence_with_queues, compare_queues
 from jobs.products.queues.settings import (
     NOTHING_RECORDED,
@@ -158,9 +158,10 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
             if seen is not None
             else None
         )
-        check = LogCheck()
-        shared, checked = scratch if request.group_count > 1 else None, [check] if request.lost_only else []
-        log = collect_log_units(workers, store, rules, request.group_count, shared, request.range_size, checked)
+        shared, others = scratch if request.group_count > 1 else None, [new_range_check] if request.lost_only else []
+        log, outcomes = collect_log_units(
+            workers, store, rules, request.group_count, shared, request.range_size, others
+        )
         summary.from_offset, summary.records = log.start, log.record_count
         summary.gaps = [(first, last) for _, first, last in find_holes(store.segments) if first >= log.start]
         summary.damaged_bytes = sum(end - first for first, end in log.damaged_ranges)
@@ -190,7 +191,8 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
                     )
             if seen is not None and topics is not None:
                 joined = compare_queues(workers, store, settings.rules, seen, log, topics)
-                made = keep_needed_files(store, settings, joined, check, built, request, summary)
+                doubtful = {start for start, _ in list_doubtful_ranges(complete_checks(outcomes, 0))}
+                made = keep_needed_files(store, settings, joined, doubtful, built, request, summary)
             summary.files = sum(len(queue.files) for queue in made)
             every, needed, manifest = built, made, describe_files(made)
     summary.units, summary.queues = sum(queue.units for queue in needed), len(needed)

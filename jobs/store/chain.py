@@ -51,19 +51,6 @@ NewCollector = Callable[[Range, ExitStack], RangeCollector[T]]
 Results = tuple[Any, ...]  # the results of one range, one per collector, in the order of the collectors
 
 
-class LogCollector(Generic[T]):
-    """Collects additional data from the pieces of a log while tasks read them for another purpose."""
-
-    def __init__(self, new_collector: NewCollector[T]) -> None:
-        """*new_collector* makes the collector of a range."""
-        self.new_collector = new_collector
-        self.outcomes: Sequence[RangeOutcome[T]] = ()  # the outcomes of all ranges, in order, once they are read
-
-    def add_outcomes(self, outcomes: Sequence[RangeOutcome[T]]) -> None:
-        """Take the results of all ranges."""
-        self.outcomes = outcomes
-
-
 def keep_results(_: object) -> None:
     """Discard nothing."""
 
@@ -71,23 +58,18 @@ def keep_results(_: object) -> None:
 def read_chained(
     workers: Workers,
     ranges: Sequence[Range],
-    new_collectors: Sequence[NewCollector[Any]] = (),
+    new_collectors: Sequence[NewCollector[Any]],
     discard: Callable[[Results], object] = keep_results,
-    collectors: Sequence[LogCollector[Any]] = (),
 ) -> list[RangeOutcome[Results]]:
     """
-    Read the ranges of the log in one pass, and return the contiguous outcomes: the results of *new_collectors* first.
+    Read the ranges of the log in one pass, and return the contiguous outcomes, with the results of each collector.
 
-    The other *collectors* see every piece as well, and also take their own results. *discard* undoes what collectors
-    wrote for a range that is not accepted.
+    *discard* undoes what collectors wrote for a range that is not accepted.
     """
-    run = partial(run_range, new_collectors=[*new_collectors, *(one.new_collector for one in collectors)])
+    run = partial(run_range, new_collectors=[*new_collectors])
     ranges, sizes = balance_ranges(ranges, written_sizes(ranges), workers.width)
     read = workers.map(ranges, run, "reading", sizes)
-    outcomes = keep_contiguous_outcomes(read, lambda range_: workers.map([range_], run, "reading again")[0], discard)
-    for number, one in enumerate(collectors, len(new_collectors)):
-        one.add_outcomes(select_results(outcomes, number))
-    return outcomes
+    return keep_contiguous_outcomes(read, lambda range_: workers.map([range_], run, "reading again")[0], discard)
 
 
 def select_results(outcomes: Sequence[RangeOutcome[Results]], number: int) -> list[RangeOutcome[Any]]:
@@ -235,7 +217,7 @@ def read_ranges_not_deleted(
     workers: Workers,
     store: Store,
     ranges: Sequence[Range],
-    collectors: Sequence[LogCollector[Any]],
+    new_collectors: Sequence[NewCollector[Any]],
     discard: Callable[[Results], object] = keep_results,
 ) -> tuple[int, list[RangeOutcome[Results]]]:
     """
@@ -244,7 +226,7 @@ def read_ranges_not_deleted(
     Return the beginning of the part that retention left, and the outcomes after the last segment deleted meanwhile.
     """
     narrow = [replace(range_, window=_NARROW) for range_ in ranges]
-    outcomes = read_chained(workers, narrow, (), discard, collectors)
+    outcomes = read_chained(workers, narrow, new_collectors, discard)
     confirm_deleted_by_retention(store, ranges_deleted_meanwhile(outcomes))
     start, stays = drop_deleted_ranges(store, outcomes)
     for outcome in outcomes[: len(outcomes) - len(stays)]:

@@ -9,6 +9,7 @@ Entries of messages that the log has lost are consequences of the log's damage.
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from jobs.console.amounts import count_text, utc_time_text
 from jobs.diagnosis.findings import (
@@ -22,8 +23,7 @@ from jobs.diagnosis.findings import (
     NOT_INDEXED_ON_REPLICA,
     Finding,
 )
-from jobs.diagnosis.log_check import LogCheck
-from jobs.products.index import KeySequence, LogKeyCollector, collect_keys, new_key_collector
+from jobs.products.index import KeySequence, RangeKeys, collect_keys, new_range_key_collector
 from jobs.products.index.explanation import (
     ExplainedFile,
     Explanation,
@@ -33,6 +33,7 @@ from jobs.products.index.explanation import (
 from jobs.products.index.settings import GivenSettings, IndexSettings, determine_index_settings
 from jobs.products.index.survivors import list_index_files
 from jobs.storage.scratch import Scratch
+from jobs.store.chain import NewCollector, RangeOutcome, Results, select_results
 from jobs.store.ranges import Range
 from jobs.store.release import UndecidedError, detect_store_eras, parse_rules
 from jobs.store.running_broker import find_broker_process
@@ -82,16 +83,23 @@ class IndexVerification:
         self._files = list_index_files(store)
         self._settings: IndexSettings | None = None
         self._undecided = ""
-        self.collectors: list[LogKeyCollector] = []
+        self.new_collectors: list[NewCollector[RangeKeys]] = []  # for the pass over the log
         try:
             self._settings = determine_index_settings(store, self._files, wanted) if self._files else None
         except UndecidedError as error:
             self._undecided = str(error)
         if self._settings is not None:
-            self.collectors = [new_key_collector(self._settings.rules.value.rules, scratch)]
+            self.new_collectors = [partial(new_range_key_collector, self._settings.rules.value.rules, scratch)]
 
-    def build_report(self, workers: Workers, store: Store, ranges: Sequence[Range], check: LogCheck) -> PartReport:
-        """Return the findings, once *check* and the collectors have seen the log."""
+    def build_report(
+        self,
+        workers: Workers,
+        store: Store,
+        ranges: Sequence[Range],
+        outcomes: Sequence[RangeOutcome[Results]],
+        doubtful_ranges: Sequence[tuple[int, int]],
+    ) -> PartReport:
+        """Return the findings; *outcomes* are those of the pass over the log, whose last collector was the own one."""
         if not self._files:
             in_rocksdb = verify_rocksdb_index(workers, store, ranges, self._wanted.release, self._scratch)
             return in_rocksdb or self._without_files(workers, store, ranges)
@@ -99,9 +107,9 @@ class IndexVerification:
             missing = self._missing_before(workers, store, ranges)
             numbers = {"files": len(self._files)}
             return PartReport([missing] if missing else [], numbers, unverified=self._undecided)
-        collected, doubtful = self.collectors[0], check.doubtful_ranges
+        collected = select_results(outcomes, -1)
         return _report(
-            explain_index_files(workers, store, collected, self._scratch, doubtful, self._files, self._settings)
+            explain_index_files(workers, store, collected, self._scratch, doubtful_ranges, self._files, self._settings)
         )
 
     def _without_files(self, workers: Workers, store: Store, ranges: Sequence[Range]) -> PartReport:

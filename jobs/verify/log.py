@@ -31,7 +31,7 @@ from jobs.diagnosis.findings import (
     ZEROED_PROPERTIES,
     Finding,
 )
-from jobs.diagnosis.log_check import ChangedRecord, LogCheck, RangeCheck
+from jobs.diagnosis.log_check import ChangedRecord, RangeCheck, complete_checks, new_range_check
 from jobs.products.queues.unit_files import new_range_unit_collector, read_units
 from jobs.store.chain import NewCollector, Results, read_chained
 from jobs.store.log_ends import (
@@ -223,15 +223,14 @@ def check_log_of_queue(
     other_collectors: Sequence[NewCollector[Any]] = (),
 ) -> QueueLog:
     """Read and check the log of a queue in this process; *other_collectors* collect more from it."""
-    check, rules = LogCheck(), replace(rules, multi_dispatch=False)
     ranges = plan_ranges(log, log.start_offset, range_size)
-    collectors: list[NewCollector[Any]] = [partial(new_range_unit_collector, rules, 1, None), *other_collectors]
-    outcomes = read_chained(SerialWorkers(), ranges, collectors, collectors=[check])
+    new_units = partial(new_range_unit_collector, replace(rules, multi_dispatch=False), 1, None)
+    outcomes = read_chained(SerialWorkers(), ranges, [new_units, new_range_check, *other_collectors])
     groups = chain.from_iterable(read_units(None, [outcome.payload[0] for outcome in outcomes], 0))
     own = (group.units for group in groups if (group.name.topic, group.name.queue_id) == queue)
     units = np.concatenate([np.zeros(0, PACKED_UNIT), *own])
     end = outcomes[-1].facts.next_offset if outcomes else 0
-    return QueueLog(log, check.checks, units, end, [outcome.payload[1:-1] for outcome in outcomes])
+    return QueueLog(log, complete_checks(outcomes, 1), units, end, [outcome.payload[2:] for outcome in outcomes])
 
 
 def log_numbers(store: Store, checks: Sequence[RangeCheck], log_end: int) -> dict[str, int]:

@@ -42,7 +42,9 @@ from jobs.store.broker_config import (
     read_config,
 )
 from jobs.store.chain import (
-    LogCollector,
+    NewCollector,
+    RangeOutcome,
+    Results,
     complete_records_end,
     confirm_deleted_by_retention,
     ranges_deleted_meanwhile,
@@ -135,11 +137,15 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     store: Store,
     rules: UnitRules,
     range_size: int = DEFAULT_RANGE_SIZE,
-    collectors: Sequence[LogCollector[Any]] = (),
+    new_collectors: Sequence[NewCollector[Any]] = (),
     scratch: str | Scratch | None = None,
     recorded: Sequence[RecordedTopics] | None = None,
-) -> tuple[PartReport, JoinResult]:
-    """Compare the queues of a store with its log in one pass; *collectors* see each record."""
+) -> tuple[PartReport, JoinResult, list[RangeOutcome[Results]]]:
+    """
+    Compare the queues of a store with its log in one pass.
+
+    Also return the results of *new_collectors*, which see each record.
+    """
     try:
         database = find_queue_database(store)
         if database is not None:
@@ -152,11 +158,11 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         if isinstance(error, UnsupportedFormat):
             unreadable = PartReport(unverified=str(error))
         ranges = plan_ranges(store, store.start_offset, range_size)
-        outcomes = read_chained(workers, ranges, collectors=collectors)
+        outcomes = read_chained(workers, ranges, new_collectors)
         confirm_deleted_by_retention(store, ranges_deleted_meanwhile(outcomes))
-        return unreadable, JoinResult(log_end=complete_records_end(outcomes, store.start_offset))
+        return unreadable, JoinResult(log_end=complete_records_end(outcomes, store.start_offset)), outcomes
     progress = read_broker_config(store).progress  # read before the queues, because consumers may advance meanwhile
-    joined = join_queues_with_log(workers, store, rules, range_size, collectors, scratch, recorded)
+    joined, outcomes = join_queues_with_log(workers, store, rules, range_size, new_collectors, scratch, recorded)
     queues = {queue.name: queue for queue in joined.queues}
     files = list(_file_findings(store, list(queues.values())))
     wrong_sizes = {finding.file for finding in files if finding.kind == WRONG_FILE_SIZE}
@@ -204,7 +210,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         doubts=[f"it is unknown which topics were deleted: {joined.topic_evidence.unsupported_reason}"] * is_unknown,
         database_step=step_for_rocksdb_queues(store),
     )
-    return report, joined
+    return report, joined, outcomes
 
 
 def _attributed(finding: Finding, doubted: Mapping[int | None, str]) -> Finding:

@@ -34,12 +34,18 @@ from jobs.diagnosis.findings import (
     WRONG_FILE_SIZE,
     Finding,
 )
-from jobs.diagnosis.log_check import LogCheck, RangeCheck, summarize_walk
+from jobs.diagnosis.log_check import (
+    RangeCheck,
+    complete_checks,
+    list_doubtful_ranges,
+    new_range_check,
+    summarize_walk,
+)
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.products.queues import MISSING_UNIT_KINDS, OVERWRITTEN_UNIT_KINDS, DifferenceKind, JoinResult
 from jobs.products.queues.settings import determine_releases, determine_unit_rules
 from jobs.storage.scratch import Scratch, open_scratch
-from jobs.store.chain import LogCollector, read_ranges_not_deleted, retry_if_expired
+from jobs.store.chain import NewCollector, RangeOutcome, Results, read_ranges_not_deleted, retry_if_expired
 from jobs.store.epochs import Promotion, find_last_promotion
 from jobs.store.log_ends import newest_known_offset
 from jobs.store.queue_files import queues_in_files
@@ -94,9 +100,10 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     share = _SHARE_OF_UNITS + _SHARE_OF_KEYS * bool(store.index_files)
     check_disk_space(store.root, place or gettempdir(), int(store.log_size * share))
     with open_scratch(request.scratch, workers.options) as scratch:
-        check, indexing, (queues, joined) = retry_if_expired(store, partial(_log_and_queues, request, workers, scratch))
-        store = indexing.store
-        index = retry_if_expired(store, partial(_index, request, workers, check, indexing, scratch))
+        read = partial(_log_and_queues, request, workers, scratch)
+        indexing, queues, joined, outcomes = retry_if_expired(store, read)
+        checks, store = complete_checks(outcomes, 0), indexing.store
+        index = retry_if_expired(store, partial(_index, request, workers, checks, indexing, outcomes, scratch))
     known_ahead = [finding.log_offset for finding in index.findings if finding.kind == AHEAD_OF_LOG]
     ahead = max(
         [offset for offset in (*known_ahead, joined.find_newest_offset_ahead()) if offset is not None], default=None
@@ -107,7 +114,6 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     promotion = find_last_promotion(store, joined.log_end)
     if promotion is not None and promotion.has_truncated(ahead):
         ahead = None
-    checks = check.checks
     log, lost = findings_on_log(store, checks, joined.log_end, ahead, request.given_settings.conf)
     if promotion is not None:
         _set_apart(promotion, log, [queues, index], store)
@@ -155,35 +161,36 @@ def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Stor
 
 def _log_and_queues(
     request: VerifyRequest, workers: Workers, scratch: Scratch, store: Store
-) -> tuple[LogCheck, IndexVerification, tuple[PartReport, JoinResult]]:
-    check, indexing = LogCheck(), IndexVerification(store, request.given_settings, scratch)
-    collectors: list[LogCollector[Any]] = [check, *indexing.collectors]
+) -> tuple[IndexVerification, PartReport, JoinResult, list[RangeOutcome[Results]]]:
+    indexing = IndexVerification(store, request.given_settings, scratch)
+    new_collectors: list[NewCollector[Any]] = [new_range_check, *indexing.new_collectors]
     releases = determine_releases(store, request.given_settings.release)
     rules = determine_unit_rules(store, releases.value.rules, request.given_settings.conf)
-    queues, joined = verify_queues(
-        workers, store, rules, request.range_size, collectors, request.scratch, request.recorded_topics
+    queues, joined, outcomes = verify_queues(
+        workers, store, rules, request.range_size, new_collectors, request.scratch, request.recorded_topics
     )
     verify_waiting_messages(queues, store)
     verify_compacted_logs(queues, store, workers, rules)
     queues.notes.append(f"queue format: RocketMQ {releases.value} ({releases.origin_text})")
-    return check, indexing, (queues, joined)
+    return indexing, queues, joined, outcomes
 
 
 def _index(  # noqa: PLR0913, PLR0917 - the request, and data from the pass over the log
     request: VerifyRequest,
     workers: Workers,
-    check: LogCheck,
+    checks: Sequence[RangeCheck],
     indexing: IndexVerification,
+    outcomes: Sequence[RangeOutcome[Results]],
     scratch: Scratch,
     store: Store,
 ) -> PartReport:
     ranges = plan_ranges(store, range_size=request.range_size)
     if store is not indexing.store:  # retention has deleted files since
         indexing = IndexVerification(store, request.given_settings, scratch)
-        if indexing.collectors:
-            read_ranges_not_deleted(workers, store, ranges, indexing.collectors)
+        if indexing.new_collectors:
+            _, outcomes = read_ranges_not_deleted(workers, store, ranges, indexing.new_collectors)
     try:
-        return indexing.build_report(workers, store, ranges, check)
+        return indexing.build_report(workers, store, ranges, outcomes, list_doubtful_ranges(checks))
     except UndecidedError as error:
         return PartReport(unverified=str(error), numbers={"files": len(store.index_files)})
 

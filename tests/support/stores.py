@@ -100,7 +100,7 @@ def log_folders(store: Path) -> list[str]:
 def compare_queues(store: Path, release: str) -> PartReport:
     listed = list_store(str(store), commitlog=log_folders(store))
     rules = determine_unit_rules(listed, determine_releases(listed, release).value.rules, BrokerConf())
-    report, _ = verify_queues(SerialWorkers(), listed, rules)
+    report, *_ = verify_queues(SerialWorkers(), listed, rules)
     return report
 
 

@@ -24,11 +24,10 @@ from numpy.typing import NDArray
 
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import (
-    LogCollector,
     RangeOutcome,
     collect_damaged_ranges,
-    drop_deleted_ranges,
     read_ranges_not_deleted,
+    select_results,
 )
 from jobs.store.ranges import Range, find_holes
 from jobs.store.store import Store
@@ -205,20 +204,9 @@ def _keys_of(scratch: Scratch, page: KeyPart) -> list[Key]:
     return [Key(*key) for key in keys[: found // PACKED_KEY.itemsize].tolist()]
 
 
-LogKeyCollector = LogCollector[RangeKeys]
-
-
-def new_key_collector(rules: Rules, scratch: Scratch) -> LogKeyCollector:
-    """Return a collector of the keys of a log, while it is read."""
-    return LogCollector(partial(new_range_key_collector, rules, scratch))
-
-
-def join_keys(
-    store: Store, outcomes: Sequence[RangeOutcome[RangeKeys]], scratch: Scratch, from_offset: int = 0
-) -> KeySequence:
-    """Return the keys of the log that was read, or of what retention has left of it since, *from_offset* on."""
-    start, outcomes = drop_deleted_ranges(store, outcomes)
-    start, outcomes = max(start, from_offset), [one for one in outcomes if one.range.start_offset >= from_offset]
+def join_keys(store: Store, outcomes: Sequence[RangeOutcome[RangeKeys]], scratch: Scratch, start: int) -> KeySequence:
+    """Return the keys of the log that was read, of which retention has left the part from *start* on."""
+    outcomes = [one for one in outcomes if one.range.start_offset >= start]
     gaps = tuple((first, last) for _, first, last in find_holes(store.segments) if first >= start)
     records = sum(outcome.facts.records for outcome in outcomes)
     keys, damaged = tuple(outcome.payload for outcome in outcomes), tuple(collect_damaged_ranges(outcomes))
@@ -234,9 +222,9 @@ def collect_keys(
     workers: Workers, store: Store, ranges: Sequence[Range], rules: Rules, scratch: Scratch
 ) -> KeySequence:
     """Read *ranges* of a log and return their keys."""
-    keys = new_key_collector(rules, scratch)
-    read_ranges_not_deleted(workers, store, ranges, [keys])
-    return join_keys(store, keys.outcomes, scratch)
+    new_collector = partial(new_range_key_collector, rules, scratch)
+    start, outcomes = read_ranges_not_deleted(workers, store, ranges, [new_collector])
+    return join_keys(store, select_results(outcomes, 0), scratch, start)
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Self
 
 from jobs.console.amounts import count_text
-from jobs.products.index import KeySequence, LogKeyCollector, join_keys
+from jobs.products.index import KeySequence, RangeKeys, join_keys
 from jobs.products.index.file_builder import (
     BrokerIndexFile,
     FileComparison,
@@ -31,6 +31,7 @@ from jobs.products.index.settings import IndexSettings
 from jobs.products.index.survivors import FilePlacer, Survivor, ranges_truncated_by_promotion, refusal_reason
 from jobs.storage.model import file_exists
 from jobs.storage.scratch import Scratch
+from jobs.store.chain import RangeOutcome
 from jobs.store.epochs import takeover_offsets
 from jobs.store.store import Store, relist_store
 from jobs.store.workers import Workers
@@ -159,7 +160,7 @@ class Explanation:
 def explain_index_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how to read them
     workers: Workers,
     store: Store,
-    key_collector: LogKeyCollector,
+    outcomes: Sequence[RangeOutcome[RangeKeys]],
     scratch: Scratch,
     doubtful_ranges: Sequence[tuple[int, int]],
     files: Sequence[BrokerIndexFile],
@@ -169,7 +170,7 @@ def explain_index_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how
     geometry, rules = settings.geometry.value, settings.rules.value.rules
     files = [file for file in files if file_exists(store.storage.open, file.location)]
     start = relist_store(store).start_offset  # listed last: segments are deleted before the files that point to them
-    keys = replace(join_keys(store, key_collector.outcomes, scratch, start), doubtful_ranges=tuple(doubtful_ranges))
+    keys = replace(join_keys(store, outcomes, scratch, start), doubtful_ranges=tuple(doubtful_ranges))
     refused = {file.name: refusal_reason(file, geometry) for file in files}
     sane = [file for file in files if refused[file.name] is None]
     keys = replace(

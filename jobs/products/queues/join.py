@@ -52,7 +52,14 @@ from jobs.products.queues.unmatched import (
     resolve_records,
 )
 from jobs.storage.scratch import Scratch, open_scratch
-from jobs.store.chain import LogCollector, collect_damaged_ranges, complete_records_end, read_ranges_not_deleted
+from jobs.store.chain import (
+    NewCollector,
+    RangeOutcome,
+    Results,
+    collect_damaged_ranges,
+    complete_records_end,
+    read_ranges_not_deleted,
+)
 from jobs.store.queue_ends import NO_LIMIT, ProbedQueue, QueueEnds, probe_queue_ends
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import find_holes, plan_ranges
@@ -85,19 +92,20 @@ def collect_log_units(  # noqa: PLR0913, PLR0917 - the log, its rules and where 
     groups: int,
     scratch: Scratch | None,
     range_size: int = DEFAULT_RANGE_SIZE,
-    collectors: Sequence[LogCollector[Any]] = (),
-) -> CollectedLog:
-    """Read a log and collect its expected units; *collectors* see each record."""
+    new_collectors: Sequence[NewCollector[Any]] = (),
+) -> tuple[CollectedLog, list[RangeOutcome[Results]]]:
+    """Read a log and collect its expected units; return these, and the results of the other *new_collectors*."""
     ranges = plan_ranges(store, store.start_offset, range_size)
-    own = LogCollector(partial(new_range_unit_collector, rules, groups, scratch))
+    own = partial(new_range_unit_collector, rules, groups, scratch)
     start, outcomes = read_ranges_not_deleted(
-        workers, store, ranges, [own, *collectors], lambda results: discard_units(scratch, results[0])
+        workers, store, ranges, [own, *new_collectors], lambda results: discard_units(scratch, results[0])
     )
     open_ends = (outcome.facts.unfinished_from for outcome in outcomes if outcome.facts.unfinished_from is not None)
     end = next(open_ends, complete_records_end(outcomes, start))
     units, damaged = [outcome.payload[0] for outcome in outcomes], tuple(collect_damaged_ranges(outcomes))
     records = sum(outcome.facts.records for outcome in outcomes)
-    return CollectedLog(units, scratch, groups, start, end, damaged_ranges=damaged, record_count=records)
+    log = CollectedLog(units, scratch, groups, start, end, damaged_ranges=damaged, record_count=records)
+    return log, [outcome._replace(payload=outcome.payload[1:]) for outcome in outcomes]
 
 
 def join_queues_with_log(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
@@ -105,18 +113,22 @@ def join_queues_with_log(  # noqa: PLR0913, PLR0917 - the store, its rules and w
     store: Store,
     rules: UnitRules,
     range_size: int = DEFAULT_RANGE_SIZE,
-    collectors: Sequence[LogCollector[Any]] = (),
+    new_collectors: Sequence[NewCollector[Any]] = (),
     scratch_location: str | Scratch | None = None,
     recorded: Sequence[RecordedTopics] | None = None,
-) -> JoinResult:
-    """Join all of a store, to find its differences; *recorded* are a lake's tables of its topics."""
+) -> tuple[JoinResult, list[RangeOutcome[Results]]]:
+    """
+    Join all of a store, to find its differences; *recorded* are a lake's tables of its topics.
+
+    Also return the results of *new_collectors*, which see each record.
+    """
     seen = probe_queue_ends(workers, store)
     topics = collect_topic_evidence_with_queues(store, seen.queues, recorded)
     groups = choose_group_count(store.log_size)
     # Units of a small log stay in memory.
     with open_scratch(scratch_location, workers.options) if groups > 1 else nullcontext() as scratch:
-        log = collect_log_units(workers, store, rules, groups, scratch, range_size, collectors)
-        return compare_queues(workers, store, rules, seen, log, topics)
+        log, outcomes = collect_log_units(workers, store, rules, groups, scratch, range_size, new_collectors)
+        return compare_queues(workers, store, rules, seen, log, topics), outcomes
 
 
 def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are wanted

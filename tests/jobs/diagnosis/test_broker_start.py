@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.console.result import ExitCode
-from jobs.diagnosis.log_check import MAX_TIME_STEP_MS, StoreTimes, find_stray_times
+from jobs.diagnosis.log_check import MAX_TIME_STEP_MS, RangeCheck, find_stray_times
 from rmq_formats.commitlog.scan import RawRecords
 from tests.golden import StoreOf, golden_stores
 from tests.support.commands import Run, copy_store
@@ -24,11 +24,11 @@ def _count_stray_times(times: list[int], cuts: list[int], groups: int) -> list[i
     """Return the numbers of stray times in a log that is divided into ranges, each read in groups."""
     ranges = []
     for start, end in pairwise(sorted({0, len(times), *(cut for cut in cuts if cut < len(times))})):
-        one = StoreTimes()
+        one = RangeCheck()
         for at in range(start, end, groups):
             part = np.array(times[at : min(at + groups, end)], np.int64)
             positions, sizes = np.arange(part.size, dtype=np.int64) * 100, np.full(part.size, 100, np.int32)
-            one.add(RawRecords(np.zeros(1, np.uint8), at * 100, positions, sizes), part)
+            one.add_times(RawRecords(np.zeros(1, np.uint8), at * 100, positions, sizes), part)
         ranges.append(one)
     return sorted(stray.offset // 100 for each in find_stray_times(ranges) for stray in each)
 

@@ -262,10 +262,10 @@ def test_small_steps_do_not_start_a_spark_session(tmp_path: Path) -> None:
     workers = WorkersOnDemand(start_session, min_spark_size=SEGMENT_SIZE)
     ranges = plan_ranges(list_store(str(broker.root)))
     assert sum(range_.end - range_.start for range_ in ranges) > workers.min_spark_size
-    assert [outcome.facts.records for outcome in read_chained(workers, ranges)] == [5]
+    assert [outcome.facts.records for outcome in read_chained(workers, ranges, [])] == [5]
     broker.append(some_records(400))
     with pytest.raises(InterruptedError, match="a session"):
-        read_chained(workers, plan_ranges(list_store(str(broker.root))))
+        read_chained(workers, plan_ranges(list_store(str(broker.root))), [])
 
 
 @pytest.mark.parametrize(("max_rate", "engine"), [(1 << 20, HERE), (None, SPARK)])

@@ -4,16 +4,17 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from jobs.diagnosis.log_check import LogCheck
+from jobs.diagnosis.log_check import complete_checks, list_doubtful_ranges, new_range_check
 from jobs.products.index.file_builder import BrokerIndexFile
 from jobs.products.index.settings import GivenSettings
 from jobs.products.index.survivors import FilePlacer, Survivor
 from jobs.storage.scratch import open_scratch
-from jobs.store.chain import read_ranges_not_deleted
+from jobs.store.chain import NewCollector, read_ranges_not_deleted
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
@@ -35,11 +36,13 @@ TINY = Geometry(100, 20)
 def verify_index(root: Path, release: str | None = None, *, filled_meanwhile: int = 0) -> PartReport:
     store = list_store(str(root), commitlog=log_folders(root))
     store = replace(store, index_files=store.index_files[: len(store.index_files) - filled_meanwhile])
-    ranges, check = plan_ranges(store), LogCheck()
+    ranges = plan_ranges(store)
     with open_scratch(None, {}) as scratch:
         verification = IndexVerification(store, GivenSettings(100, 20, release), scratch)
-        read_ranges_not_deleted(SerialWorkers(), store, ranges, [check, *verification.collectors])
-        return verification.build_report(SerialWorkers(), store, ranges, check)
+        new_collectors: list[NewCollector[Any]] = [new_range_check, *verification.new_collectors]
+        _, outcomes = read_ranges_not_deleted(SerialWorkers(), store, ranges, new_collectors)
+        doubtful = list_doubtful_ranges(complete_checks(outcomes, 0))
+        return verification.build_report(SerialWorkers(), store, ranges, outcomes, doubtful)
 
 
 def index_file(store: Path, number: int) -> Path:

@@ -189,8 +189,8 @@ def test_verify_reports_any_content_of_a_queue_and_never_fails(
         damage(data, path)
     store = list_store(str(root))
     rules = determine_unit_rules(store, determine_releases(store, None).value.rules, BrokerConf())
-    report, _ = verify_queues(SerialWorkers(), store, rules)
-    joined = join_queues_with_log(SerialWorkers(), store, rules, range_size=4096)
+    report, *_ = verify_queues(SerialWorkers(), store, rules)
+    joined, _ = join_queues_with_log(SerialWorkers(), store, rules, range_size=4096)
 
     # In a store that was not closed, missing units at the end of all queues may not have been written yet.
     if store.has_clean_shutdown:
@@ -215,7 +215,7 @@ def test_verify_reports_any_content_of_a_log_and_never_fails(
     store = list_store(str(root))
     rules = determine_unit_rules(store, determine_releases(store, "5.3.3").value.rules, BrokerConf())
 
-    report, _ = verify_queues(SerialWorkers(), store, rules)
+    report, *_ = verify_queues(SerialWorkers(), store, rules)
 
     assert report.numbers["expected"] >= report.numbers["matched"]
 
@@ -250,7 +250,7 @@ def file_of(store_of_one_queue: Path, number: int) -> Path:
 
 
 def findings(store_of_one_queue: Path) -> list[Finding]:
-    report, _ = verify_queues(SerialWorkers(), list_store(str(store_of_one_queue)), UnitRules(), 2 << 20)
+    report, *_ = verify_queues(SerialWorkers(), list_store(str(store_of_one_queue)), UnitRules(), 2 << 20)
     return report.findings
 
 
