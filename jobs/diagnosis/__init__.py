@@ -18,7 +18,6 @@ from jobs.console.amounts import count_text
 from jobs.store.epochs import leftover_check_by_queues
 from jobs.store.log_ends import read_last_units
 from jobs.store.queue_files import (
-    QueueFile,
     QueueStorage,
     StoredQueue,
     detect_queue_storage,
@@ -362,9 +361,7 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[UnloadableFile]:
     sizes = queue_file_sizes(store)
     if conf.consume_queue_size:
         sizes[FileKind.CONSUME_QUEUE] = -(-conf.consume_queue_size // UNIT.size) * UNIT.size
-    last = {
-        _queue_of(file): file for file in sorted(store.queue_files, key=lambda file: file.path_facts.base_offset or 0)
-    }
+    last = {_queue_of(file): file for file in sorted(store.queue_files, key=attrgetter("base_offset"))}
     for file in store.queue_files:
         expected = sizes.get(file.path_facts.kind, file.size)
         if file.size != expected:
@@ -449,5 +446,5 @@ def _queue_files_after_stops(store: Store, log: WalkedLog) -> Iterator[str]:
             yield from (_path(queue, file) for file in files if file.base_offset > end)
 
 
-def _path(queue: StoredQueue, file: QueueFile) -> str:
+def _path(queue: StoredQueue, file: StoredFile) -> str:
     return f"{queue.name.path}/{file_name_of_offset(file.base_offset)}"

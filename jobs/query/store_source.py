@@ -44,9 +44,9 @@ from jobs.query.store_index import (
 from jobs.query.store_reader import CLOCK_SLACK_MS, StoreReader
 from jobs.store.broker_config import BrokerConfig, ReaderProgress, read_broker_config, read_config
 from jobs.store.log_ends import find_lost_ends
-from jobs.store.queue_files import QueueFile, QueueStorage, StoredQueue, detect_queue_storage
+from jobs.store.queue_files import QueueStorage, StoredQueue, detect_queue_storage
 from jobs.store.ranges import find_newest_segment_offset
-from jobs.store.store import read_checkpoint
+from jobs.store.store import StoredFile, read_checkpoint
 from rmq_formats.commitlog.record import Host, MessageRecord
 from rmq_formats.consumequeue.dispatch import (
     DEFAULT_DELAY_LEVELS,
@@ -432,14 +432,12 @@ class StoreSource(Source):
                 break
         return part
 
-    def _modified(self, queue: StoredQueue, file: QueueFile, following: QueueFile) -> int:
+    def _modified(self, queue: StoredQueue, file: StoredFile, following: StoredFile) -> int:
         """Return when the broker last wrote to a file, by its last unit: a copy has another modification time."""
         boundary = following.base_offset // queue.unit_size
         newest, next_one = (self.read_store_time(queue, number) for number in (boundary - 1, boundary))
-        listed = self.reader.store.queue_files
-        modified = next(other.modified_ms for other in listed if other.location == file.location)
-        is_original = next_one is not None and modified <= next_one + _DISPATCH_MS
-        return modified if newest is None or is_original else newest
+        is_original = next_one is not None and file.modified_ms <= next_one + _DISPATCH_MS
+        return file.modified_ms if newest is None or is_original else newest
 
     def read_store_time(self, queue: StoredQueue, number: int) -> int | None:
         """Return the store time (ms) of a unit's message; None if unit or message are lost."""

@@ -182,8 +182,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
             found = find_exchanged_files(found, request.recorded_names)
         else:
             found = Explanation(store, settings, join_keys(store, collected, scratch, start))
-        keys, explained, rebuild = found.key_sequence, found.files, IndexRebuildPlanner(request, found)
-        builds = rebuild.plan_files()
+        keys, explained, builds = found.key_sequence, found.files, plan_builds(request, found)
         result = IndexRebuildSummary(
             store.root, request.out, settings, request.lost_only, len(keys), keys.record_count, keys.damaged_bytes,
             explained_files=explained,
@@ -196,7 +195,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
         task = partial(build_file, directory=directory, scratch=scratch)
         built = list(zip(builds, workers.map(builds, task, "building index files"), strict=True))
     if request.proven_only:
-        built = rebuild.keep_proven(built, directory)
+        built = keep_proven(built, request, found, directory)
         result.replaced = sorted(name for build, _ in built for name in build.replaced_names)
         names = [one.name for one in explained if one.verdict.role in {"lost", "contradicts"}]
         result.undecided_files = [f"index/{name}" for name in names if name not in result.replaced]
@@ -235,170 +234,176 @@ def list_and_determine_settings(
     return store, files, settings
 
 
-@dataclass(frozen=True, slots=True)
-class IndexRebuildPlanner:
-    """The choice of the files to build: all of a log, or those that are missing next to the explained ones."""
+def plan_builds(request: RebuildIndexRequest, explanation: Explanation) -> list[BuildTask]:
+    """
+    Return the files to build so that none is missing; damaged ones are replaced.
 
-    request: RebuildIndexRequest
-    explanation: Explanation
-
-    def plan_files(self) -> list[BuildTask]:
-        """
-        Return the files to build so that none is missing; damaged ones are replaced.
-
-        If only proven files are wanted, files are left out if a restart may have split them differently, or if a broker
-        recreates them at its next start.
-        """
-        request, store, settings = self.request, self.explanation.store, self.explanation.settings
-        keys, found = self.explanation.key_sequence, self.explanation.files
-        held = {one.name for one in found if request.proven_only and self._may_be_right(one)} - request.accepted_files
-        misnamed = [_rename(one.survivor, one.right_name) for one in found if one.survivor and one.right_name]
-        kept = [one.survivor for one in found if one.survivor and (one.verdict.is_explained or one.name in held)]
-        kept = sorted([*kept, *misnamed], key=lambda survivor: survivor.broker_file.name)
-        damaged = [one.name for one in found if one.verdict.is_damage or self._is_proven_wrong(one, held)]
-        damaged = [name for name in damaged if name not in {one.broker_file.name for one in misnamed}]
-        rules, geometry = settings.rules.value.rules, settings.geometry.value
-        plan = IndexPlan(store.storage, keys, geometry, rules, settings.empty_index_count)
-        builds: list[BuildTask] = []
-        last = kept[-1] if kept and not (request.proven_only or request.is_broker_running) else None
-        completes = last is not None and last.broker_file.name == found[-1].name
-        if last is not None and completes and last.end_key < plan.end_after_filling(last):
-            # No broker continues this file: the keys that it lacks are lost.
-            recipe = plan.survivor_recipe(last, plan.end_after_filling(last))
-            builds.append(_replace_file(last, recipe))
-        planned = plan.plan_missing_files(kept, completes=bool(builds))
-        if request.proven_only:
-            # A full one lacks no key though messages are lost; another one lacks theirs, or a start had cut it.
-            complete = {BuiltFileKind.FULL, BuiltFileKind.OPEN} if store.has_clean_shutdown else {BuiltFileKind.FULL}
-            doubtful = [keys.find_first_key(start) for start, _ in keys.doubtful_ranges]
-            planned = [
-                one for one in planned
-                if not one.doubt and one.kind in complete
-                and not any(one.first_key <= key <= one.end_key for key in doubtful)
-                # The files next to it are right, or a wrong file is in its place for comparison with the new one.
-                and (not held & {one.previous_kept_name, one.next_kept_name} or any(map(one.can_have_name, damaged)))
-            ]  # fmt: skip
-        lost = [keys.find_first_key(start) for start, _ in keys.lost_ranges] if kept or damaged else []
+    If only proven files are wanted, files are left out if a restart may have split them differently, or if a broker
+    recreates them at its next start.
+    """
+    store, settings = explanation.store, explanation.settings
+    keys, found = explanation.key_sequence, explanation.files
+    held = {
+        one.name for one in found if request.proven_only and _may_be_right(one, explanation)
+    } - request.accepted_files
+    misnamed = [_rename(one.survivor, one.right_name) for one in found if one.survivor and one.right_name]
+    kept = [one.survivor for one in found if one.survivor and (one.verdict.is_explained or one.name in held)]
+    kept = sorted([*kept, *misnamed], key=lambda survivor: survivor.broker_file.name)
+    damaged = [one.name for one in found if one.verdict.is_damage or _is_proven_wrong(one, held, request)]
+    damaged = [name for name in damaged if name not in {one.broker_file.name for one in misnamed}]
+    rules, geometry = settings.rules.value.rules, settings.geometry.value
+    plan = IndexPlan(store.storage, keys, geometry, rules, settings.empty_index_count)
+    builds: list[BuildTask] = []
+    last = kept[-1] if kept and not (request.proven_only or request.is_broker_running) else None
+    completes = last is not None and last.broker_file.name == found[-1].name
+    if last is not None and completes and last.end_key < plan.end_after_filling(last):
+        # No broker continues this file: the keys that it lacks are lost.
+        recipe = plan.survivor_recipe(last, plan.end_after_filling(last))
+        builds.append(_replace_file(last, recipe))
+    planned = plan.plan_missing_files(kept, completes=bool(builds))
+    if request.proven_only:
+        # A full one lacks no key though messages are lost; another one lacks theirs, or a start had cut it.
+        complete = {BuiltFileKind.FULL, BuiltFileKind.OPEN} if store.has_clean_shutdown else {BuiltFileKind.FULL}
+        doubtful = [keys.find_first_key(start) for start, _ in keys.doubtful_ranges]
         planned = [
-            one._replace(doubt=LOST_MESSAGES_DOUBT) if any(one.first_key <= key <= one.end_key for key in lost) else one
-            for one in planned
-        ]
-        for _, group in groupby(planned, key=attrgetter("previous_kept_name")):
-            gap = list(group)
-            # The planned files replace the damaged files in their place, one by one or all together.
-            replaced = [name for name in damaged if gap[0].can_have_name(name)]
-            is_one_by_one = len(replaced) == len(gap)
-            if replaced and not is_one_by_one and request.proven_only:
-                continue
-            names = replaced if is_one_by_one else self._choose_names(gap)
-            replaces = [(name,) for name in replaced] if is_one_by_one else [tuple(replaced), *[()] * (len(gap) - 1)]
-            builds += (
-                BuildTask(
-                    name, one.kind, plan.new_file_recipe(one.first_key, one.end_key), one.first_key, one.doubt, old
-                )
-                for name, one, old in zip(names, gap, replaces, strict=True)
-            )
-        names_to_build = {build.name for build in builds}
+            one for one in planned
+            if not one.doubt and one.kind in complete
+            and not any(one.first_key <= key <= one.end_key for key in doubtful)
+            # The files next to it are right, or a wrong file is in its place for comparison with the new one.
+            and (not held & {one.previous_kept_name, one.next_kept_name} or any(map(one.can_have_name, damaged)))
+        ]  # fmt: skip
+    lost = [keys.find_first_key(start) for start, _ in keys.lost_ranges] if kept or damaged else []
+    planned = [
+        one._replace(doubt=LOST_MESSAGES_DOUBT) if any(one.first_key <= key <= one.end_key for key in lost) else one
+        for one in planned
+    ]
+    for _, group in groupby(planned, key=attrgetter("previous_kept_name")):
+        gap = list(group)
+        # The planned files replace the damaged files in their place, one by one or all together.
+        replaced = [name for name in damaged if gap[0].can_have_name(name)]
+        is_one_by_one = len(replaced) == len(gap)
+        if replaced and not is_one_by_one and request.proven_only:
+            continue
+        names = replaced if is_one_by_one else _choose_names(gap, explanation, request.recorded_names)
+        replaces = [(name,) for name in replaced] if is_one_by_one else [tuple(replaced), *[()] * (len(gap) - 1)]
         builds += (
-            _replace_file(one, plan.survivor_recipe(one))
-            for one in misnamed if one.broker_file.name not in names_to_build
-        )  # fmt: skip
-        return sorted(builds, key=attrgetter("name"))
-
-    def _choose_names(self, gap: Sequence[PlannedFile]) -> Sequence[str]:
-        """Return names that sort into their place: the recorded ones if these are in order."""
-        keys, before, following = self.explanation.key_sequence, gap[0].previous_kept_name, gap[0].next_kept_name
-        # A file was created by its first key, or by the last one before it; a log may have no keys.
-        found = [
-            keys.read_keys(one.first_key, one.first_key + 1) or keys.read_keys(one.first_key - 1, one.first_key)
-            for one in gap
-        ]
-        firsts = [(some[0].physical_offset, some[0].store_timestamp) if some else (-1, 0) for some in found]
-        recorded = self._find_recorded_names(firsts)
-        if any(one >= other for one, other in pairwise((before, *filter(None, recorded), following or "~"))):
-            recorded = [""] * len(gap)
-        names: list[str] = []
-        for is_known, group in groupby(enumerate(recorded), key=lambda one: bool(one[1])):
-            run = list(group)
-            if is_known:
-                names += (name for _, name in run)
-                continue
-            times = [firsts[number][1] for number, _ in run]
-            last = names[-1] if names else before
-            after = next((name for name in recorded[len(names) :] if name), following)
-            names += file_names_between(times, self.explanation.settings.zone.value, last, after)
-        return names
-
-    def _find_recorded_names(self, firsts: Sequence[tuple[int, int]]) -> list[str]:
-        """
-        Return the recorded names of files with these first messages that are not in the store, "" for an unknown one.
-
-        Files that begin with the same message have their names in order, if all of them are missing.
-        """
-        there = {one.name for one in self.explanation.files}
-        names: list[str] = []
-        for first, group in groupby(firsts):
-            own = [name for name in self.request.recorded_names.by_first_message.get(first, ()) if name not in there]
-            count = len(list(group))
-            names += own if len(own) == count else [""] * count
-        return names
-
-    def _is_proven_wrong(self, explained: ExplainedFile, held: Collection[str]) -> bool:
-        """Return whether a file that contradicts the log is proven wrong, or was decided to be."""
-        name, verdict = explained.name, explained.verdict
-        is_proven = verdict is FileVerdict.FOREIGN and name not in held
-        is_proven |= verdict is FileVerdict.WRONG_GEOMETRY and explained.survivor is None
-        is_accepted = not verdict.is_explained and name in self.request.accepted_files
-        return self.request.proven_only and (is_proven or is_accepted)
-
-    def _may_be_right(self, explained: ExplainedFile) -> bool:
-        """Return whether a file that contradicts the log may be right: it has keys of the log, or fits in its place."""
-        if explained.survivor is None or explained.verdict.role != "contradicts":
-            return False
-        keys, geometry = self.explanation.key_sequence, self.explanation.settings.geometry.value
-        return (
-            explained.verdict is not FileVerdict.FOREIGN
-            or has_keys_of_log(explained.broker_file, keys, geometry, self.explanation.store)
-            or self._fits_between(explained)
+            BuildTask(name, one.kind, plan.new_file_recipe(one.first_key, one.end_key), one.first_key, one.doubt, old)
+            for name, one, old in zip(names, gap, replaces, strict=True)
         )
+    names_to_build = {build.name for build in builds}
+    builds += (
+        _replace_file(one, plan.survivor_recipe(one))
+        for one in misnamed if one.broker_file.name not in names_to_build
+    )  # fmt: skip
+    return sorted(builds, key=attrgetter("name"))
 
-    def _fits_between(self, explained: ExplainedFile) -> bool:
-        """Return whether a file continues its neighbours' store times: then the log may be foreign, not the file."""
-        header, number = explained.broker_file.header, self.explanation.files.index(explained)
-        before, after = (
-            [one.broker_file.header for one in files if one.verdict.is_explained]
-            for files in (self.explanation.files[:number], self.explanation.files[number + 1 :])
-        )
-        return all(one.end_timestamp <= header.begin_timestamp for one in before) and all(
-            header.end_timestamp <= one.begin_timestamp for one in after
-        )
 
-    def keep_proven(
-        self, built: Sequence[tuple[BuildTask, BuiltIndexFile]], directory: str
-    ) -> list[tuple[BuildTask, BuiltIndexFile]]:
-        """Return the new files that are proven or accepted, deleting others; one fault must explain a wrong file."""
-        wrong = {one.name: one for one in self.explanation.files}
-        moved = set()
-        for one in self.explanation.files:
-            if one.verdict is FileVerdict.MISNAMED:
-                with self.explanation.store.open(one.broker_file) as broker_file:
-                    moved.add(hash_file(broker_file.read))
-        proven = []
-        for build, file in built:
-            old = wrong.get(build.name)
-            path = Path(local_path(join_location(directory, file.name)))
-            is_proven = old is None or old.verdict is FileVerdict.FOREIGN or file.sha256 in moved
-            is_proven |= build.name in self.request.accepted_files
-            if old is not None and not is_proven:
-                with self.explanation.store.open(old.broker_file) as stored, LocalStorage().open(str(path)) as right:
-                    found = Content(old.broker_file.size, stored.read)
-                    fault = find_file_fault(found, Content(file.size, right.read), header_size=HEADER.size)
-                    is_proven = fault is not None
-            if is_proven and not self.request.recorded_names.contradict(file):
-                proven.append((build, file))
-            else:
-                path.unlink()
-        return proven
+def _choose_names(gap: Sequence[PlannedFile], explanation: Explanation, recorded_names: RecordedNames) -> Sequence[str]:
+    """Return names that sort into their place: the recorded ones if these are in order."""
+    keys, before, following = explanation.key_sequence, gap[0].previous_kept_name, gap[0].next_kept_name
+    # A file was created by its first key, or by the last one before it; a log may have no keys.
+    found = [
+        keys.read_keys(one.first_key, one.first_key + 1) or keys.read_keys(one.first_key - 1, one.first_key)
+        for one in gap
+    ]
+    firsts = [(some[0].physical_offset, some[0].store_timestamp) if some else (-1, 0) for some in found]
+    recorded = _find_recorded_names(firsts, {one.name for one in explanation.files}, recorded_names)
+    if any(one >= other for one, other in pairwise((before, *filter(None, recorded), following or "~"))):
+        recorded = [""] * len(gap)
+    names: list[str] = []
+    for is_known, group in groupby(enumerate(recorded), key=lambda one: bool(one[1])):
+        run = list(group)
+        if is_known:
+            names += (name for _, name in run)
+            continue
+        times = [firsts[number][1] for number, _ in run]
+        last = names[-1] if names else before
+        after = next((name for name in recorded[len(names) :] if name), following)
+        names += file_names_between(times, explanation.settings.zone.value, last, after)
+    return names
+
+
+def _find_recorded_names(
+    firsts: Sequence[tuple[int, int]], existing: Collection[str], recorded_names: RecordedNames
+) -> list[str]:
+    """
+    Return the recorded names of files with these first messages, except *existing* ones; "" for an unknown one.
+
+    Files that begin with the same message have their names in order, if all of them are missing.
+    """
+    names: list[str] = []
+    for first, group in groupby(firsts):
+        own = [name for name in recorded_names.by_first_message.get(first, ()) if name not in existing]
+        count = len(list(group))
+        names += own if len(own) == count else [""] * count
+    return names
+
+
+def _is_proven_wrong(explained: ExplainedFile, held: Collection[str], request: RebuildIndexRequest) -> bool:
+    """Return whether a file that contradicts the log is proven wrong, or was decided to be."""
+    name, verdict = explained.name, explained.verdict
+    is_proven = verdict is FileVerdict.FOREIGN and name not in held
+    is_proven |= verdict is FileVerdict.WRONG_GEOMETRY and explained.survivor is None
+    is_accepted = not verdict.is_explained and name in request.accepted_files
+    return request.proven_only and (is_proven or is_accepted)
+
+
+def _may_be_right(explained: ExplainedFile, explanation: Explanation) -> bool:
+    """Return whether a file that contradicts the log may be right: it has keys of the log, or fits in its place."""
+    if explained.survivor is None or explained.verdict.role != "contradicts":
+        return False
+    keys, geometry = explanation.key_sequence, explanation.settings.geometry.value
+    return (
+        explained.verdict is not FileVerdict.FOREIGN
+        or has_keys_of_log(explained.broker_file, keys, geometry, explanation.store)
+        or _fits_between(explained, explanation.files)
+    )
+
+
+def _fits_between(explained: ExplainedFile, every: Sequence[ExplainedFile]) -> bool:
+    """Return whether a file continues its neighbours' store times: then the log may be foreign, not the file."""
+    header, number = explained.broker_file.header, every.index(explained)
+    before, after = (
+        [one.broker_file.header for one in files if one.verdict.is_explained]
+        for files in (every[:number], every[number + 1 :])
+    )
+    return all(one.end_timestamp <= header.begin_timestamp for one in before) and all(
+        header.end_timestamp <= one.begin_timestamp for one in after
+    )
+
+
+def keep_proven(
+    built: Sequence[tuple[BuildTask, BuiltIndexFile]],
+    request: RebuildIndexRequest,
+    explanation: Explanation,
+    directory: str,
+) -> list[tuple[BuildTask, BuiltIndexFile]]:
+    """Return the new files that are proven or accepted, deleting others; one fault must explain a wrong file."""
+    wrong, storage = {one.name: one for one in explanation.files}, explanation.store.storage
+    moved = set()
+    for one in explanation.files:
+        if one.verdict is FileVerdict.MISNAMED:
+            with storage.open(one.broker_file.location) as broker_file:
+                moved.add(hash_file(broker_file.read))
+    proven = []
+    for build, file in built:
+        old = wrong.get(build.name)
+        path = Path(local_path(join_location(directory, file.name)))
+        is_proven = old is None or old.verdict is FileVerdict.FOREIGN or file.sha256 in moved
+        is_proven |= build.name in request.accepted_files
+        if old is not None and not is_proven:
+            with (
+                storage.open(old.broker_file.location) as stored,
+                LocalStorage().open(str(path)) as right,
+            ):
+                found = Content(old.broker_file.size, stored.read)
+                fault = find_file_fault(found, Content(file.size, right.read), header_size=HEADER.size)
+                is_proven = fault is not None
+        if is_proven and not request.recorded_names.contradict(file):
+            proven.append((build, file))
+        else:
+            path.unlink()
+    return proven
 
 
 def _rename(survivor: Survivor, name: str) -> Survivor:
@@ -435,7 +440,7 @@ def _compare_with_store(built: BuiltIndexFile, files: Sequence[BrokerIndexFile],
     first = attrgetter("header.begin_timestamp", "header.begin_physical_offset")
     alike = [file for file in files if first(file) == first(built)]
     for broker_file in alike:
-        with store.open(broker_file) as file:
+        with store.storage.open(broker_file.location) as file:
             if broker_file.size == built.size and hash_file(file.read) == built.sha256:
                 return True, broker_file.name
     return False, alike[0].name if alike else ""

@@ -74,8 +74,7 @@ def read_last_units(queues: Iterable[StoredQueue]) -> Iterator[Unit | BatchUnit]
 
 def newest_known_offset(store: Store, queues: Iterable[StoredQueue]) -> int:
     """Return the newest offset in the last index file and some queues; -1 without any, or if it is not evidence."""
-    modified = {file.location: file.modified_ms for file in store.queue_files}
-    latest = sorted(queues, key=lambda queue: modified[queue.files[-1].location], reverse=True)[:_MOST_QUEUES]
+    latest = sorted(queues, key=lambda queue: queue.files[-1].modified_ms, reverse=True)[:_MOST_QUEUES]
     known = [unit.physical_offset for unit in read_last_units(latest)]
     known += filter(None, (_newest_of(file, store) for file in store.index_files[-1:]))
     limit = store.end_offset + MAX_BYTES_PAST_LOG_END if store.segments else MAX_LONG

@@ -9,6 +9,7 @@ messages are in RocksDB, which also contains pending transactions and the rows o
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from operator import attrgetter
 from typing import NamedTuple
 
 from jobs.storage.locations import join_location
@@ -93,8 +94,8 @@ class _TimerLog(ExitStack):
     def __init__(self, store: Store) -> None:
         super().__init__()
         self._store = store
-        self._files = sorted(store.other_files_of_kind(FileKind.TIMER_LOG), key=_base_offset)
-        self._starts = [_base_offset(file) for file in self._files]
+        self._files = sorted(store.other_files_of_kind(FileKind.TIMER_LOG), key=attrgetter("base_offset"))
+        self._starts = [file.base_offset for file in self._files]
         self._opened: dict[int, Reader] = {}
 
     def unit_at(self, at: int) -> TimerUnit | None:
@@ -118,10 +119,6 @@ class _TimerLog(ExitStack):
                 if unit is not None and slot.time > 0 and unit.due_ms % slot.time == 0:
                     return unit.due_ms // slot.time
         return PRECISION_MS
-
-
-def _base_offset(file: StoredFile) -> int:
-    return file.path_facts.base_offset or 0
 
 
 def _snapshot_number(wheel: StoredFile) -> int:

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
 from itertools import groupby, zip_longest
-from typing import NamedTuple
 
 from jobs.storage import AnyStorage
 from jobs.storage.model import Reader
@@ -37,28 +36,15 @@ _LARGEST_LOOK = 1 << 16
 OpenFile = Callable[[str], AbstractContextManager[Reader]]
 
 
-class QueueFile(NamedTuple):
-    """One file of a queue."""
-
-    location: str
-    base_offset: int  # logical
-    size: int
-
-    @property
-    def end(self) -> int:
-        """The logical offset after the file."""
-        return self.base_offset + self.size
-
-
 @dataclass(frozen=True, slots=True)
 class StoredQueue:
     """A queue and its files, in order; unit numbers and positions count units from the queue's beginning."""
 
     name: QueueName
-    files: tuple[QueueFile, ...]
+    files: tuple[StoredFile, ...]
     # The function that opens the files: that of a storage, of a database, or one that keeps files open.
     open: OpenFile = field(default=AnyStorage().open, repr=False, compare=False)
-    extension: tuple[QueueFile, ...] = ()
+    extension: tuple[StoredFile, ...] = ()
     in_rocksdb: bool = False  # the rows of the queue are read as one file
 
     @property
@@ -153,7 +139,7 @@ class StoredQueue:
             position, look = self.next_written_unit_number(position + look), min(look * 4, _LARGEST_LOOK)
         return None
 
-    def file_at(self, unit_number: int) -> QueueFile | None:
+    def file_at(self, unit_number: int) -> StoredFile | None:
         """Return the file that holds the unit with this number."""
         at = unit_number * self.unit_size
         return next((file for file in self.files if file.base_offset <= at < file.end), None)
@@ -261,16 +247,15 @@ def queues_in_files(store: Store, open_file: OpenFile | None = None) -> list[Sto
 def _queues_of(
     queue_files: Iterable[StoredFile], open_file: OpenFile, *, in_rocksdb: bool = False
 ) -> list[StoredQueue]:
-    files: dict[QueueName, list[QueueFile]] = {}
-    extensions: dict[tuple[str, int], list[QueueFile]] = {}
+    files: dict[QueueName, list[StoredFile]] = {}
+    extensions: dict[tuple[str, int], list[StoredFile]] = {}
     for stored in queue_files:
         about = stored.path_facts
-        file = QueueFile(stored.location, about.base_offset or 0, stored.size)
         if about.kind in QUEUE_KIND_OF_FILE:
             name = QueueName(QUEUE_KIND_OF_FILE[about.kind], about.topic or "", about.queue_id or 0)
-            files.setdefault(name, []).append(file)
+            files.setdefault(name, []).append(stored)
         else:
-            extensions.setdefault((about.topic or "", about.queue_id or 0), []).append(file)
+            extensions.setdefault((about.topic or "", about.queue_id or 0), []).append(stored)
     return [
         StoredQueue(
             name,
@@ -326,8 +311,8 @@ def _voted_size(kind: FileKind, files: Sequence[StoredFile]) -> int | None:
     for _, group in groupby(sorted(files, key=_place), key=lambda file: _place(file)[:2]):
         of_queue = list(group)
         for file, after in zip_longest(of_queue, of_queue[1:]):
-            base = file.path_facts.base_offset or 0
-            distance = (after.path_facts.base_offset or 0) - base if after else 0
+            base = file.base_offset
+            distance = after.base_offset - base if after else 0
             for size in filter(None, (file.size, distance)):
                 votes[size] += not (base % size or distance % size)
     ranks = {size: (size % unit == 0, count) for size, count in votes.items() if count}
@@ -337,7 +322,7 @@ def _voted_size(kind: FileKind, files: Sequence[StoredFile]) -> int | None:
 
 
 def _place(file: StoredFile) -> tuple[str, int, int]:
-    return file.path_facts.topic or "", file.path_facts.queue_id or 0, file.path_facts.base_offset or 0
+    return file.path_facts.topic or "", file.path_facts.queue_id or 0, file.base_offset
 
 
 def split_into_chunks(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:

@@ -13,7 +13,7 @@ from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from jobs.console.result import RequestError
 from jobs.storage import AnyStorage
@@ -45,14 +45,6 @@ from rmq_formats.store import (
 DEFAULT_RANGE_SIZE = 256 << 20  # bytes of the log that a task reads
 SET_ASIDE_MARK = ".replaced-"  # part of the name of a folder or file that an installation has set aside
 _LARGEST_CONF = 1 << 20
-
-
-class Located(Protocol):
-    """Anything with a location."""
-
-    @property
-    def location(self) -> str:
-        """An absolute path, or a URI."""
 
 
 class IsTierError(NotAStore):
@@ -90,6 +82,16 @@ class StoredFile(NamedTuple):
     size: int
     modified_ms: int
 
+    @property
+    def base_offset(self) -> int:
+        """The offset of its first byte according to its name: physical in a log, logical in a queue."""
+        return self.path_facts.base_offset or 0
+
+    @property
+    def end(self) -> int:
+        """The offset after its last byte."""
+        return self.base_offset + self.size
+
 
 @dataclass(frozen=True, slots=True)
 class Store:
@@ -104,11 +106,11 @@ class Store:
     commitlog: tuple[str, ...] = ()  # the log's folders, if not below the root
     overlapping_segments: tuple[Segment, ...] = ()  # files of the log's folder that are not part of the log
 
-    def open(self, file: Located) -> AbstractContextManager[Reader]:
+    def open(self, file: Segment | StoredFile) -> AbstractContextManager[Reader]:
         """Open a file of the store for reading."""
         return self.storage.open(file.location)
 
-    def read(self, file: Located, position: int, length: int) -> bytes:
+    def read(self, file: Segment | StoredFile, position: int, length: int) -> bytes:
         """Return the bytes at *position* of a file of the store; fewer only at its end."""
         return self.storage.read(file.location, position, length)
 
@@ -283,7 +285,7 @@ def _elsewhere(directories: Sequence[str], storage: Storage) -> Iterator[StoredF
 
 def order_segments(files: Sequence[StoredFile]) -> tuple[Segment, ...]:
     """Return files of a log in its order."""
-    placed = sorted((file.path_facts.base_offset or 0, file.location, file.size) for file in files)
+    placed = sorted((file.base_offset, file.location, file.size) for file in files)
     ends = [base for base, _, _ in placed[1:]] + [1 << 63] * bool(placed)
     return tuple(Segment(location, base, size, end) for (base, location, size), end in zip(placed, ends, strict=True))
 

@@ -6,7 +6,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.store.queue_files import QueueFile, StoredQueue
+from jobs.store.queue_files import StoredQueue
+from jobs.store.store import StoredFile
 from rmq_formats.consumequeue.build import UNIT_TYPES
 from rmq_formats.consumequeue.layout import EXT_UNIT, MAX_EXT_ADDRESS, decode_ext_unit, ext_address_offset
 from rmq_formats.errors import FormatError
@@ -59,7 +60,7 @@ def read_tags_codes(queue: StoredQueue, units: Units, wanted: NDArray[np.bool_])
     return codes
 
 
-def _file_at(queue: StoredQueue, offset: int) -> QueueFile | None:
+def _file_at(queue: StoredQueue, offset: int) -> StoredFile | None:
     return next((file for file in queue.extension if file.base_offset <= offset < file.end), None)
 
 

@@ -24,7 +24,7 @@ from jobs.diagnosis.findings import (
     Finding,
 )
 from jobs.storage.model import Reader
-from jobs.store.queue_files import QueueFile, StoredQueue, list_queues
+from jobs.store.queue_files import StoredQueue, list_queues
 from jobs.store.store import Segment, Store, StoredFile, relist_store
 from jobs.store.units import Units, is_of_deleted_file, is_written, read_stored_units
 from jobs.store.workers import Workers
@@ -62,13 +62,13 @@ class _CompactedFile(NamedTuple):
         """Return the log's file as a store of one segment: every file may end with zeros, not only the newest."""
         if self.log is None:
             return Store(store.root, storage=store.storage)
-        base = self.log.path_facts.base_offset or 0
-        segment = Segment(self.log.location, base, self.log.size, base + self.log.size)
+        segment = Segment(self.log.location, self.log.base_offset, self.log.size, self.log.end)
         return Store(store.root, (segment,), storage=store.storage)
 
     def queue(self, store: Store) -> StoredQueue:
         """Return its units as a queue that begins here; each unit states the number of its message."""
-        files = () if self.units is None else (QueueFile(self.units.location, 0, self.units.size),)
+        units = self.units
+        files = () if units is None else (units._replace(path_facts=units.path_facts._replace(base_offset=0)),)
         return StoredQueue(QueueName(QueueKind.BATCH, self.topic, self.queue_id), files, store.storage.open)
 
 

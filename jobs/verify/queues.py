@@ -52,7 +52,6 @@ from jobs.store.chain import (
 )
 from jobs.store.queue_files import (
     QUEUE_KIND_OF_FILE,
-    QueueFile,
     StoredQueue,
     queue_file_sizes,
     rocksdb_queue_folder,
@@ -60,7 +59,7 @@ from jobs.store.queue_files import (
 )
 from jobs.store.ranges import find_holes, plan_ranges
 from jobs.store.rocksdb_queues import find_queue_database
-from jobs.store.store import DEFAULT_RANGE_SIZE, Store, read_checkpoint
+from jobs.store.store import DEFAULT_RANGE_SIZE, Store, StoredFile, read_checkpoint
 from jobs.store.topics import RecordedTopics, TopicFate
 from jobs.store.units import read_stored_units
 from jobs.store.workers import Workers
@@ -374,7 +373,7 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
             yield Finding(QUEUES, UNEXPECTED_FILE, path, None, "name", path.rpartition("/")[2], "20 digits", cause)
 
 
-def _size_and_name(queue: StoredQueue, file: QueueFile, usual: int) -> Iterator[Finding]:
+def _size_and_name(queue: StoredQueue, file: StoredFile, usual: int) -> Iterator[Finding]:
     path = f"{queue.name.path}/{file_name_of_offset(file.base_offset)}"
     if usual and file.size != usual:
         cause = (

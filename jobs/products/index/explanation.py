@@ -246,7 +246,7 @@ def find_exchanged_files(explanation: Explanation, names: RecordedNames) -> Expl
             own = names.by_first_message.get((header.begin_physical_offset, header.begin_timestamp), ())
             recorded[one.name] = own[0] if len(own) == 1 else None
             if header.entry_count >= explanation.settings.geometry.value.capacity:
-                with explanation.store.open(one.broker_file) as file:
+                with explanation.store.storage.open(one.broker_file.location) as file:
                     recorded[one.name] = names.by_hash.get(hash_file(file.read))
     if recorded.keys() != {*recorded.values()}:
         return explanation

@@ -275,7 +275,7 @@ class _ExaminedFile:
         self._first = self._entries(min(self._count, ENTRIES_COMPARED_FOR_ERA))
         self._slots_in_use = 0
         if self.is_conclusive:
-            with store.open(file) as reader:
+            with store.storage.open(file.location) as reader:
                 self._slots_in_use = count_slots_in_use(reader, geometry)
         self._fitting: dict[Rules, bool] = {}
 
@@ -327,7 +327,7 @@ class _ExaminedFile:
 
     def _entries(self, count: int) -> _Entries:
         size = count * ENTRY.size
-        data = self._store.read(self._file, self._geometry.entry_position(1), size)
+        data = self._store.storage.read(self._file.location, self._geometry.entry_position(1), size)
         return np.frombuffer(data.ljust(size, b"\0"), _ENTRY)
 
     def _matching(self, rules: Rules, entries: _Entries) -> int:

@@ -161,7 +161,7 @@ def _entries_without_key(
     for broker_file in files:
         if broker_file.header.end_physical_offset < start:
             continue
-        with store.open(broker_file) as file:
+        with store.storage.open(broker_file.location) as file:
             reader = IndexReader(file.read, geometry, broker_file.location)
             count = broker_file.header.entry_count
             for number in range(_first_at_or_after(reader, count, start) + 1, count + 1):
@@ -188,7 +188,7 @@ def _is_key(entry: IndexEntry, keys: KeySequence, begin: int | None) -> bool:
 
 def has_keys_of_log(broker_file: BrokerIndexFile, keys: KeySequence, geometry: Geometry, store: Store) -> bool:
     """Return whether any of a file's entries (of many, a sample) is a key of the log."""
-    with store.open(broker_file) as file:
+    with store.storage.open(broker_file.location) as file:
         reader = IndexReader(file.read, geometry, broker_file.location)
         count = broker_file.header.entry_count
         numbers = range(1, count + 1, max(count // ENTRIES_COMPARED, 1))
@@ -272,7 +272,7 @@ class FilePlacer:
         return segment is not None and self._keys.find_first_key(segment.base_offset) == survivor.first_key
 
     def _place(self, broker_file: BrokerIndexFile, before: Survivor | None) -> Survivor:
-        with self._store.open(broker_file) as file:
+        with self._store.storage.open(broker_file.location) as file:
             reader = IndexReader(file.read, self._geometry, broker_file.location)
             count = broker_file.header.entry_count
             head = _first_at_or_after(reader, count, self._keys.start_offset)

@@ -35,10 +35,10 @@ from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits, writ
 from jobs.products.queues.unmatched import CollectedLog, gaps_between
 from jobs.storage.scratch import Scratch
 from jobs.store.queue_ends import ProbedQueue, _look_at_all
-from jobs.store.queue_files import QueueFile, StoredQueue
+from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.selection import Selection
-from jobs.store.store import list_store
+from jobs.store.store import StoredFile, list_store
 from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits
@@ -46,6 +46,7 @@ from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, expected_uni
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import CorruptData
 from rmq_formats.properties import parse_properties
+from rmq_formats.store import FileKind, StoreFile
 from tests.golden import GOLDEN, SCENARIO, StoreOf, kill_with_database, release_of, unpack_feature
 from tests.rmq_formats.builders import STORED, make_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
@@ -506,7 +507,8 @@ def test_the_result_of_a_group_does_not_grow_with_the_number_of_ranges(tmp_path:
         own = np.concatenate([packed.units[place] for packed in ranges])
         path = tmp_path / f"queue-{name.queue_id}"
         path.write_bytes(b"".join(UNIT.pack(int(unit["physical_offset"]), SIZE, 0) for unit in own))
-        queues.append(ProbedQueue(StoredQueue(name, (QueueFile(str(path), 0, path.stat().st_size),)), 0, 0))
+        file = StoredFile(str(path), StoreFile(path.name, FileKind.CONSUME_QUEUE, 0), path.stat().st_size, 0)
+        queues.append(ProbedQueue(StoredQueue(name, (file,)), 0, 0))
     files = [
         RangeUnits((write_units(scratch, f"units-{number}", packed, [*packed.queues()], 1),))
         for number, packed in enumerate(ranges)

@@ -33,10 +33,10 @@ from jobs.products.index.plan import FIRST_MESSAGES_DELETED_DOUBT, RESTART_DOUBT
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, IndexSettings
 from jobs.products.index.survivors import FilePlacer, Survivor, list_index_files
 from jobs.rebuild.index import (
-    IndexRebuildPlanner,
     IndexRebuildSummary,
     RebuildIndexRequest,
     list_and_determine_settings,
+    plan_builds,
     rebuild_index,
 )
 from jobs.repair.run import RepairRequest, repair
@@ -319,7 +319,7 @@ def check_restored_losses(root: Path, name: str, folder: Path, *, every: bool) -
         for lost in subsets([*real], name, every=every):
             kept = FilePlacer(keys, TINY, store).place_all([file for file in files if file.name not in lost])
             explained = tuple(ExplainedFile(one.broker_file, FileVerdict.EQUAL, one) for one in kept)
-            builds = IndexRebuildPlanner(asked, Explanation(store, settings, keys, explained)).plan_files()
+            builds = plan_builds(asked, Explanation(store, settings, keys, explained))
             left = [(one, data) for one, data in real.items() if one not in lost]
             order = sorted([(build.name, built(build)) for build in builds] + left)
 
