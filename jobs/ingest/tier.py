@@ -81,7 +81,8 @@ _QueuePlan = tuple[TierQueueState, list[QueueRange], list[Gap]]
 def run_tier_steps(request: IngestRequest, workers: Workers, clock: StepTimer) -> Iterator[Summary]:
     """Yield the runs that ingest new messages of a tier."""
     lake = Lake(normalise_location(request.lake), workers.options)
-    queues = _select_broker(request.list_tier(lake.options, workers.processes).queues, request.broker)
+    every, _ = request.list_tier(lake.options, workers.processes)
+    queues = _select_broker(every, request.broker)
     broker = request.broker or queues[0].broker
     unmatched = request.selection.unmatched_patterns(queue.topic for queue in queues)
     known = identify_tier(lake, queues, broker, register_new=not (request.dry_run or unmatched))
@@ -222,7 +223,7 @@ class _TierRun(NextRun):
         """Accept that segments were deleted while they were read, if they are not there any more."""
         if not deleted:
             return
-        queues = self.request.list_tier(self.lake.options, self.workers.processes).queues
+        queues, _ = self.request.list_tier(self.lake.options, self.workers.processes)
         there = {segment.location for queue in queues for segment in queue.store.segments}
         for outcome in deleted:
             range_, (topic, queue_id) = outcome.range, outcome.payload.queue

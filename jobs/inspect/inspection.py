@@ -35,7 +35,7 @@ from jobs.store.pending_messages import (
     read_timers,
     read_transactions,
 )
-from jobs.store.release import MarkCollector, find_file_marks, writers_of_eras
+from jobs.store.release import add_marks, find_file_marks, writers_of_eras
 from jobs.store.rocksdb import Database
 from jobs.store.running_broker import find_broker_process
 from jobs.store.store import SET_ASIDE_MARK, Store, list_store, relist_store
@@ -43,7 +43,7 @@ from jobs.store.topics import TopicEvidence, collect_topic_evidence
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.detection import record_marks
+from rmq_formats.detection import Mark, detect_eras, record_marks
 from rmq_formats.store import (
     CHECKPOINT_SIZE,
     ROCKSDB_STORE_FOLDER,
@@ -75,10 +75,10 @@ def inspect_store(
     """Look at a store, part by part; *progress* hears how many bytes of how many were walked."""
     store = list_store(root, commitlog=commitlog, options=file_system_options())
     with StoreReader(store) as reader:
-        problems, marks, sampled = Problems(), MarkCollector(), SampledRecords()
+        problems, marks, sampled = Problems(), list[Mark](), SampledRecords()
 
         def see(record: MessageRecord) -> None:
-            marks.add_all(record_marks(record))
+            add_marks(marks, record_marks(record))
             add_to_sampled_ranges(record, sampled)
 
         state = inspect_state(store, marks, problems)
@@ -87,7 +87,7 @@ def inspect_store(
         ends = [end for one in queues.queues for end in (one.first_physical_offset, one.last_physical_offset)]
         known = [offset for offset in (*ends, index.last_offset) if offset is not None]
         log = LogInspector(store, problems, known, see, progress, state.epochs).inspect(deep=deep)
-        report = StoreReport(store.root, log, queues, index, state, marks.eras(), problems, deep=deep)
+        report = StoreReport(store.root, log, queues, index, state, detect_eras(marks), problems, deep=deep)
         if len(state.epochs) > 1:
             _note_left_over(store, report)
         is_closed = state.process is None and state.abort is None
@@ -180,13 +180,12 @@ def _note_lost_ends(store: Store, report: StoreReport, newest: int) -> None:
 # the broker's own state
 
 
-def inspect_state(store: Store, marks: MarkCollector, problems: Problems) -> StateReport:
+def inspect_state(store: Store, marks: list[Mark], problems: Problems) -> StateReport:
     """Read checkpoint and abort, and check the broker's lock."""
     report = StateReport(folders=_count_files(store), epochs=read_epochs(store))
     with problems.noting_errors(store.root):
         report.process = find_broker_process(store.root)
-    for mark in find_file_marks(store):
-        marks.add(mark)
+    add_marks(marks, find_file_marks(store))
     for file in store.other_files:
         if file.path_facts.kind is FileKind.ABORT:
             with problems.noting_errors(file.location):

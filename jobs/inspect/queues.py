@@ -15,12 +15,13 @@ from jobs.inspect import IndexReport, Problems, QueueReport, QueuesReport
 from jobs.query.store_reader import StoreReader
 from jobs.store.queue_files import QUEUE_KIND_OF_FILE, StoredQueue, queue_file_sizes, rocksdb_queue_folder
 from jobs.store.record_places import records_from, segment_bytes
-from jobs.store.release import MarkCollector, find_index_marks
+from jobs.store.release import add_marks, find_index_marks
 from jobs.store.store import Store, geometry_stated_by_index_files
 from jobs.store.topics import TopicEvidence, TopicFate, newest_time_by_topic
 from rmq_formats.commitlog.layout import TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.dispatch import QueueKind, Unit
+from rmq_formats.detection import Mark
 from rmq_formats.errors import skip_lost_file
 from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER, decode_header
@@ -150,7 +151,7 @@ def compare_with_sampled_records(sampled: SampledRecords, queues: QueuesReport, 
 # index files
 
 
-def inspect_index(store: Store, marks: MarkCollector, problems: Problems) -> IndexReport:
+def inspect_index(store: Store, marks: list[Mark], problems: Problems) -> IndexReport:
     """Inspect every header, and some entries if the geometry is known."""
     report = IndexReport()
     # A running broker creates a file, and sets its length a moment later.
@@ -169,7 +170,7 @@ def inspect_index(store: Store, marks: MarkCollector, problems: Problems) -> Ind
     if report.geometry is not None:
         for file, header in report.files:
             with problems.noting_errors(file.location):
-                marks.add_all(find_index_marks(store, file.location, header, report.geometry))
+                add_marks(marks, find_index_marks(store, file.location, header, report.geometry))
     return report
 
 

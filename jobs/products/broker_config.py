@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
 from sys import intern
-from typing import Any, NamedTuple
+from typing import Any
 
 from jobs.lake.tables import BROKER_CONFIG, CONFIG_FILES, CONSUMER_OFFSETS
 from jobs.products.product import FinishedProduct, Run, StartedProduct, State
@@ -17,7 +17,7 @@ from jobs.store.broker_config import BrokerConfig, read_broker_config, read_conf
 
 FILES_KEY = "files"  # key in the state: file name → SHA-256 of the newest version in the lake
 _KINDS = ("topic", "group")
-BrokerSettings = Mapping[tuple[str, str], str]  # (kind, name) → JSON
+BrokerSettings = Mapping[tuple[str, str], str]  # (kind, name) → JSON, or its digest
 ReaderKey = tuple[str, str | None, str]  # kind of reader, consumer group, topic
 Offsets = Mapping[ReaderKey, Mapping[str, int]]  # offsets by queue, as in JSON; there may be a million
 # In a manifest: `settings` of kind, name, digest; `offsets` of kind, group, topic, and of each queue the next offset.
@@ -31,11 +31,13 @@ def start_product(run: Run, state: StateJson | None) -> StartedProduct[Any]:
     def finish(_outcomes: object, to_offset: int) -> FinishedProduct:
         if config.unread_reason is not None:
             why = f"the broker's configuration was not compared with that of the previous run: {config.unread_reason}"
-            return FinishedProduct(state=known.as_json(), notes=[why])
-        there = find_new_state(config, known)
-        finished = FinishedProduct(state=there.as_json())
-        settings, offsets = setting_changes(list_settings(config), known), offset_changes(there, known)
-        for table, changes in ((BROKER_CONFIG, settings), (CONSUMER_OFFSETS, offsets)):
+            return FinishedProduct(state=state_as_json(*known), notes=[why])
+        digests, offsets = find_new_state(config, known)
+        finished = FinishedProduct(state=state_as_json(digests, offsets))
+        for table, changes in (
+            (BROKER_CONFIG, setting_changes(list_settings(config), known[0])),
+            (CONSUMER_OFFSETS, offset_changes(offsets, known[1])),
+        ):
             finished.add(table, run.output.write_config(table, changes, to_offset))
         return finished
 
@@ -67,18 +69,16 @@ def start_config_files(run: Run, state: State | None) -> StartedProduct[Any]:
     return StartedProduct(run.from_offset, None, finish)
 
 
-class BrokerState(NamedTuple):
-    """A broker's settings as a run has found them, to be compared with those of the next run."""
+# A broker's settings, as digests, and offsets as a run has found them, to be compared with those of the next run.
+BrokerState = tuple[BrokerSettings, Offsets]
 
-    digests: Mapping[tuple[str, str], str]  # (kind, name) → of the settings
-    offsets: Offsets
 
-    def as_json(self) -> StateJson:
-        """Return the state as a manifest keeps it."""
-        return {
-            "settings": [[*key, digest] for key, digest in sorted(self.digests.items())],
-            "offsets": [[*key, queues] for key, queues in self.offsets.items()],
-        }
+def state_as_json(digests: BrokerSettings, offsets: Offsets) -> StateJson:
+    """Return the state as a manifest keeps it."""
+    return {
+        "settings": [[*key, digest] for key, digest in sorted(digests.items())],
+        "offsets": [[*key, queues] for key, queues in offsets.items()],
+    }
 
 
 def parse_state(state: StateJson | None) -> BrokerState:
@@ -88,7 +88,7 @@ def parse_state(state: StateJson | None) -> BrokerState:
     for kind, group, topic, *queues in kept["offsets"]:
         # Runs of earlier versions kept each queue by itself.
         _add(offsets, (kind, group, topic), queues[0] if len(queues) == 1 else {str(queues[0]): queues[1]})
-    return BrokerState({(kind, name): digest for kind, name, digest in kept["settings"]}, offsets)
+    return {(kind, name): digest for kind, name, digest in kept["settings"]}, offsets
 
 
 def find_new_state(config: BrokerConfig, known: BrokerState) -> BrokerState:
@@ -99,23 +99,23 @@ def find_new_state(config: BrokerConfig, known: BrokerState) -> BrokerState:
         if queues:
             key = (str(kind), group, topic)
             _add(offsets, key, {intern(str(queue)): offset for queue, offset in unpack_offsets(queues)})
-            before = known.offsets.get(key)
+            before = known[1].get(key)
             offsets[key] = before if before == offsets[key] else offsets[key]
-    return BrokerState(digests, offsets)
+    return digests, offsets
 
 
-def setting_changes(current: BrokerSettings, known: BrokerState) -> Iterator[dict[str, object]]:
+def setting_changes(current: BrokerSettings, known_digests: BrokerSettings) -> Iterator[dict[str, object]]:
     """Yield rows of new, changed and deleted settings of topics and groups, by kind and name."""
-    for key in sorted(current.keys() | known.digests.keys()):
+    for key in sorted(current.keys() | known_digests.keys()):
         settings = current.get(key)
-        if settings is None or known.digests.get(key) != _digest(settings):
+        if settings is None or known_digests.get(key) != _digest(settings):
             yield {"kind": key[0], "name": key[1], "settings": settings}
 
 
-def offset_changes(current: BrokerState, known: BrokerState) -> Iterator[dict[str, object]]:
+def offset_changes(current: Offsets, known: Offsets) -> Iterator[dict[str, object]]:
     """Yield rows of new, moved and deleted consumers."""
-    for key in sorted(current.offsets.keys() | known.offsets.keys(), key=str):
-        now, before = current.offsets.get(key, {}), known.offsets.get(key, {})
+    for key in sorted(current.keys() | known.keys(), key=str):
+        now, before = current.get(key, {}), known.get(key, {})
         reader = dict(zip(("kind", "consumer_group", "topic"), key, strict=True))
         for queue in sorted(now.keys() | before.keys()):
             if now.get(queue) != before.get(queue):

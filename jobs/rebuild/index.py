@@ -54,7 +54,7 @@ from jobs.store.chain import NewCollector, read_ranges_not_deleted, select_resul
 from jobs.store.epochs import takeover_offsets
 from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.ranges import plan_ranges
-from jobs.store.release import ASSUMED, UnknownSettingError
+from jobs.store.release import ASSUMED, unknown_setting_error
 from jobs.store.running_broker import check_disk_space
 from jobs.store.store import Store, StoreRequest
 from jobs.store.workers import Workers
@@ -227,7 +227,7 @@ def list_and_determine_settings(
         check_disk_space(store.root, gettempdir(), min(processes, count_cores()) * settings.geometry.value.file_size)
     if settings.geometry.origin == ASSUMED and (request.proven_only or not may_have_default_file_sizes(store)):
         slots, entries = map(str, DEFAULT_GEOMETRY)
-        raise UnknownSettingError(
+        raise unknown_setting_error(
             "how many slots and entries the broker's index files have",
             ("--hash-slots", slots, "--index-num", entries),
         )

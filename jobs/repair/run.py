@@ -85,7 +85,7 @@ from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise_location
 from jobs.storage.scratch import Scratch, open_scratch_below_output
 from jobs.store.queue_files import may_have_default_file_sizes
-from jobs.store.release import ASSUMED, GIVEN, UndecidedError, UnknownSettingError
+from jobs.store.release import ASSUMED, GIVEN, UndecidedError
 from jobs.store.running_broker import (
     LockedStore,
     NotInstalledError,
@@ -605,7 +605,7 @@ class _Repair:
             yield
         except UndecidedError as error:
             self.summary.notes.append(f"no {what} file was rebuilt: {error}")
-            if isinstance(error, UnknownSettingError):
+            if error.defaults:
                 self.summary.asks_for_sizes = True
                 self.summary.default_options += error.defaults if may_have_default_file_sizes(self.store) else ()
             elif self.request.given_settings.release is None:

@@ -7,8 +7,9 @@ messages are in RocksDB, which also contains pending transactions and the rows o
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from functools import cache
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -63,19 +64,20 @@ def read_timer_state(store: Store) -> TimerState | None:
         read_until = decode_read_timestamp(file.read(0, TIMER_PROGRESS.size))
     with store.open(wheel) as file:
         used = [slot for _, slot in used_slots(file.read, file.size) if slot.messages > 0]
-    with _TimerLog(store) as log:
-        precision_ms = log.precision_ms(used)
+    with ExitStack() as files:
+        precision_ms = _find_precision_ms(_timer_log_reader(store, files), used)
     slots = tuple(slot for slot in used if slot.due_ms(precision_ms) >= read_until)
     return TimerState(wheel.path_facts.path, slots, precision_ms)
 
 
 def read_waiting_units(store: Store, state: TimerState) -> Iterator[TimerUnit]:
     """Yield the units of the slots that are due, each slot's newest first; `CorruptData` if the chain is broken."""
-    with _TimerLog(store) as log:
+    with ExitStack() as files:
+        unit_at = _timer_log_reader(store, files)
         for slot in state.slots:
             at = slot.last
             while at != NO_POSITION:
-                unit = log.unit_at(at)
+                unit = unit_at(at)
                 if unit is None and not store.has_clean_shutdown:
                     break  # the wheel's page may be on disk before the log's
                 if unit is None:
@@ -88,37 +90,41 @@ def read_waiting_units(store: Store, state: TimerState) -> Iterator[TimerUnit]:
                 at = unit.previous
 
 
-class _TimerLog(ExitStack):
-    """The files of the timer log, opened on demand."""
+_UnitAt = Callable[[int], TimerUnit | None]
 
-    def __init__(self, store: Store) -> None:
-        super().__init__()
-        self._store = store
-        self._files = sorted(store.other_files_of_kind(FileKind.TIMER_LOG), key=attrgetter("base_offset"))
-        self._starts = [file.base_offset for file in self._files]
-        self._opened: dict[int, Reader] = {}
 
-    def unit_at(self, at: int) -> TimerUnit | None:
-        """Return the unit at a position; None where nothing is written. `CorruptData` if the bytes are not a unit."""
-        number = bisect_right(self._starts, at) - 1
+def _timer_log_reader(store: Store, opened_files: ExitStack) -> _UnitAt:
+    """
+    Return a function that reads the unit of the timer log at a position, from files that stay open.
+
+    It returns None where nothing is written, and raises `CorruptData` if the bytes are not a unit.
+    """
+    files = sorted(store.other_files_of_kind(FileKind.TIMER_LOG), key=attrgetter("base_offset"))
+
+    @cache
+    def opened(number: int) -> Reader:
+        return opened_files.enter_context(store.open(files[number]))
+
+    def unit_at(at: int) -> TimerUnit | None:
+        number = bisect_right(files, at, key=attrgetter("base_offset")) - 1
         if number < 0:
             return None
-        if number not in self._opened:
-            self._opened[number] = self.enter_context(self._store.open(self._files[number]))
-        data = self._opened[number].read(at - self._starts[number], UNIT.size)
         try:
-            return decode_timer_unit(data, at)
+            return decode_timer_unit(opened(number).read(at - files[number].base_offset, UNIT.size), at)
         except CorruptData as damage:
-            raise damage.in_file(self._files[number].location) from None
+            raise damage.in_file(files[number].location) from None
 
-    def precision_ms(self, slots: Sequence[Slot]) -> int:
-        """Return timerPrecisionMs, derived from the unit of a slot and the slot's own number."""
-        for slot in slots:
-            with suppress(FormatError):  # a damaged unit: try another slot
-                unit = self.unit_at(slot.last)
-                if unit is not None and slot.time > 0 and unit.due_ms % slot.time == 0:
-                    return unit.due_ms // slot.time
-        return PRECISION_MS
+    return unit_at
+
+
+def _find_precision_ms(unit_at: _UnitAt, slots: Sequence[Slot]) -> int:
+    """Return timerPrecisionMs, derived from the unit of a slot and the slot's own number."""
+    for slot in slots:
+        with suppress(FormatError):  # a damaged unit: try another slot
+            unit = unit_at(slot.last)
+            if unit is not None and slot.time > 0 and unit.due_ms % slot.time == 0:
+                return unit.due_ms // slot.time
+    return PRECISION_MS
 
 
 def _snapshot_number(wheel: StoredFile) -> int:

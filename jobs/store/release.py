@@ -3,7 +3,7 @@ The release that wrote a store, as given by the user or as detected from its byt
 
 It reads the names of files, checkpoint and abort, and the first records of some segments, without compiled code, so
 that commands that answer in a fraction of a second can use it. A verb that has read more adds its marks
-(`MarkCollector`). Marks that only index files show need a comparison with the log (`jobs.products.index.settings`).
+(`add_marks`). Marks that only index files show need a comparison with the log (`jobs.products.index.settings`).
 
 The bytes of most stores match a range of releases, which is reported. If these releases differ in a behaviour that
 matters, the newest one is assumed, and reported as an assumption.
@@ -14,7 +14,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import groupby, islice, takewhile
+from itertools import chain, groupby, islice, takewhile
 from operator import attrgetter
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
@@ -62,22 +62,25 @@ _PREVIEWS = frozenset({"5.0.0-PREVIEW", "5.0.0-ALPHA", "5.0.0-BETA"})
 
 _MOST_REMEMBERED = 1024  # segments
 _Identity: TypeAlias = tuple[Segment, int, FileState]
-_remembered: dict[_Identity | None, tuple[Mark, ...]] = {}  # the marks of sealed segments
+_remembered: dict[_Identity | None, Sequence[Mark]] = {}  # the marks of sealed segments
 
 
 class UndecidedError(RequestError):
-    """A setting that changes bytes is unknown and must be given."""
+    """
+    A setting that changes bytes is unknown and must be given.
 
+    *defaults* are the options, each followed by its value, that select RocketMQ's defaults, if these may apply.
+    """
 
-class UnknownSettingError(UndecidedError):
-    """A setting of the broker is unknown, and RocketMQ's default must not be assumed for a broker's files."""
-
-    def __init__(self, missing: str, defaults: tuple[str, ...]) -> None:
-        """*defaults*: the options, each followed by its value, that select RocketMQ's defaults."""
-        options = " and ".join(defaults[::2])
-        lake = "a lake into which this store was ingested"
-        super().__init__(f"the store does not show {missing}: pass {options}, --broker-conf, or {lake}")
+    def __init__(self, reason: str, defaults: tuple[str, ...] = ()) -> None:
+        super().__init__(reason)
         self.defaults = defaults
+
+
+def unknown_setting_error(missing: str, defaults: tuple[str, ...]) -> UndecidedError:
+    """Return the error that a broker's setting is unknown, and that its default must not be assumed for its files."""
+    options, lake = " and ".join(defaults[::2]), "a lake into which this store was ingested"
+    return UndecidedError(f"the store does not show {missing}: pass {options}, --broker-conf, or {lake}", defaults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,32 +121,11 @@ class Writers(NamedTuple):
         return self.rules[-1][1]
 
 
-class MarkCollector:
-    """Collects marks, and keeps only those that change the value of their switch."""
-
-    def __init__(self) -> None:
-        self._marks: list[Mark] = []
-        self._last: dict[str, tuple[object, ...]] = {}
-
-    def add(self, mark: Mark | None) -> None:
-        """Keep *mark* if it changes the value of its switch."""
-        if mark is not None and self._last.get(mark.switch) != mark.values:
-            self._last[mark.switch] = mark.values
-            self._marks.append(mark)
-
-    def add_all(self, marks: Iterable[Mark]) -> None:
-        """Keep the marks that change the value of their switch."""
-        for mark in marks:
-            self.add(mark)
-
-    @property
-    def new_marks(self) -> tuple[Mark, ...]:
-        """The new marks, in the order in which they were added."""
-        return tuple(self._marks)
-
-    def eras(self) -> tuple[Era, ...]:
-        """Return the eras of the store."""
-        return detect_eras(self._marks)
+def add_marks(known: list[Mark], marks: Iterable[Mark]) -> None:
+    """Add the *marks* that change the value of their switch to the *known* ones."""
+    for mark in marks:
+        if next((one.values for one in reversed(known) if one.switch == mark.switch), None) != mark.values:
+            known.append(mark)
 
 
 def parse_release(text: str) -> Release:
@@ -228,25 +210,23 @@ def detect_store_eras(
     more_marks: Iterable[Mark] = (),
 ) -> tuple[Era, ...]:
     """Detect the eras of a store from its files, records, the tags in its index files, and *more_marks*."""
-    marks = MarkCollector()
-    marks.add_all(more_marks)
-    marks.add_all(find_file_marks(store))
+    marks: list[Mark] = []
+    add_marks(marks, chain(more_marks, find_file_marks(store)))
     readers, tags_left = list(index_readers), _TAGS_LOOKED_UP
     segments, records = effort
     step = -(-len(store.segments) // segments) or 1
     sampled = {*store.segments[::step], *store.segments[-2:]}
     for segment in sorted(sampled, key=attrgetter("base_offset")):
         if not readers:
-            marks.add_all(_marks_of(store, segment, records))
+            add_marks(marks, _marks_of(store, segment, records))
             continue
         with skip_lost_file():  # a lost file has no marks
             for record in islice(_records(store, segment), records):
-                marks.add_all(record_marks(record))
-                if tags_left:
-                    mark = _tag_mark(readers, record)
-                    tags_left -= mark is not None
-                    marks.add(mark)
-    return marks.eras()
+                add_marks(marks, record_marks(record))
+                if tags_left and (mark := _tag_mark(readers, record)) is not None:
+                    tags_left -= 1
+                    add_marks(marks, [mark])
+    return detect_eras(marks)
 
 
 def determine_next_start_writers(
@@ -262,14 +242,14 @@ def determine_next_start_writers(
     stated = None
     with skip_lost_file():  # as for each file below
         stated = geometry_stated_by_index_files(store)
-    own = MarkCollector()
+    own: list[Mark] = []
     for file in store.index_files if stated is not None else ():
         if file.path_facts.path not in excluded_files:
             with skip_lost_file():  # the comparison of this file reports the error
                 header = read_index_header(file, store)
                 if header is not None and stated is not None:
-                    own.add_all(find_index_marks(store, file.location, header, stated.geometry))
-    return writers_of_eras(detect_store_eras(store, more_marks=own.new_marks), ())
+                    add_marks(own, find_index_marks(store, file.location, header, stated.geometry))
+    return writers_of_eras(detect_store_eras(store, more_marks=own), ())
 
 
 def find_index_marks(store: Store, location: str, header: IndexHeader, geometry: Geometry) -> Iterator[Mark]:
@@ -321,7 +301,7 @@ def _warn_once(text: str) -> None:
     log_message(text, "warning")
 
 
-def _marks_of(store: Store, segment: Segment, records: int) -> tuple[Mark, ...]:
+def _marks_of(store: Store, segment: Segment, records: int) -> Sequence[Mark]:
     """
     Return the marks in the first records of a segment.
 
@@ -330,15 +310,15 @@ def _marks_of(store: Store, segment: Segment, records: int) -> tuple[Mark, ...]:
     identity = None if segment in store.segments[-2:] else _identify(segment, records)
     if identity in _remembered:
         return _remembered[identity]
-    own = MarkCollector()
+    own: list[Mark] = []
     with skip_lost_file():  # use the part that was read, but do not cache it
         for record in islice(_records(store, segment), records):
-            own.add_all(record_marks(record))
+            add_marks(own, record_marks(record))
         if identity and identity == _identify(segment, records):
             if len(_remembered) >= _MOST_REMEMBERED:
                 _remembered.clear()
-            _remembered[identity] = own.new_marks
-    return own.new_marks
+            _remembered[identity] = own
+    return own
 
 
 def _identify(segment: Segment, records: int) -> _Identity | None:

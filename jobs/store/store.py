@@ -334,13 +334,8 @@ class TierQueue(NamedTuple):
         return self.broker_folder.rpartition("/")[2]
 
 
-class Tier(NamedTuple):
-    """Everything that brokers have copied to one place."""
-
-    root: str
-    queues: list[TierQueue]
-    index_files: dict[str, tuple[Segment, ...]]  # the index files of each broker, by its place
-    storage: AnyStorage
+Tier = tuple[list[TierQueue], dict[str, Store]]
+"""The queues that brokers have copied to one place, and the index files of each broker by its place, as a log."""
 
 
 def list_tier(root: str, options: Mapping[str, str], read_limits: ReadLimits | None = None) -> Tier:
@@ -361,12 +356,8 @@ def list_tier(root: str, options: Mapping[str, str], read_limits: ReadLimits | N
         elif about.base_offset is not None and folder.endswith(_INDEX_FOLDER):
             index.setdefault(folder.removesuffix(_INDEX_FOLDER), []).append(file._replace(path_facts=about))
     places = sorted({*logs, *units})
-    return Tier(
-        root,
-        [_queue(root, place, storage, logs.get(place, []), units.get(place, [])) for place in places],
-        {place: order_segments(files) for place, files in index.items()},
-        storage,
-    )
+    queues = [_queue(root, place, storage, logs.get(place, []), units.get(place, [])) for place in places]
+    return queues, {place: Store(root, order_segments(files), storage=storage) for place, files in index.items()}
 
 
 def _queue(root: str, place: str, storage: AnyStorage, log: list[StoredFile], units: list[StoredFile]) -> TierQueue:

@@ -93,9 +93,7 @@ def _keep(lake: "Lake", broker: str | None, request: "VerifyRequest", verdict: "
     try:
         known = identify_store(lake, request.list_store(lake.options), broker, register_new=False)
     except IsTierError:
-        known = identify_tier(
-            lake, request.list_tier(lake.options).queues, broker or DEFAULT_BROKER, register_new=False
-        )
+        known = identify_tier(lake, request.list_tier(lake.options)[0], broker or DEFAULT_BROKER, register_new=False)
     append_findings(lake, known, broker, [one.to_row() for one in verdict.findings])
 
 

@@ -33,7 +33,6 @@ from jobs.diagnosis.findings import (
 )
 from jobs.products.index.explanation import FileVerdict
 from jobs.products.queues.settings import determine_releases, determine_unit_rules
-from jobs.storage import AnyStorage
 from jobs.store.queue_files import StoredQueue, queues_in_files
 from jobs.store.store import Segment, Store, Tier, TierQueue
 from jobs.store.units import Units, read_stored_units
@@ -107,11 +106,12 @@ _File = tuple[Segment, str, TierIndex | None, tuple[Finding, ...]]
 
 def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, PartReport]:
     """Return the findings on a tier."""
-    each = workers.map(tier.queues, partial(_verify_queue, range_size=range_size), "verifying queues")
+    tier_queues, index_files = tier
+    each = workers.map(tier_queues, partial(_verify_queue, range_size=range_size), "verifying queues")
     logs, units = [log for log, _, _ in each], [queue for _, queue, _ in each]
     numbers = {name: sum(one.numbers[name] for one in logs) for name in (logs[0].numbers if logs else ())}
     sizes = [one.numbers["to_offset"] - one.numbers["from_offset"] for one in logs]
-    queue_text = count_text(len(tier.queues), "queue")
+    queue_text = count_text(len(tier_queues), "queue")
     log = PartReport(
         [finding for one in logs for finding in one.findings],
         {**numbers, "from_offset": 0, "to_offset": sum(sizes)},
@@ -122,11 +122,11 @@ def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, Part
     compared = {name: sum(one.numbers[name] for one in units) for name in ("expected", "matched")}
     queues = PartReport(
         [finding for one in units for finding in one.findings],
-        {"queues": len(tier.queues), **compared, "of_deleted_topics": 0},
+        {"queues": len(tier_queues), **compared, "of_deleted_topics": 0},
         [f"{count_text(behind, 'record')} had no unit in the tier yet"] if behind else [],
         database_step=_ONLY_BROKERS_WRITE,
     )
-    index = verify_tier_index(tier, [indexed for _, _, indexed in each], workers)
+    index = verify_tier_index(index_files, [indexed for _, _, indexed in each], workers)
     index.database_step = _ONLY_BROKERS_WRITE
     return {LOG: log, QUEUES: queues, INDEX: index}
 
@@ -200,17 +200,19 @@ def _differs(stored: StoredQueue, number: int, unit: np.void, made: np.void, tim
     return Finding(QUEUES, TIER_UNIT_DIFFERS, *place, f"unit {number}", found, wanted, cause, times, log_offset)
 
 
-def verify_tier_index(tier: Tier, queues: Sequence[IndexedQueue], workers: Workers) -> PartReport:
+def verify_tier_index(index_files: Mapping[str, Store], queues: Sequence[IndexedQueue], workers: Workers) -> PartReport:
     """Return the findings on the index files of a tier's brokers."""
     findings: list[Finding] = []
     notes: list[str] = []
     keys = sum(len(queue.keys) for queue in queues)
-    count = sum(map(len, tier.index_files.values()))
+    count = sum(len(files.segments) for files in index_files.values())
     if not count:
         reason = "the tier has no index files: no index file has filled up yet, or messageIndexEnable is false"
         return PartReport(numbers={"files": 0, "keys": keys}, unverified=reason)
-    for place, segments in tier.index_files.items():
-        read = workers.map(segments, partial(_read, root=tier.root, storage=tier.storage), "reading the index")
+    for place, files in index_files.items():
+        read = workers.map(
+            files.segments, partial(_read, store=Store(files.root, storage=files.storage)), "reading the index"
+        )
         compared = _Comparison(read, [queue for queue in queues if queue.broker_folder == place])
         findings += (finding for *_, own in read for finding in own)
         # Each file begins where the one before it ends.
@@ -227,10 +229,10 @@ def verify_tier_index(tier: Tier, queues: Sequence[IndexedQueue], workers: Worke
     return PartReport(findings, {"files": count, "keys": keys}, notes)
 
 
-def _read(segment: Segment, *, root: str, storage: AnyStorage) -> _File:
-    name = segment.location.removeprefix(f"{root}/")
+def _read(segment: Segment, *, store: Store) -> _File:
+    name = store.path_below_root(segment.location)
     try:
-        index = decode_tier_index(storage.read(segment.location, 0, segment.size))
+        index = decode_tier_index(store.read(segment, 0, segment.size))
     except FileNotFoundError:  # expired meanwhile
         return segment, name, None, ()
     except FormatError as error:

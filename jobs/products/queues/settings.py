@@ -12,9 +12,9 @@ from jobs.store.release import (
     GIVEN,
     Known,
     UndecidedError,
-    UnknownSettingError,
     Writers,
     determine_writers,
+    unknown_setting_error,
 )
 from jobs.store.store import Store
 from rmq_formats.broker_conf import BrokerConf
@@ -68,7 +68,7 @@ class QueueSettings(NamedTuple):
     def require_known_size(self) -> None:
         """Refuse to use a default: a broker with another queue file size does not start."""
         if self.file_sizes[QueueKind.PLAIN].origin == ASSUMED:
-            raise UnknownSettingError(
+            raise unknown_setting_error(
                 "the size of the broker's queue files", ("--consume-queue-size", str(DEFAULT_FILE_SIZE))
             )
 

@@ -19,7 +19,6 @@ from jobs.store import rocksdb
 from jobs.store.pending_messages import open_rocksdb_store, read_timers
 from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_files import QueueStorage, detect_queue_storage, list_queues, rocksdbstore_folder
-from jobs.store.release import MarkCollector
 from jobs.store.rocksdb import open_database
 from jobs.store.rocksdb_queues import find_queue_database
 from jobs.store.store import list_store
@@ -231,7 +230,7 @@ def test_timer_messages_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(rocksdb.Database, "items", add_rows)
     part = PartReport()
     _, verify_peak = measure_peak(lambda: verify_waiting_messages(part, store))
-    state, inspect_peak = measure_peak(lambda: inspect_state(store, MarkCollector(), Problems()))
+    state, inspect_peak = measure_peak(lambda: inspect_state(store, [], Problems()))
 
     assert state.rocksdb is not None
     assert state.rocksdb.waiting_timers == pending + 20_000
