@@ -283,75 +283,72 @@ class BrokerConfig(NamedTuple):
 
 def read_broker_config(store: Store) -> BrokerConfig:
     """Return a store's configuration; tables that cannot be read are named, and left out."""
-    parts = _Parts(store)
-    topics, groups = (parts.table(table)[0] for table in (ConfigTable.TOPICS, ConfigTable.GROUPS))
-    readers = tuple(parts.readers())
-    return BrokerConfig(topics, groups, readers, parts.unread)
+    files, unread = {name: data for name, _, data in read_config_files(store)}, list[str]()
+    topics, groups = (_read_table(store, files, one, unread)[0] for one in (ConfigTable.TOPICS, ConfigTable.GROUPS))
+    readers = tuple(_read_readers(store, files, unread))
+    return BrokerConfig(topics, groups, readers, unread[0] if unread else None)
 
 
-class _Parts:
-    """The tables of a store, one after another; remembers the first that cannot be read."""
+def _read_table(store: Store, files: Mapping[str, bytes], table: ConfigTable, unread: list[str]) -> tuple[_Table, str]:
+    """Return a table, and its file or database; add the reasons why one cannot be read to *unread*."""
+    config, stored = _decode_file(files, table.file, unread), _read_database(store, table, unread)
+    if stored is not None and stored.overrides_json_file(config or None):
+        return stored.rows, stored.folder
+    return dict(object_entries(config.get(table.table))), f"{CONFIG_FOLDER}/{table.file}"
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._files = {name: data for name, _, data in read_config_files(store)}
-        self.unread: str | None = None
 
-    def table(self, table: ConfigTable) -> tuple[_Table, str]:
-        config, stored = self._json(table.file), self._database(table)
-        if stored is not None and stored.overrides_json_file(config or None):
-            return stored.rows, stored.folder
-        return dict(object_entries(config.get(table.table))), f"{CONFIG_FOLDER}/{table.file}"
+def _read_readers(store: Store, files: Mapping[str, bytes], unread: list[str]) -> Iterator[ReaderOffsets]:
+    """Yield consumers, those of light queues, pulls, and levels of delayed messages."""
+    table, place = _read_table(store, files, ConfigTable.CONSUMER_OFFSETS, unread)
+    yield from _offsets_of_groups(ReaderKind.CONSUMER, table, place, unread)
+    light, place = _decode_file(files, _LIGHT_FILE, unread), f"{CONFIG_FOLDER}/{_LIGHT_FILE}"
+    yield from _offsets_of_groups(ReaderKind.CONSUMER, dict(object_entries(light.get(_OFFSETS))), place, unread)
+    of_one_queue = {name: {"0": offset} for name, offset in _items(light.get(_LIGHT_TABLE))}
+    yield from _offsets_of_groups(ReaderKind.CONSUMER, of_one_queue, place, unread)
+    pulls = _read_database(store, ConfigTable.PULL_OFFSETS, unread)  # only configManagerVersion=v2 stores this table
+    if pulls is not None:
+        yield from _offsets_of_groups(ReaderKind.PULL, pulls.rows, pulls.folder, unread)
+    place = f"{CONFIG_FOLDER}/{_DELAY_FILE}"
+    levels = _items(_decode_file(files, _DELAY_FILE, unread).get(_OFFSETS))
+    queues = ((int(level) - 1, offset) for level, offset in levels if _NUMBER.fullmatch(level))
+    valid = ((one, offset) for one, offset in queues if one >= 0)
+    offsets = _loadable_offsets(valid, f"{place}: {SCHEDULE_TOPIC}", unread)
+    yield ReaderKind.DELAY, None, SCHEDULE_TOPIC, offsets, place
 
-    def readers(self) -> Iterator[ReaderOffsets]:
-        """Yield consumers, those of light queues, pulls, and levels of delayed messages."""
-        yield from self._of_groups(ReaderKind.CONSUMER, *self.table(ConfigTable.CONSUMER_OFFSETS))
-        light, place = self._json(_LIGHT_FILE), f"{CONFIG_FOLDER}/{_LIGHT_FILE}"
-        yield from self._of_groups(ReaderKind.CONSUMER, dict(object_entries(light.get(_OFFSETS))), place)
-        of_one_queue = {name: {"0": offset} for name, offset in _items(light.get(_LIGHT_TABLE))}
-        yield from self._of_groups(ReaderKind.CONSUMER, of_one_queue, place)
-        pulls = self._database(ConfigTable.PULL_OFFSETS)  # only configManagerVersion=v2 stores this table
-        if pulls is not None:
-            yield from self._of_groups(ReaderKind.PULL, pulls.rows, pulls.folder)
-        place = f"{CONFIG_FOLDER}/{_DELAY_FILE}"
-        levels = _items(self._json(_DELAY_FILE).get(_OFFSETS))
-        queues = ((int(level) - 1, offset) for level, offset in levels if _NUMBER.fullmatch(level))
-        checked = self._checked(((one, offset) for one, offset in queues if one >= 0), f"{place}: {SCHEDULE_TOPIC}")
-        yield ReaderKind.DELAY, None, SCHEDULE_TOPIC, checked, place
 
-    def _of_groups(self, kind: ReaderKind, table: _Table, place: str) -> Iterator[ReaderOffsets]:
-        for name, offsets in table.items():
-            topic, _, group = name.partition("@")
-            queues = ((int(queue), offset) for queue, offset in offsets.items() if _NUMBER.fullmatch(queue))
-            yield kind, group, topic, self._checked(queues, f"{place}: {name}"), place
+def _offsets_of_groups(kind: ReaderKind, table: _Table, place: str, unread: list[str]) -> Iterator[ReaderOffsets]:
+    for name, offsets in table.items():
+        topic, _, group = name.partition("@")
+        queues = ((int(queue), offset) for queue, offset in offsets.items() if _NUMBER.fullmatch(queue))
+        yield kind, group, topic, _loadable_offsets(queues, f"{place}: {name}", unread), place
 
-    def _checked(self, queues: Iterable[tuple[int, object]], reader: str) -> QueueOffsets:
-        """Return the offsets that a broker could load; note a number that it could not."""
-        checked: dict[int, int] = {}
-        for queue_id, offset in queues:
-            if isinstance(offset, int) and _fits(queue_id, 32) and _fits(offset, 64):
-                checked[queue_id] = offset
-            elif isinstance(offset, int | float):
-                self._note(f"{reader} has an invalid queue id or offset: queue {queue_id}, offset {offset}")
-        return array("q", chain.from_iterable(sorted(checked.items())))
 
-    def _json(self, name: str) -> dict[str, object]:
-        """Return the content of a file; empty if it does not exist or cannot be read."""
-        try:
-            return decode_json_config(self._files[name]) if name in self._files else {}
-        except CorruptData as error:
-            self._note(f"{CONFIG_FOLDER}/{name}: {error}")
-            return {}
+def _loadable_offsets(queues: Iterable[tuple[int, object]], reader: str, unread: list[str]) -> QueueOffsets:
+    """Return the offsets that a broker could load; note a number that it could not."""
+    checked: dict[int, int] = {}
+    for queue_id, offset in queues:
+        if isinstance(offset, int) and _fits(queue_id, 32) and _fits(offset, 64):
+            checked[queue_id] = offset
+        elif isinstance(offset, int | float) and not unread:  # the first reason is reported
+            unread.append(f"{reader} has an invalid queue id or offset: queue {queue_id}, offset {offset}")
+    return array("q", chain.from_iterable(sorted(checked.items())))
 
-    def _database(self, table: ConfigTable) -> RocksConfig | None:
-        try:
-            return read_rocksdb_config(self._store, table)
-        except FormatError as error:
-            self._note(str(error))
-            return None
 
-    def _note(self, why: str) -> None:
-        self.unread = self.unread or why
+def _decode_file(files: Mapping[str, bytes], name: str, unread: list[str]) -> dict[str, object]:
+    """Return the content of a file; empty if it does not exist or cannot be read."""
+    try:
+        return decode_json_config(files[name]) if name in files else {}
+    except CorruptData as error:
+        unread.append(f"{CONFIG_FOLDER}/{name}: {error}")
+        return {}
+
+
+def _read_database(store: Store, table: ConfigTable, unread: list[str]) -> RocksConfig | None:
+    try:
+        return read_rocksdb_config(store, table)
+    except FormatError as error:
+        unread.append(str(error))
+        return None
 
 
 def _fits(number: int, bits: int) -> bool:

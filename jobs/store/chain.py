@@ -20,7 +20,7 @@ from jobs.store.ranges import NewestSegment, Range, balance_ranges, read_segment
 from jobs.store.store import Segment, Store, relist_store
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import RawRecords
-from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import is_disk_error
 
 T = TypeVar("T")
@@ -33,7 +33,6 @@ class RangeOutcome(NamedTuple, Generic[T]):
     range: Range
     facts: RangeFacts
     payload: T
-    damaged_ranges: tuple[tuple[int, int], ...] = ()  # start and end of bytes that do not form a record
 
 
 class RangeCollector(Protocol[T_co]):
@@ -74,7 +73,7 @@ def read_chained(
 
 def select_results(outcomes: Sequence[RangeOutcome[Results]], number: int) -> list[RangeOutcome[Any]]:
     """Return the outcomes of one collector, by its number."""
-    return [RangeOutcome(range_, facts, results[number], damaged) for range_, facts, results, damaged in outcomes]
+    return [RangeOutcome(range_, facts, results[number]) for range_, facts, results in outcomes]
 
 
 def keep_contiguous_outcomes(
@@ -120,21 +119,19 @@ def complete_records_end(outcomes: Sequence[RangeOutcome[T]], from_offset: int) 
 
 def run_range(range_: Range, new_collectors: Sequence[NewCollector[Any]]) -> RangeOutcome[Results]:
     """Read one range here, and pass each piece to every collector."""
-    reader, damaged = RangeReader(range_), list[tuple[int, int]]()
+    reader = RangeReader(range_)
     with ExitStack() as files:
         collectors = [new_collector(range_, files) for new_collector in new_collectors]
         for item in reader.pieces():
-            if isinstance(item, Piece) and item.kind is PieceKind.DAMAGE:
-                damaged.append((item.offset, item.end))
             for one in collectors:
                 one.add(item)
         results = tuple(one.finish() for one in collectors)
-    return RangeOutcome(range_, reader.facts, results, tuple(damaged))
+    return RangeOutcome(range_, reader.facts, results)
 
 
 def collect_damaged_ranges(outcomes: Iterable[RangeOutcome[T]]) -> list[tuple[int, int]]:
     """Return the bounds of bytes without a record, ascending."""
-    return sorted(damaged for outcome in outcomes for damaged in outcome.damaged_ranges)
+    return sorted(damaged for outcome in outcomes for damaged in outcome.facts.damaged_ranges)
 
 
 _TIMES = 3  # attempts

@@ -1,7 +1,7 @@
 """Reads one range of the log: its pieces, and the facts by which the driver checks that ranges are contiguous."""
 
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -34,6 +34,7 @@ class RangeFacts:
     unfinished_from: int | None = None
     was_deleted: bool = False  # the file was deleted before all of it was read
     records: int = 0
+    damaged_ranges: list[tuple[int, int]] = field(default_factory=list)  # start and end of bytes without a record
     # Fingerprints of the first record, of one before the end, and of the last ones.
     fingerprints: tuple[Fingerprint, ...] = ()
 
@@ -139,6 +140,8 @@ class RangeReader:
         if seen.first_offset is None:
             seen.first_offset = start
         seen.next_offset, seen.last_kind, seen.last_reason = end, kind, reason
+        if kind is PieceKind.DAMAGE:
+            seen.damaged_ranges.append((start, end))
         if kind in (PieceKind.UNWRITTEN, PieceKind.WAITING):
             seen.unfinished_from = start
 

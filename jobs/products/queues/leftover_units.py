@@ -24,6 +24,8 @@ from jobs.products.queues import (
 )
 from jobs.products.queues.rows import RowBlock, UnitStatus, make_row_block
 from jobs.products.queues.unmatched import (
+    BLANK,
+    EXPIRED,
     RECORD_DAMAGED,
     RECORD_DELETED,
     UNITS_PER_PORTION,
@@ -34,6 +36,7 @@ from jobs.products.queues.unmatched import (
     UnmatchedUnit,
     classify_unclaimed_units,
     find_unclaimed_without_file,
+    list_unexplained_units,
     run_starts_and_lengths,
 )
 from jobs.store.units import Units, is_of_deleted_file, read_stored_units
@@ -69,13 +72,14 @@ class _Settling:
         self._beginning = joined.first_record_offsets[self._name] = self._find_beginning()
 
     def run(self) -> QueueRows:
-        for part in classify_unclaimed_units(self._remainder, self._log):
-            self._joined.expired += int(part.expired_mask.sum())
-            self._joined.blanks += int(part.blank_mask.sum())
+        for start, units, classes in classify_unclaimed_units(self._remainder, self._log):
+            expired, blank = classes == EXPIRED, classes == BLANK
+            self._joined.expired += int(expired.sum())
+            self._joined.blanks += int(blank.sum())
             if self._with_rows:
-                self._expire(part.start, part.units, part.expired_mask, is_blank=False)
-                self._expire(part.start, part.units, part.blank_mask, is_blank=True)
-            for unit in part.list_unexplained():
+                self._expire(start, units, expired, is_blank=False)
+                self._expire(start, units, blank, is_blank=True)
+            for unit in list_unexplained_units(self._queue, start, units, classes):
                 self._explain(unit)
         for start, stop in find_unclaimed_without_file(self._remainder):
             step = 1 if stop - start <= UNITS_PER_PORTION else stop - start  # a record may name its own place of a few

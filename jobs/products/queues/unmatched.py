@@ -249,28 +249,13 @@ class UnmatchedUnit(NamedTuple):
         return f"offset {self.physical_offset}, size {self.size}, tags code {self.tags_code}"
 
 
-class ClassifiedUnits(NamedTuple):
-    """Consecutive units, from position *start* on, of which the unclaimed ones are classified."""
-
-    start: int
-    units: Units
-    tags_codes: NDArray[np.int64]
-    expired_mask: NDArray[np.bool_]
-    blank_mask: NDArray[np.bool_]
-    unexplained_indices: NDArray[
-        np.int64
-    ]  # indices of unclaimed units that are not expired, blank or newer than the log's end
-
-    def list_unexplained(self) -> Iterator[UnmatchedUnit]:
-        """Yield the unexplained units."""
-        for at in self.unexplained_indices.tolist():
-            stored = self.units[at : at + 1].copy()  # a copy: a slice would keep all units in memory
-            offset, size = int(stored["physical_offset"][0]), int(stored["size"][0])
-            yield UnmatchedUnit(self.start + at, offset, size, int(self.tags_codes[at]), stored)
+# The classes of unclaimed units; others are claimed, or newer than the log's end.
+EXPIRED, BLANK, UNEXPLAINED = 1, 2, 3
+UnitClasses = NDArray[np.int8]
 
 
-def classify_unclaimed_units(remainder: QueueRemainder, log: CollectedLog) -> Iterator[ClassifiedUnits]:
-    """Yield the unclaimed units in portions."""
+def classify_unclaimed_units(remainder: QueueRemainder, log: CollectedLog) -> Iterator[tuple[int, Units, UnitClasses]]:
+    """Yield the unclaimed units in portions: the position of the first unit, the units, and their classes."""
     queue = remainder.queue
     is_plain = queue.name.kind is QueueKind.PLAIN
     wanted = np.unique(remainder.units["queue_offset"]) if is_plain else np.empty(0, np.int64)
@@ -295,9 +280,19 @@ def classify_unclaimed_units(remainder: QueueRemainder, log: CollectedLog) -> It
         if remainder.open_from_position is not None:
             # Units written after this run fixed its end offset: the next run reads them.
             newer = (places >= remainder.open_from_position) & (offsets >= log.dispatched_offset)
-        others = inside & ~(expired | blanks)
-        codes = read_tags_codes(queue, units, others) if is_plain else units["tags_code"]
-        yield ClassifiedUnits(start, units, codes, expired, blanks, np.flatnonzero(others & ~newer))
+        yield start, units, np.select([expired, blanks, inside & ~newer], [EXPIRED, BLANK, UNEXPLAINED]).astype(np.int8)
+
+
+def list_unexplained_units(
+    queue: StoredQueue, start: int, units: Units, classes: UnitClasses
+) -> Iterator[UnmatchedUnit]:
+    """Yield the unexplained ones of a queue's units from position *start* on."""
+    chosen = classes == UNEXPLAINED
+    codes = read_tags_codes(queue, units, chosen) if queue.name.kind is QueueKind.PLAIN else units["tags_code"]
+    for at in np.flatnonzero(chosen).tolist():
+        stored = units[at : at + 1].copy()  # a copy: a slice would keep all units in memory
+        offset, size = int(stored["physical_offset"][0]), int(stored["size"][0])
+        yield UnmatchedUnit(start + at, offset, size, int(codes[at]), stored)
 
 
 def _group_ranges(ranges: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
@@ -332,8 +327,8 @@ def find_unclaimed_without_file(remainder: QueueRemainder) -> Iterator[tuple[int
 def find_offsets_to_resolve(remainder: QueueRemainder, log: CollectedLog) -> NDArray[np.int64]:
     """Return the physical offsets that only the log can explain."""
     found = [np.empty(0, np.int64)]
-    for part in classify_unclaimed_units(remainder, log):
-        odd = part.units[part.unexplained_indices]
+    for _, units, classes in classify_unclaimed_units(remainder, log):
+        odd = units[classes == UNEXPLAINED]
         offsets, sizes = odd["physical_offset"], odd["size"]
         is_in_log = (offsets >= log.start) & (offsets < log.end) & (sizes > 0) & (sizes < PRE_BLANK_SIZE)
         found.append(offsets[is_in_log & ~np.isin(offsets, remainder.units["physical_offset"])])
