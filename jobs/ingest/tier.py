@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -64,18 +64,12 @@ _Item = TypeVar("_Item")
 _SPARED = frozenset(table.name for table in PRODUCT_TABLES) - {TIERED.name, QUARANTINE.name}
 
 
-class QueueRange(NamedTuple):
-    """Some bytes of a queue's log, from a record on to the end of a segment."""
-
-    queue: TierQueueName
-    generation: int
-    range: Range
-
-
+# A queue as it was before the run, and some bytes of its log, from a record on to the end of a segment.
+QueueRange = tuple[TierQueueState, Range]
 Bundle = list[QueueRange]  # ranges that one task reads
-BundleRead = tuple[list[RangeOutcome[QueueRange]], dict[str, AddedFile]]  # a file for each table
+BundleRead = tuple[list[RangeOutcome[TierQueueName]], dict[str, AddedFile]]  # a file for each table
 # The state at which reading begins, the ranges, and the missing parts.
-_QueuePlan = tuple[TierQueueState, list[QueueRange], list[Gap]]
+_QueuePlan = tuple[TierQueueState, list[Range], list[Gap]]
 
 
 def run_tier_steps(request: IngestRequest, workers: Workers, clock: StepTimer) -> Iterator[Summary]:
@@ -137,15 +131,15 @@ class _TierRun(NextRun):
             self.summary.add_gap(*gap)
         states = tier_queue_states(self.known_store)
         size = min(self.request.range_size, self.request.step_bytes or self.request.range_size)
-        parts = (part for _, parts, _ in plans for part in parts)
+        parts = ((state, range_) for state, ranges, _ in plans for range_ in ranges)
         # A bundle is about as large as a task should be: a tier may have thousands of queues.
-        bundles = list(enumerate(_group_into_batches(parts, lambda part: part.range.size, size, _MOST_PARTS)))
+        bundles = list(enumerate(_group_into_batches(parts, lambda part: part[1].size, size, _MOST_PARTS)))
         left = sum(map(_bundle_size, bundles))
         check_disk_space(self.summary.store, self.lake.location, left)
         self.timer.end_step("planning")
         if self.request.dry_run:
             self.summary.open = self.earlier_damage
-            self.summary.plan = describe_plan([part.range for _, bundle in bundles for part in bundle], left)
+            self.summary.plan = describe_plan([range_ for _, bundle in bundles for _, range_ in bundle], left)
             self.summary.seconds = self.timer.laps
             yield self.summary
             return
@@ -199,9 +193,9 @@ class _TierRun(NextRun):
     def _note_states(
         self, read: Sequence[BundleRead], states: Mapping[TierQueueName, TierQueueState]
     ) -> dict[TierQueueName, TierQueueState]:
-        of_queues: dict[TierQueueName, list[RangeOutcome[QueueRange]]] = {}
+        of_queues: dict[TierQueueName, list[RangeOutcome[TierQueueName]]] = {}
         for outcome in (outcome for outcomes, _ in read for outcome in outcomes):
-            of_queues.setdefault(outcome.payload.queue, []).append(outcome)
+            of_queues.setdefault(outcome.payload, []).append(outcome)
         self._confirm_deleted([one for outcomes in of_queues.values() for one in outcomes if one.facts.was_deleted])
         noted = {}
         for name, outcomes in of_queues.items():
@@ -219,14 +213,14 @@ class _TierRun(NextRun):
             self.summary.newest_ms = max(self.summary.newest_ms or 0, noted[name].store_timestamp or 0) or None
         return noted
 
-    def _confirm_deleted(self, deleted: Sequence[RangeOutcome[QueueRange]]) -> None:
+    def _confirm_deleted(self, deleted: Sequence[RangeOutcome[TierQueueName]]) -> None:
         """Accept that segments were deleted while they were read, if they are not there any more."""
         if not deleted:
             return
         queues, _ = self.request.list_tier(self.lake.options, self.workers.processes)
         there = {segment.location for queue in queues for segment in queue.store.segments}
         for outcome in deleted:
-            range_, (topic, queue_id) = outcome.range, outcome.payload.queue
+            range_, (topic, queue_id) = outcome.range, outcome.payload
             if range_.location in there or not there:
                 raise FileNotFoundError(errno.ENOENT, "disappeared while it was being read", range_.location)
             why = f"{topic}/{queue_id}: deleted while it was being read"
@@ -256,11 +250,11 @@ def _plan_queue(queue: TierQueue, state: TierQueueState | None, settle_limits: S
         if high > start
     ]
     ranges = plan_ranges(log, state.to_offset, WHOLE_SEGMENTS, state.store_timestamp, settle_limits)
-    return state, [QueueRange(state.name, state.generation, range_) for range_ in ranges], gaps
+    return state, ranges, gaps
 
 
 def _bundle_size(numbered: tuple[int, Bundle]) -> int:
-    return sum(part.range.size for part in numbered[1])
+    return sum(range_.size for _, range_ in numbered[1])
 
 
 def _group_into_batches(
@@ -288,15 +282,15 @@ def read_bundle(item: tuple[int, Bundle], *, output: RunOutput, rules: Rules, se
         output.new_file(QUARANTINE, name, run=output.naming.run) as quarantine,
     ):
         outcomes = []
-        for part in bundle:
-            reader = RangeReader(part.range)
-            damaged = sorted(_write_messages(part, reader.pieces(), messages, rules, selection))
-            where = {"segment": part.range.base_offset, "file": part.range.location}
+        for state, range_ in bundle:
+            reader = RangeReader(range_)
+            damaged = sorted(_write_messages((state, range_), reader.pieces(), messages, rules, selection))
+            where = {"segment": range_.base_offset, "file": range_.location}
             # Damaged bytes may be of messages that were not selected.
             left_out = {} if selection.topic_filter is None else {"sample": None}
             if damaged:
                 quarantine.write_rows(one._asdict() | where | left_out for one in damaged)
-            outcomes.append(RangeOutcome(part.range, reader.facts, part))
+            outcomes.append(RangeOutcome(range_, reader.facts, state.name))
         files = {TIERED.name: messages.close(), QUARANTINE.name: quarantine.close()}
     return outcomes, {table: action for table, action in files.items() if action is not None}
 
@@ -305,18 +299,19 @@ def _write_messages(
     part: QueueRange, pieces: Iterator[RawRecords | Piece], messages: TableFile, rules: Rules, selection: Selection
 ) -> Iterator[Damage]:
     """Write the rows of a part's records; yield its damage."""
+    state, range_ = part
     for item in pieces:
         if isinstance(item, Piece):
             if item.kind is PieceKind.DAMAGE:
                 sample = None  # if the bytes cannot be read, or retention has deleted the file
-                with skip_lost_file(), part.range.open() as file:
-                    sample = bytes(file.read(item.offset - part.range.base_offset, min(item.size, DAMAGE_SAMPLE_SIZE)))
+                with skip_lost_file(), range_.open() as file:
+                    sample = bytes(file.read(item.offset - range_.base_offset, min(item.size, DAMAGE_SAMPLE_SIZE)))
                 yield Damage(item.offset, item.size, item.reason, sample)
             continue
         for records, parser in split_by_release(item, rules):
             group = drop_excluded_messages(records, parser, selection)
             batch, bad = message_batch(group, parser, with_body=selection.with_body)
-            for name, value in (("segment", part.range.base_offset), ("generation", part.generation)):
+            for name, value in (("segment", range_.base_offset), ("generation", state.generation)):
                 field = TIERED.schema.field(name)
                 batch = batch.append_column(field, pa.repeat(pa.scalar(value, field.type), batch.num_rows))
             for rows in add_inflated_bodies(batch, wanted=selection.with_inflated):

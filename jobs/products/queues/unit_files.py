@@ -35,12 +35,9 @@ _JUMP = 1 << 12  # a larger distance between queue offsets is a jump
 _TAG_NUMBER = np.dtype(np.int32)
 
 
-class UnitFile(NamedTuple):
-    """Units that follow each other in the log, in a scratch file, or in memory without a scratch directory."""
-
-    file: str
-    data: bytes
-    sections: NDArray[np.uint32]  # position, size of the head and number of units of each group
+# Units that follow each other in the log: their scratch file, their bytes if there is no scratch directory, and the
+# section of each group, which is its position, the size of its head and the number of its units.
+UnitFile = tuple[str, bytes, NDArray[np.uint32]]
 
 
 class RangeUnits(NamedTuple):
@@ -53,7 +50,7 @@ class RangeUnits(NamedTuple):
     @property
     def scratch_files(self) -> tuple[str, ...]:
         """The scratch files."""
-        return tuple(part.file for part in self.parts if part.file)
+        return tuple(file for file, _, _ in self.parts if file)
 
 
 class GroupUnits(NamedTuple):
@@ -157,10 +154,10 @@ def write_units(  # noqa: PLR0913 - the units, and their place
     sections = np.zeros((groups, 3), np.uint32)
     parts = _parts(units, queues, sections, with_tags=with_tags)
     if scratch is None:
-        return UnitFile("", b"".join(parts), sections)
+        return "", b"".join(parts), sections
     with scratch.create(file) as sink:
         sink.writelines(parts)
-    return UnitFile(file, b"", sections)
+    return file, b"", sections
 
 
 def _parts(
@@ -200,8 +197,8 @@ def read_units(scratch: Scratch | None, ranges: Sequence[RangeUnits], group: int
     held: dict[QueueName, list[GroupUnits]] = {}
     tags: dict[str, int] = {}
     count = 0
-    for file in (file for one in ranges for file in one.parts):
-        for part in _read_section(scratch, file, group, tags):
+    for unit_file in (part for one in ranges for part in one.parts):
+        for part in _read_section(scratch, unit_file, group, tags):
             held.setdefault(part.name, []).append(part)
             count += part.units.size
         if count >= _UNITS_AT_ONCE:
@@ -211,21 +208,24 @@ def read_units(scratch: Scratch | None, ranges: Sequence[RangeUnits], group: int
         yield list(_join_parts(held, list(tags)))
 
 
-def _read_section(scratch: Scratch | None, file: UnitFile, group: int, tags: dict[str, int]) -> Iterator[GroupUnits]:
+def _read_section(
+    scratch: Scratch | None, source: UnitFile, group: int, tags: dict[str, int]
+) -> Iterator[GroupUnits]:
     """Yield the queues of a group in one file; number their tags as in *tags*, to which new ones are added."""
-    position, head_size, count = file.sections[group].tolist()
+    file, data, sections = source
+    position, head_size, count = sections[group].tolist()
     if not count:
         return
     found = size = head_size + count * (PACKED_UNIT.itemsize + _TAG_NUMBER.itemsize)  # the size with tag numbers
-    if scratch is None or not file.file:
-        section = bytearray(file.data[position : position + size])
+    if scratch is None or not file:
+        section = bytearray(data[position : position + size])
     else:
         section = bytearray(size)
-        with scratch.open(file.file) as reader:
+        with scratch.open(file) as reader:
             found = reader.read_into(position, memoryview(section))
     queues, own_tags = json.loads(section[:head_size]) if found >= head_size else ((), ())
     if scratch is not None and found < size - count * _TAG_NUMBER.itemsize * (own_tags is None):
-        raise scratch.truncated_error(file.file)
+        raise scratch.truncated_error(file)
     units = np.frombuffer(section, PACKED_UNIT, count, head_size)
     numbers: NDArray[np.int32] | None = None
     if own_tags is not None:
@@ -257,4 +257,4 @@ def _is_jump(units: Units, following: Units) -> bool:
 
 def has_units(ranges: Sequence[RangeUnits], group: int) -> bool:
     """Return whether a group has units."""
-    return any(part.sections[group, 2] for one in ranges for part in one.parts)
+    return any(sections[group, 2] for one in ranges for *_, sections in one.parts)
