@@ -44,7 +44,7 @@ from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import MESSAGES, WRITTEN_BY_RUNS
 from jobs.products import PRODUCTS, Product
 from jobs.products.product import FinishedProduct, Run, StartedProduct
-from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats, determine_releases
+from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats
 from jobs.storage.local import explaining_full_disk
 from jobs.storage.locations import normalise_location
 from jobs.store.chain import (
@@ -69,6 +69,7 @@ from jobs.store.ranges import (
     written_size,
 )
 from jobs.store.record_places import segment_bytes
+from jobs.store.release import determine_writers
 from jobs.store.running_broker import check_disk_space
 from jobs.store.selection import Selection
 from jobs.store.store import IsTierError, Store, relist_store
@@ -252,7 +253,7 @@ class _Run(NextRun):
     ) -> list[StartedProduct[Any]]:
         """Start every product before the log is read: the records of all units that exist now are then in the log."""
         request = self.request
-        writers = determine_releases(self.store, request.release)
+        writers = determine_writers(self.store, request.release)
         self.summary.release = f"{writers.value} ({writers.origin_text})"
         run = Run(
             self.workers,

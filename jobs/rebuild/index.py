@@ -246,7 +246,11 @@ def plan_builds(request: RebuildIndexRequest, explanation: Explanation) -> list[
     held = {
         one.name for one in found if request.proven_only and _may_be_right(one, explanation)
     } - request.accepted_files
-    misnamed = [_rename(one.survivor, one.right_name) for one in found if one.survivor and one.right_name]
+    misnamed = [
+        replace(one.survivor, broker_file=one.broker_file._replace(name=one.right_name))
+        for one in found
+        if one.survivor and one.right_name
+    ]
     kept = [one.survivor for one in found if one.survivor and (one.verdict.is_explained or one.name in held)]
     kept = sorted([*kept, *misnamed], key=lambda survivor: survivor.broker_file.name)
     damaged = [one.name for one in found if one.verdict.is_damage or _is_proven_wrong(one, held, request)]
@@ -404,10 +408,6 @@ def keep_proven(
         else:
             path.unlink()
     return proven
-
-
-def _rename(survivor: Survivor, name: str) -> Survivor:
-    return replace(survivor, broker_file=survivor.broker_file._replace(name=name))
 
 
 def _replace_file(survivor: Survivor, recipe: IndexRecipe) -> BuildTask:

@@ -29,13 +29,14 @@ from jobs.storage.scratch import Scratch, open_scratch
 from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_files import QueueStorage, detect_queue_storage, rocksdb_queue_folder
 from jobs.store.ranges import find_holes
-from jobs.store.release import ASSUMED
+from jobs.store.release import ASSUMED, unknown_setting_error
 from jobs.store.running_broker import check_disk_space
 from jobs.store.store import Store, StoreRequest
 from jobs.store.topics import RecordedTopics, TopicFate, collect_topic_evidence, newest_time_by_topic
 from jobs.store.workers import Workers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
+from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
 from rmq_formats.rocksdb.build import QueueRowBuilder
 from rmq_formats.store import CONSUME_QUEUE_FOLDER
 
@@ -238,8 +239,11 @@ def list_and_determine_settings(
     store.refuse_lost_log()
     check_disk_space(store.root, str(request.out), int(store.log_size * _SHARES_OF_LOG[request.to]))
     settings = determine_queue_settings(store, request.conf, request.release, request.recorded_formats)
-    if request.proven_only:
-        settings.require_known_size()
+    if request.proven_only and settings.file_sizes[QueueKind.PLAIN].origin == ASSUMED:
+        # A broker with another queue file size does not start.
+        raise unknown_setting_error(
+            "the size of the broker's queue files", ("--consume-queue-size", str(DEFAULT_FILE_SIZE))
+        )
     return store, settings
 
 

@@ -57,7 +57,7 @@ class CachingWorkers:
         self, ranges: Sequence[Range], task: Callable[[Any], Any], label: str, sizes: Sequence[int]
     ) -> list[Any]:
         # The result of each collector of a pass is cached by itself, with the facts of the range.
-        new_collectors = _collectors_of(task)
+        new_collectors = task.keywords["new_collectors"] if isinstance(task, partial) and task.func is run_range else []
         parts = new_collectors or [task]
         try:
             pickled = [pickle.dumps(part) for part in parts]
@@ -106,8 +106,3 @@ class CachingWorkers:
             states = [b"" if range_.final and function in _OF_LOG_ALONE else state for function in functions]
             rows.append(tuple(sha256(described + a + b).digest() for a, b in zip(states, pickled, strict=True)))
         return rows
-
-
-def _collectors_of(task: Callable[..., Any]) -> list[Callable[..., Any]]:
-    """Return the collectors of a pass over the log; none of another task."""
-    return task.keywords["new_collectors"] if isinstance(task, partial) and task.func is run_range else []

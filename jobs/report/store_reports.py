@@ -22,7 +22,7 @@ _BARS = 40  # files that are drawn
 
 def build_verification_report(verdict: Verdict, seconds: float) -> Report:
     """Return the report of a finished verification."""
-    rows = [part_row(name, part) for name, part in verdict.parts.items()]
+    rows = [part_row(name, part, part.open_reasons) for name, part in verdict.parts.items()]
     parts: list[Part] = [
         Grid("Parts of the store", PART_COLUMNS, [(name, severity.value, *texts) for name, severity, *texts in rows])
     ]

@@ -17,7 +17,7 @@ from jobs.storage.locations import join_location
 from jobs.storage.model import Reader
 from jobs.store.queue_files import rocksdbstore_folder
 from jobs.store.rocksdb import Database, open_database
-from jobs.store.store import Store, StoredFile
+from jobs.store.store import Store
 from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.rocksdb import layout as rows_of
 from rmq_formats.rocksdb.layout import PendingTransaction, TimerRow, decode_timer_row, decode_transaction_row
@@ -56,7 +56,9 @@ class TimerState(NamedTuple):
 
 def read_timer_state(store: Store) -> TimerState | None:
     """Return the waiting messages; None if the wheel or its progress file is missing. `FormatError` if damaged."""
-    wheel = max(store.other_files_of_kind(FileKind.TIMER_WHEEL), key=_snapshot_number, default=None)
+    wheels = store.other_files_of_kind(FileKind.TIMER_WHEEL)
+    # A broker loads the snapshot with the largest position in its name.
+    wheel = max(wheels, key=lambda file: int(file.path_facts.path.partition(".")[2] or "-1"), default=None)
     progress = store.other_file("config/timercheck")
     if wheel is None or progress is None:
         return None
@@ -125,11 +127,6 @@ def _find_precision_ms(unit_at: _UnitAt, slots: Sequence[Slot]) -> int:
             if unit is not None and slot.time > 0 and unit.due_ms % slot.time == 0:
                 return unit.due_ms // slot.time
     return PRECISION_MS
-
-
-def _snapshot_number(wheel: StoredFile) -> int:
-    """Return the position in the name of a snapshot, or -1; a broker loads the snapshot with the largest one."""
-    return int(wheel.path_facts.path.partition(".")[2] or "-1")
 
 
 MAX_INDEX_ROWS_COUNTED = 1 << 20  # so that inspecting a store with a large index stays fast

@@ -159,14 +159,15 @@ def parse_rules(text: str) -> Rules:
 def determine_writers(
     store: Store,
     given_release: str | None,
-    relevant_switches: Sequence[str],
+    relevant_switches: Sequence[str] = (),
     effort: ReadEffort = THOROUGH,
     index_readers: Iterable[IndexReader] = (),
 ) -> Known[Writers]:
     """
     Return the releases that wrote a store: as given, else the newest ones that its marks allow.
 
-    If the possible releases differ in one of the *relevant_switches*, the result is an assumption.
+    If the possible releases differ in one of the *relevant_switches*, the result is an assumption. There is none for
+    queues: the differences between releases affect those of a healthy log only if properties are unusual.
     """
     if given_release is not None:
         rules = parse_rules(given_release)
@@ -238,7 +239,7 @@ def determine_next_start_writers(
     *excluded_files*: paths (below the root) of index files that do not count as evidence.
     """
     if given_release is not None:
-        return determine_writers(store, given_release, ())
+        return determine_writers(store, given_release)
     stated = None
     with skip_lost_file():  # as for each file below
         stated = geometry_stated_by_index_files(store)

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from jobs.console.amounts import count_text
 from jobs.diagnosis.findings import DAMAGED_INDEX_ROWS, INDEX, INDEX_ROWS_WITHOUT_MESSAGE, MISSING_INDEX_ROWS, Finding
 from jobs.products.index import KeySequence, collect_keys, read_key_blocks
-from jobs.products.queues.settings import determine_releases
 from jobs.storage.locations import join_location
 from jobs.storage.scratch import Scratch
 from jobs.store.queue_files import rocksdbstore_folder
 from jobs.store.ranges import Range
+from jobs.store.release import determine_writers
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store
 from jobs.store.workers import Workers
@@ -58,7 +58,7 @@ def verify_rocksdb_index(
         with open_database(join_location(store.root, folder), store.storage) as database:
             if not any(key not in _PROGRESS for keys, _ in database.rows(INDEX_FAMILY, batch_size=4) for key in keys):
                 return None
-            rules = determine_releases(store, release).value.rules
+            rules = determine_writers(store, release).value.rules
             keys = collect_keys(workers, store, ranges, rules, scratch)
             tally = compare_rows(database, keys, scratch)
     except UnsupportedFormat as error:

@@ -43,14 +43,14 @@ from jobs.diagnosis.log_check import (
 )
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.products.queues import MISSING_UNIT_KINDS, OVERWRITTEN_UNIT_KINDS, DifferenceKind, JoinResult
-from jobs.products.queues.settings import determine_releases, determine_unit_rules
+from jobs.products.queues.settings import determine_unit_rules
 from jobs.storage.scratch import Scratch, open_scratch
 from jobs.store.chain import NewCollector, RangeOutcome, Results, read_ranges_not_deleted, retry_if_expired
 from jobs.store.epochs import Promotion, find_last_promotion
 from jobs.store.log_ends import newest_known_offset
 from jobs.store.queue_files import queues_in_files
 from jobs.store.ranges import plan_ranges
-from jobs.store.release import UndecidedError, determine_next_start_writers, parse_rules
+from jobs.store.release import UndecidedError, determine_next_start_writers, determine_writers, parse_rules
 from jobs.store.running_broker import check_disk_space, find_broker_process
 from jobs.store.store import IsTierError, Store, StoreRequest
 from jobs.store.topics import RecordedTopics
@@ -164,7 +164,7 @@ def _log_and_queues(
 ) -> tuple[IndexVerification, PartReport, JoinResult, list[RangeOutcome[Results]]]:
     indexing = IndexVerification(store, request.given_settings, scratch)
     new_collectors: list[NewCollector[Any]] = [new_range_check, *indexing.new_collectors]
-    releases = determine_releases(store, request.given_settings.release)
+    releases = determine_writers(store, request.given_settings.release)
     rules = determine_unit_rules(store, releases.value.rules, request.given_settings.conf)
     queues, joined, outcomes = verify_queues(
         workers, store, rules, request.range_size, new_collectors, request.scratch, request.recorded_topics

@@ -32,8 +32,9 @@ from jobs.diagnosis.findings import (
     Finding,
 )
 from jobs.products.index.explanation import FileVerdict
-from jobs.products.queues.settings import determine_releases, determine_unit_rules
+from jobs.products.queues.settings import determine_unit_rules
 from jobs.store.queue_files import StoredQueue, queues_in_files
+from jobs.store.release import determine_writers
 from jobs.store.store import Segment, Store, Tier, TierQueue
 from jobs.store.units import Units, read_stored_units
 from jobs.store.workers import Workers
@@ -134,7 +135,7 @@ def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, Part
 def _verify_queue(queue: TierQueue, *, range_size: int) -> tuple[PartReport, PartReport, IndexedQueue]:
     """Return the reports on the log and the units of a queue, and the keys with which its index is compared."""
     store = queue.store
-    rules = determine_unit_rules(store, determine_releases(store, None).value.rules, BrokerConf())
+    rules = determine_unit_rules(store, determine_writers(store, None).value.rules, BrokerConf())
     log = check_log_of_queue(store, rules, (queue.topic, queue.queue_id), range_size, [lambda *_: _KeyCollector()])
     findings, lost = findings_on_records(store, log.checks)
     keys = np.concatenate([NO_KEYS, *(own for (own,) in log.other_results)])

@@ -116,7 +116,9 @@ def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iter
         word += f": {count_text(len(groups), 'problem')}" + f", {count_text(more, 'consequence')}" * bool(more)
     yield f"{verdict.store}: {verdict.severity.styled(word)}"
     yield ""
-    yield from _table([_short_row(name, part) for name, part in verdict.parts.items()])
+    # The reasons are long, and are printed below the table.
+    rows = [part_row(name, part, ["see NOTE"] * bool(part.open_reasons)) for name, part in verdict.parts.items()]
+    yield from _table(rows)
     yield from (f"  NOTE {name}: {reason}" for name, part in verdict.parts.items() for reason in part.open_reasons)
     causes = [line for number, group in enumerate(groups[:limit], 1) for line in _group(number, group, places=places)]
     known = [f"  {fact.kind}: {fact.file}: {fact.expected} - {fact.cause_text}" for fact in facts[:limit]]
@@ -144,17 +146,8 @@ def _group(number: int, group: CauseWithConsequences, *, places: bool) -> Iterat
         yield f"       → {finding.kind}: {place}{often}"
 
 
-def part_row(name: str, part: PartReport) -> PartRow:
-    """Return the row of a part in the table whose head is `PART_COLUMNS`."""
-    return _row(name, part, part.open_reasons)
-
-
-def _short_row(name: str, part: PartReport) -> PartRow:
-    """Return the row for a terminal: the reasons are long, and are printed below the table."""
-    return _row(name, part, ["see NOTE"] * bool(part.open_reasons))
-
-
-def _row(name: str, part: PartReport, reasons: Sequence[str]) -> PartRow:
+def part_row(name: str, part: PartReport, reasons: Sequence[str]) -> PartRow:
+    """Return the row of a part, with *reasons* why it is not verified, in the table whose head is `PART_COLUMNS`."""
     wrong = sum(not finding.follows for finding in part.findings)
     consequences = len(part.findings) - wrong
     texts = [count_text(wrong, "problem")] * bool(wrong)

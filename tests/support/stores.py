@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from jobs.products.queues.settings import determine_releases, determine_unit_rules
+from jobs.products.queues.settings import determine_unit_rules
+from jobs.store.release import determine_writers
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify import PartReport
@@ -99,7 +100,7 @@ def log_folders(store: Path) -> list[str]:
 
 def compare_queues(store: Path, release: str) -> PartReport:
     listed = list_store(str(store), commitlog=log_folders(store))
-    rules = determine_unit_rules(listed, determine_releases(listed, release).value.rules, BrokerConf())
+    rules = determine_unit_rules(listed, determine_writers(listed, release).value.rules, BrokerConf())
     report, *_ = verify_queues(SerialWorkers(), listed, rules)
     return report
 

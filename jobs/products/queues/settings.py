@@ -14,7 +14,6 @@ from jobs.store.release import (
     UndecidedError,
     Writers,
     determine_writers,
-    unknown_setting_error,
 )
 from jobs.store.store import Store
 from rmq_formats.broker_conf import BrokerConf
@@ -65,13 +64,6 @@ class QueueSettings(NamedTuple):
     file_sizes: Mapping[QueueKind, Known[int]]
     ext_file_size: int | None  # None: no ConsumeQueueExt
 
-    def require_known_size(self) -> None:
-        """Refuse to use a default: a broker with another queue file size does not start."""
-        if self.file_sizes[QueueKind.PLAIN].origin == ASSUMED:
-            raise unknown_setting_error(
-                "the size of the broker's queue files", ("--consume-queue-size", str(DEFAULT_FILE_SIZE))
-            )
-
     def to_dict(self) -> dict[str, object]:
         """Return the JSON form."""
         return {
@@ -93,7 +85,7 @@ def determine_queue_settings(
 
     Raises `UndecidedError` if the files have several sizes, and it is unknown which of them is the broker's.
     """
-    releases = determine_releases(store, release)
+    releases = determine_writers(store, release)
     shown = {kind: Known(size, DETECTED, DETECTED) for kind, size in queue_file_sizes(store).items()}
     sizes = {**recorded.sizes, **shown}
     given = conf.consume_queue_size
@@ -124,16 +116,6 @@ def determine_unit_rules(
 ) -> UnitRules:
     """Return the rules of a store's queues; a record that lists queue offsets shows that multi-dispatch was enabled."""
     return UnitRules(releases, conf.delay_level or DEFAULT_DELAY_LEVELS, batch_topics | {*_batch_topics(store)})
-
-
-def determine_releases(store: Store, release: str | None) -> Known[Writers]:
-    """
-    Return the releases that wrote the store: given, or the newest ones that its marks allow.
-
-    The differences between releases affect the queues of a healthy log only if properties are unusual. So a range of
-    releases is not an assumption, and the user need not specify one of them.
-    """
-    return determine_writers(store, release, ())
 
 
 def _batch_topics(store: Store) -> Iterator[str]:

@@ -208,9 +208,7 @@ def read_units(scratch: Scratch | None, ranges: Sequence[RangeUnits], group: int
         yield list(_join_parts(held, list(tags)))
 
 
-def _read_section(
-    scratch: Scratch | None, source: UnitFile, group: int, tags: dict[str, int]
-) -> Iterator[GroupUnits]:
+def _read_section(scratch: Scratch | None, source: UnitFile, group: int, tags: dict[str, int]) -> Iterator[GroupUnits]:
     """Yield the queues of a group in one file; number their tags as in *tags*, to which new ones are added."""
     file, data, sections = source
     position, head_size, count = sections[group].tolist()

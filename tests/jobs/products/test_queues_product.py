@@ -30,13 +30,14 @@ from jobs.products.queues.leftover_units import (
     group_displaced_units,
     lost_offset_of_blanks,
 )
-from jobs.products.queues.settings import determine_releases, determine_unit_rules
+from jobs.products.queues.settings import determine_unit_rules
 from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits, write_units
 from jobs.products.queues.unmatched import CollectedLog, gaps_between
 from jobs.storage.scratch import Scratch
 from jobs.store.queue_ends import ProbedQueue, _look_at_all
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import Range, plan_ranges
+from jobs.store.release import determine_writers
 from jobs.store.selection import Selection
 from jobs.store.store import StoredFile, list_store
 from jobs.store.workers import SerialWorkers
@@ -109,7 +110,7 @@ def copy_at_moment(whole: Path, target: Path, moment: StoreProgress) -> Path:
 
 def units_of_log(root: Path) -> Counter[tuple[Any, ...]]:
     store = list_store(str(root))
-    rules = determine_unit_rules(store, determine_releases(store, release_of("b551-base")).value.rules, BrokerConf())
+    rules = determine_unit_rules(store, determine_writers(store, release_of("b551-base")).value.rules, BrokerConf())
     rows: Counter[tuple[Any, ...]] = Counter()
     for record, _ in read_store_records(root):
         parser = rules.release_at(record.physical_offset).property_parser

@@ -14,11 +14,12 @@ from jobs.console.result import Severity
 from jobs.diagnosis.findings import OUT_OF_SEQUENCE, Finding
 from jobs.products.index import KeySequence, RangeKeys
 from jobs.products.queues.join import join_queues_with_log
-from jobs.products.queues.settings import determine_releases, determine_unit_rules
+from jobs.products.queues.settings import determine_unit_rules
 from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild_queues
 from jobs.rebuild.queues import ROCKSDB
 from jobs.storage.scratch import Scratch
 from jobs.store.queue_files import list_queues
+from jobs.store.release import determine_writers
 from jobs.store.rocksdb import Rows
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
@@ -188,7 +189,7 @@ def test_verify_reports_any_content_of_a_queue_and_never_fails(
     ):
         damage(data, path)
     store = list_store(str(root))
-    rules = determine_unit_rules(store, determine_releases(store, None).value.rules, BrokerConf())
+    rules = determine_unit_rules(store, determine_writers(store, None).value.rules, BrokerConf())
     report, *_ = verify_queues(SerialWorkers(), store, rules)
     joined, _ = join_queues_with_log(SerialWorkers(), store, rules, range_size=4096)
 
@@ -213,7 +214,7 @@ def test_verify_reports_any_content_of_a_log_and_never_fails(
         content[at] ^= data.draw(st.integers(1, 255))
     path.write_bytes(bytes(content))
     store = list_store(str(root))
-    rules = determine_unit_rules(store, determine_releases(store, "5.3.3").value.rules, BrokerConf())
+    rules = determine_unit_rules(store, determine_writers(store, "5.3.3").value.rules, BrokerConf())
 
     report, *_ = verify_queues(SerialWorkers(), store, rules)
 
