@@ -81,19 +81,14 @@ from rmq_formats.errors import skip_lost_file
 _ATTEMPTS = 3  # attempts of a run, if a broker truncates the log meanwhile
 
 
-def ingest(request: IngestRequest, workers: Workers | None = None) -> Summary:
+def ingest(request: IngestRequest, workers: Workers) -> Summary:
     """Ingest new messages of the store into the lake; `OtherRunActiveError` if another run of this store is active."""
     return reduce(Summary.plus_next_run, run_steps(request, workers))
 
 
-def run_steps(request: IngestRequest, workers: Workers | None = None) -> Iterator[Summary]:
+def run_steps(request: IngestRequest, workers: Workers) -> Iterator[Summary]:
     """Yield the runs that ingest new messages: an interruption repeats at most one of them."""
     clock = StepTimer()
-    if workers is None:
-        from jobs.launch.session import spark_session
-        from jobs.store.spark_workers import SparkWorkers
-
-        workers = SparkWorkers(spark_session("rmq-lake ingest", half=request.read_limits is not None))
     with explaining_full_disk(request.lake):
         try:
             summary = _run_with_retries(request, workers, clock)

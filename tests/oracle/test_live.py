@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.run import ingest
+from jobs.store.spark_workers import SparkWorkers
 from tests.oracle.conftest import Verdict
 from tests.oracle.judge import read_log
 from tests.oracle.process import run_driver
@@ -38,7 +39,7 @@ def test_a_lake_ingested_next_to_a_working_broker_has_all_sent_and_consumed_mess
     spark: SparkSession, tmp_path: Path, verdict: Verdict, writer: str
 ) -> None:
     """Every message is in the lake once, although files grew, were added and deleted during reads."""
-    assert spark.version
+    workers = SparkWorkers(spark)
     store, lake = tmp_path / "store", tmp_path / "lake"
     request = IngestRequest(str(store), str(lake), broker="b0", release=writer)
     sent: list[tuple[DirectMessage, Stored]] = []
@@ -48,7 +49,7 @@ def test_a_lake_ingested_next_to_a_working_broker_has_all_sent_and_consumed_mess
         producer = threading.Thread(target=_produce, args=(opened, sent, runs))
         producer.start()
         while producer.is_alive():
-            summary = ingest(request)
+            summary = ingest(request, workers)
             assert _lost_bytes(summary) == 0, summary
             # Usually, retention follows days after a run; here, it follows after one run.
             stage.age(path for path in stage.segments()[:-2] if int(path.name) + _SEGMENT_SIZE <= summary.to_offset)
@@ -56,7 +57,7 @@ def test_a_lake_ingested_next_to_a_working_broker_has_all_sent_and_consumed_mess
         producer.join()
         opened.drain()
         opened.expire()
-        summary = ingest(request)
+        summary = ingest(request, workers)
         consumed = {queue: opened.read_queue(*queue) for queue in _QUEUES}
     table = table_of(lake / "messages", _COLUMNS)
     rows = sorted(zip(*(table[name].to_pylist() for name in _COLUMNS), strict=True))
