@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from threading import Lock
 from weakref import finalize
 
@@ -83,17 +84,14 @@ class DatabaseQueueOpener:
         topic, queue_id, base = location.removeprefix(f"{self.location}/").rsplit("/", 2)
         yield _RowReader(self, QueueName(QueueKind.PLAIN, topic, int(queue_id)), int(base) // UNIT.size)
 
-    @property
+    @cached_property
     def database(self) -> Database:
         """The database, open."""
-        if "snapshot" not in self.__dict__:
-            self.__dict__["snapshot"] = _snapshot(self.location, self.storage, self.signature)
-        snapshot: Database = self.__dict__["snapshot"]
-        return snapshot
+        return _snapshot(self.location, self.storage, self.signature)
 
     def __getstate__(self) -> dict[str, object]:
         """Leave out the snapshot, which belongs to this process."""
-        return {name: value for name, value in self.__dict__.items() if name != "snapshot"}
+        return {name: value for name, value in self.__dict__.items() if name != "database"}
 
     def list_queue_files(self) -> list[StoredFile]:
         """Return the file of each queue; `FormatError` if these, or their bounds, cannot be read."""

@@ -9,10 +9,8 @@ log that have about equal numbers of keys, and the ranges are compared one after
 the index.
 """
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -60,44 +58,42 @@ def verify_rocksdb_index(
                 return None
             rules = determine_writers(store, release).value.rules
             keys = collect_keys(workers, store, ranges, rules, scratch)
-            tally = compare_rows(database, keys, scratch)
+            compared = compare_rows(database, keys, scratch)
     except UnsupportedFormat as error:
         return PartReport(numbers={"files": 0}, unverified=str(error))
     except FormatError as error:
         return PartReport([unreadable_database_finding(INDEX, error, store)], {"files": 0})
-    return _report(tally, keys, folder, store)
+    return _report(*compared, keys, folder, store)
 
 
-@dataclass(slots=True)
-class RowComparison:
-    """The number of compared rows, and the rows or keys that only one side has, by reason."""
-
-    lost_log_ranges: Sequence[tuple[int, int]]  # parts of the log
-    rows: int = 0
-    invalid_key_rows: int = 0
-    keys: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-    lowest_offsets: dict[str, int] = field(default_factory=dict)  # of the log, by reason
-
-    def add_offsets(self, reason: str, offsets: NDArray[np.int64]) -> None:
-        """Add places."""
-        if offsets.size:
-            self.counts[reason] += offsets.size
-            self.lowest_offsets[reason] = min(self.lowest_offsets.get(reason, MAX_LONG), int(offsets.min()))
-
-    def add_unexplained_rows(self, offsets: NDArray[np.int64]) -> None:
-        """Add rows that no key explains: of messages that the log has lost, or of none."""
-        lost = are_inside(offsets, self.lost_log_ranges)
-        self.add_offsets(_OF_LOST, offsets[lost])
-        self.add_offsets(_OF_NOTHING, offsets[~lost])
+# The number of rows or keys that only one side has, and the lowest log offset of these, by reason.
+RowDifferences = dict[str, tuple[int, int]]
 
 
-def compare_rows(database: Database, keys: KeySequence, scratch: Scratch) -> RowComparison:
-    """Divide the rows of an index, then compare those of each range of the log with its keys."""
-    tally = RowComparison(keys.lost_ranges)
+def _add(differences: RowDifferences, reason: str, offsets: NDArray[np.int64]) -> None:
+    if offsets.size:
+        count, lowest = differences.get(reason, (0, MAX_LONG))
+        differences[reason] = count + offsets.size, min(lowest, int(offsets.min()))
+
+
+def _add_unexplained_rows(differences: RowDifferences, offsets: NDArray[np.int64], keys: KeySequence) -> None:
+    """Add rows that no key explains: of messages that the log has lost, or of none."""
+    lost = are_inside(offsets, keys.lost_ranges)
+    _add(differences, _OF_LOST, offsets[lost])
+    _add(differences, _OF_NOTHING, offsets[~lost])
+
+
+def compare_rows(database: Database, keys: KeySequence, scratch: Scratch) -> tuple[dict[str, int], RowDifferences]:
+    """
+    Divide the rows of an index, then compare those of each range of the log with its keys.
+
+    Return the numbers of rows, of keys and of rows with invalid keys, and the differences.
+    """
+    differences: RowDifferences = {}
     step = max(KEYS_PER_PORTION, -(-len(keys) // _MOST_RANGES))
     bounds = sorted({keys.read_keys(at, at + 1)[0].physical_offset for at in range(step, len(keys), step)})
-    _divide(database, keys, np.array(bounds, np.int64), scratch, tally)
+    row_count, invalid_count = _divide(database, keys, np.array(bounds, np.int64), scratch, differences)
+    key_count = 0
     for part, (start, end) in enumerate(pairwise([0, *map(keys.find_first_key, bounds), len(keys)])):
         places, at = np.empty(end - start, HASHED_KEY), 0
         for some in keys.list_parts(start, end):
@@ -109,51 +105,54 @@ def compare_rows(database: Database, keys: KeySequence, scratch: Scratch) -> Row
         with scratch.open(_name(part)) as file:
             stored = np.unique(np.frombuffer(bytes(file.read(0, file.size)), HASHED_KEY))
         scratch.delete(_name(part))
-        tally.keys += len(wanted)
-        tally.add_offsets(_MISSING, np.setdiff1d(wanted, stored)["physical_offset"])
-        tally.add_unexplained_rows(np.setdiff1d(stored, wanted)["physical_offset"])
-    return tally
+        key_count += len(wanted)
+        _add(differences, _MISSING, np.setdiff1d(wanted, stored)["physical_offset"])
+        _add_unexplained_rows(differences, np.setdiff1d(stored, wanted)["physical_offset"], keys)
+    return {"rows": row_count, "keys": key_count, "invalid": invalid_count}, differences
 
 
 def _divide(
-    database: Database, keys: KeySequence, bounds: NDArray[np.int64], scratch: Scratch, tally: RowComparison
-) -> None:
+    database: Database, keys: KeySequence, bounds: NDArray[np.int64], scratch: Scratch, differences: RowDifferences
+) -> tuple[int, int]:
+    """Write the rows of each part of the log to a file; return the numbers of all rows and of those without a key."""
     last = keys.read_keys(len(keys) - 1, len(keys))
     end = last[0].physical_offset if last else -1
+    row_count = invalid_count = 0
     with ExitStack() as stack:
         files = [stack.enter_context(scratch.create(_name(part))) for part in range(len(bounds) + 1)]
         for row_keys, values in database.rows(INDEX_FAMILY):
             progress = sum(key in _PROGRESS for key in row_keys)
             places = hash_index_rows(row_keys, values)
-            tally.rows += len(places)
-            tally.invalid_key_rows += len(row_keys) - progress - len(places)
-            tally.add_unexplained_rows(places["physical_offset"][places["physical_offset"] > end])
+            row_count += len(places)
+            invalid_count += len(row_keys) - progress - len(places)
+            _add_unexplained_rows(differences, places["physical_offset"][places["physical_offset"] > end], keys)
             places = places[(places["physical_offset"] >= keys.start_offset) & (places["physical_offset"] <= end)]
             parts = np.searchsorted(bounds, places["physical_offset"], side="right")
             for part in np.unique(parts).tolist():
                 files[part].write(places[parts == part].tobytes())
+    return row_count, invalid_count
 
 
 def _name(part: int) -> str:
     return f"rows-{part:04d}"
 
 
-def _report(tally: RowComparison, keys: KeySequence, folder: str, store: Store) -> PartReport:
-    numbers = {"files": 0, "rows": tally.rows, "keys": tally.keys, "messages": keys.record_count, "behind": 0}
+def _report(
+    found: Mapping[str, int], differences: RowDifferences, keys: KeySequence, folder: str, store: Store
+) -> PartReport:
+    numbers = {"files": 0, "rows": found["rows"], "keys": found["keys"], "messages": keys.record_count, "behind": 0}
     notes = [f"the index is in RocksDB ({folder}, indexRocksDBEnable); the store has no index files"]
-    if tally.counts[_MISSING] and not store.has_clean_shutdown:
-        numbers["behind"] = tally.counts.pop(_MISSING)
+    if _MISSING in differences and not store.has_clean_shutdown:
+        numbers["behind"], _ = differences.pop(_MISSING)
         notes.append("the missing rows were in memory when the broker was killed; it writes them at its next start")
     findings = []
     for reason, (kind, cause) in _CAUSES.items():
-        if count := tally.counts[reason]:
-            first = tally.lowest_offsets[reason]
+        if reason in differences:
+            count, first = differences[reason]
             text = f"{count_text(count, 'row')}, the first for log offset {first}"
             values = ("none", text) if reason == _MISSING else (text, "messages with these keys")
             findings.append(Finding(INDEX, kind, folder, None, "rows", *values, cause, count, first))
-    if tally.invalid_key_rows:
-        text, cause = count_text(tally.invalid_key_rows, "row"), "the keys of these rows are not valid index keys"
-        findings.append(
-            Finding(INDEX, DAMAGED_INDEX_ROWS, folder, None, "rows", text, "valid keys", cause, tally.invalid_key_rows)
-        )
+    if invalid := found["invalid"]:
+        text, cause = count_text(invalid, "row"), "the keys of these rows are not valid index keys"
+        findings.append(Finding(INDEX, DAMAGED_INDEX_ROWS, folder, None, "rows", text, "valid keys", cause, invalid))
     return PartReport(findings, numbers, notes)
