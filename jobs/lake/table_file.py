@@ -11,7 +11,6 @@ import json
 import os
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Self
 from uuid import uuid4
@@ -29,7 +28,7 @@ from jobs.storage.locations import is_local, local_path, object_key
 CODEC, COMPRESSION_LEVEL = "zstd", 1
 _BODY = "body"
 _SAMPLE_SIZE = 1 << 19
-_ROWS_AT_ONCE = 1 << 14
+_ROWS_AT_ONCE = 1 << 12
 _WORTH_IT = 0.95  # bodies that compress to more than this part of their size are stored uncompressed
 ROW_GROUP_BYTES = 4 << 20  # bytes of rows in a row group, except the last one
 STATISTICS_LENGTH = 56  # characters of text minima and maxima: IPv6 ids are this long
@@ -100,6 +99,8 @@ class TableFile:
         self._writer: pq.ParquetWriter | None = None
         self._held: list[pa.RecordBatch] = []  # batches that are collected for the next row group
         self._held_size = 0
+        self._rows: list[Mapping[str, object]] = []  # rows that are collected for the next batch
+        self._rows_size = 0  # of their bytes
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append the rows of *batch*."""
@@ -119,16 +120,22 @@ class TableFile:
             return self.close()
 
     def write_rows(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Append rows, each a mapping from column to value."""
+        """Append rows, each a mapping from column to value; they are collected into batches that need little memory."""
+        for row in rows:
+            self._rows.append(row)
+            self._rows_size += sum(len(value) for value in row.values() if isinstance(value, bytes))
+            if len(self._rows) >= _ROWS_AT_ONCE or self._rows_size >= ROW_GROUP_BYTES:
+                self._write_collected_rows()
+
+    def _write_collected_rows(self) -> None:
         schema = pa.schema([field for field in self._table.schema if field.name not in self._constants])
-        left = iter(rows)
-        while some := list(islice(left, _ROWS_AT_ONCE)):
-            try:
-                batch = pa.RecordBatch.from_pylist(some, schema=schema)
-            except UnicodeEncodeError:  # rare: the name of a file is not UTF-8
-                some = [{name: storable_text(value) for name, value in row.items()} for row in some]
-                batch = pa.RecordBatch.from_pylist(some, schema=schema)
-            self.write(batch)
+        rows, self._rows, self._rows_size = self._rows, [], 0
+        try:
+            batch = pa.RecordBatch.from_pylist(rows, schema=schema)
+        except UnicodeEncodeError:  # rare: the name of a file is not UTF-8
+            rows = [{name: storable_text(value) for name, value in row.items()} for row in rows]
+            batch = pa.RecordBatch.from_pylist(rows, schema=schema)
+        self.write(batch)
 
     def _write_held(self) -> None:
         if not self._held:
@@ -168,6 +175,7 @@ class TableFile:
 
     def close(self) -> AddedFile | None:
         """Finish and flush the file, and return its action; None without rows."""
+        self._write_collected_rows()
         self._write_held()
         if self._writer is None:
             return None

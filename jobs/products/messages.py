@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from jobs.console.result import RequestError
 from jobs.lake.bodies import add_inflated_bodies, decode_stored_body
 from jobs.lake.lock import check_lock_is_shared
-from jobs.lake.table_file import AddedFile, TableFile
+from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES
 from jobs.products.log_pieces import LogPiece, PieceCollector
 from jobs.products.product import FinishedProduct, Run, RunOutput, StartedProduct, State
@@ -46,8 +46,6 @@ _ROWS_A_BATCH = 1 << 15  # bounds the memory of a batch beyond its bytes: there 
 
 DAMAGE_SAMPLE_SIZE = 256
 _WRONG_CRC = "body_crc does not match the body"
-_ROWS_HELD = 1 << 12
-_BYTES_HELD = 4 << 20
 # MessageConst: REAL_TOPIC of delayed and half messages, RETRY_TOPIC of retries, DLQ_ORIGIN_TOPIC of dead letters.
 _ORIGINS = pa.array([REAL_TOPIC, "RETRY_TOPIC", "DLQ_ORIGIN_TOPIC"])
 _FIRST_POP_TIME = "1ST_POP_TIME"  # property of a popped message, whose retry topic ends with its own topic
@@ -104,29 +102,6 @@ def _finish(run: Run, outcomes: Sequence[RangeOutcome[RangeMessages]], _to_offse
     return FinishedProduct(gaps=[(range_.start_offset, range_.end_offset, why) for range_ in deleted])
 
 
-class _HeldRows:
-    """Rows that are written in batches, so that a large number of them takes no memory."""
-
-    def __init__(self, file: TableFile) -> None:
-        self._file = file
-        self._rows: list[Damage | LogPiece] = []
-        self._size = 0
-
-    def add(self, row: Damage | LogPiece) -> None:
-        self._rows.append(row)
-        self._size += len(row.bytes or b"") if isinstance(row, LogPiece) else 0
-        if len(self._rows) >= _ROWS_HELD or self._size >= _BYTES_HELD:
-            self._write()
-
-    def _write(self) -> None:
-        self._file.write_rows(row._asdict() for row in self._rows)
-        self._rows, self._size = [], 0
-
-    def close(self) -> AddedFile | None:
-        self._write()
-        return self._file.close()
-
-
 class _RangeMessages:
     def __init__(self, shared: _Shared, range_: Range, files: ExitStack) -> None:
         """Start without files: a file is created by its first row."""
@@ -138,10 +113,9 @@ class _RangeMessages:
         self._messages = files.enter_context(output.new_file(MESSAGES, part, segment=segment))
         self._traces = files.enter_context(output.new_file(TRACES, part))
         quarantine = output.new_file(QUARANTINE, part, segment=segment, run=run, file=range_.location)
-        self._quarantine = _HeldRows(files.enter_context(quarantine))
-        pieces = output.new_file(LOG_PIECES, part, segment=segment, run=run)
-        self._piece_rows = _HeldRows(files.enter_context(pieces))
-        self._pieces = PieceCollector(range_, self._from_offset, self._selection, files, self._piece_rows.add)
+        self._quarantine = files.enter_context(quarantine)
+        self._piece_rows = files.enter_context(output.new_file(LOG_PIECES, part, segment=segment, run=run))
+        self._pieces = PieceCollector(range_, self._from_offset, self._selection, files, self._write_piece)
 
     def _takes(self, topic: str) -> bool:
         """Return whether a topic is wanted, and record the patterns that match it."""
@@ -174,8 +148,11 @@ class _RangeMessages:
                 at = offset - group.base_offset
                 self._pieces.add_damage(offset, group.buffer[at : at + size].data)
 
+    def _write_piece(self, piece: LogPiece) -> None:
+        self._piece_rows.write_rows([piece._asdict()])
+
     def _add_damage(self, damage: Damage) -> None:
-        self._quarantine.add(damage if self._pieces.with_bytes else damage._replace(sample=None))
+        self._quarantine.write_rows([(damage if self._pieces.with_bytes else damage._replace(sample=None))._asdict()])
 
     def finish(self) -> RangeMessages:
         self._pieces.finish()
