@@ -6,6 +6,7 @@ key replaces it. A copy differs from its record only in its place. It cannot be 
 record. Whether all messages were copied cannot be checked, because a topic may have become compacted later.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain, groupby
@@ -72,13 +73,9 @@ class _CompactedFile(NamedTuple):
         return StoredQueue(QueueName(QueueKind.BATCH, self.topic, self.queue_id), files, store.storage.open)
 
 
-class _Verified(NamedTuple):
-    findings: tuple[Finding, ...] = ()
-    copies: int = 0
-    compared: int = 0
-    first: int | None = None  # number of a message in its queue
-    last: int | None = None
-    behind: int = 0  # records that had no unit yet
+# The findings on a file, the numbers of its copies, of compared copies and of those without a unit yet, and the first and
+# the last number of a message in its queue; None without a message.
+_Verified = tuple[list[Finding], Counter[str], tuple[int, int] | None]
 
 
 def verify_compacted_logs(part: PartReport, store: Store, workers: Workers, rules: UnitRules) -> None:
@@ -94,15 +91,13 @@ def verify_compacted_logs(part: PartReport, store: Store, workers: Workers, rule
     verified = workers.map(files, verify, "verifying compacted logs")
     queues = [list(some) for _, some in groupby(zip(files, verified, strict=True), key=lambda pair: pair[0][:2])]
     part.findings += chain.from_iterable(_across(queue, store) for queue in queues)
-    copies, compared, behind = (
-        sum(getattr(one, name) for one in verified) for name in ("copies", "compared", "behind")
-    )
+    counts = sum((of_file for _, of_file, _ in verified), Counter[str]())
     part.notes.append(
-        f"compacted logs of {count_text(len(queues), 'queue')} have {count_text(copies, 'message')}; "
-        f"{compared:,} could be compared with the log"
+        f"compacted logs of {count_text(len(queues), 'queue')} have {count_text(counts['copies'], 'message')}; "
+        f"{counts['compared']:,} could be compared with the log"
     )
-    if behind:
-        part.notes.append(f"{count_text(behind, 'message')} of compacted logs had no unit yet")
+    if counts["behind"]:
+        part.notes.append(f"{count_text(counts['behind'], 'message')} of compacted logs had no unit yet")
 
 
 def _compacted_files(store: Store) -> list[_CompactedFile]:
@@ -123,24 +118,28 @@ def _place(file: StoredFile) -> tuple[str, int, str]:
 
 def _across(files: Sequence[tuple[_CompactedFile, _Verified]], store: Store) -> Iterator[Finding]:
     before: int | None = None
-    for file, verified in files:
-        yield from verified.findings
-        if before is not None and verified.first is not None and verified.first <= before:
+    for file, (findings, _, numbers) in files:
+        yield from findings
+        if numbers is None:
+            continue
+        first, last = numbers
+        if before is not None and first <= before:
             start = store.path_below_root(file.log and file.log.location), 0, "queue offset"
             cause = "the file is from an earlier state of the log, or a record changed after the broker wrote it"
-            yield Finding(QUEUES, COMPACTED_OUT_OF_ORDER, *start, str(verified.first), f"more than {before}", cause)
-        before = verified.last if verified.last is not None else before
+            yield Finding(QUEUES, COMPACTED_OUT_OF_ORDER, *start, str(first), f"more than {before}", cause)
+        before = last
 
 
 def _verify(file: _CompactedFile, *, store: Store, rules: UnitRules, is_closed: bool) -> _Verified:
     """Verify a file, again if a running broker may have replaced it meanwhile; a deleted file has no findings."""
-    verified = _Verified()
+    nothing: _Verified = [], Counter(), None
+    verified = nothing
     for _ in range(1 if is_closed else _ATTEMPTS):
         try:
             verified = _verify_file(file, store, rules, is_closed=is_closed)
         except FileNotFoundError:
-            return _Verified()
-        if not verified.findings:
+            return nothing
+        if not verified[0]:
             break
     return verified
 
@@ -154,7 +153,7 @@ def _verify_file(file: _CompactedFile, store: Store, rules: UnitRules, *, is_clo
             f"start in this state; {_NOT_REBUILT}"
         )
         expected = f"a file of the same name in {lacking}"
-        return _Verified((Finding(QUEUES, DAMAGED_COMPACTION, *alone, "has no counterpart", expected, cause),))
+        return [Finding(QUEUES, DAMAGED_COMPACTION, *alone, "has no counterpart", expected, cause)], Counter(), None
     queue, most = file.queue(store), file.log.size // MIN_RECORD_SIZE + 1
     # The units are read before the log, so that records without a unit count as lag.
     units = read_stored_units(queue, 0, min(queue.capacity_end, most))
@@ -169,9 +168,8 @@ def _verify_file(file: _CompactedFile, store: Store, rules: UnitRules, *, is_clo
     wrong = [one.offset for check in log.checks for one in check.wrong_records]
     whole = made[~np.isin(made["physical_offset"], np.array(wrong, np.int64))]
     compared, others = _other_copies(file.original, store, log.log.segments[0], whole)
-    numbers = made["queue_offset"]
-    first, last = (int(numbers.min()), int(numbers.max())) if made.size else (None, None)
-    return _Verified((*findings, *others), int(made.size), compared, first, last, behind)
+    numbers = (int(made["queue_offset"].min()), int(made["queue_offset"].max())) if made.size else None
+    return [*findings, *others], Counter(copies=made.size, compared=compared, behind=behind), numbers
 
 
 def _of_records(file: _CompactedFile, log: QueueLog) -> Iterator[Finding]:
