@@ -73,8 +73,8 @@ class _CompactedFile(NamedTuple):
         return StoredQueue(QueueName(QueueKind.BATCH, self.topic, self.queue_id), files, store.storage.open)
 
 
-# The findings on a file, the numbers of its copies, of compared copies and of those without a unit yet, and the first and
-# the last number of a message in its queue; None without a message.
+# The findings on a file, the numbers of its copies, of compared copies and of those without a unit yet, and the first
+# and the last number of a message in its queue; None without a message.
 _Verified = tuple[list[Finding], Counter[str], tuple[int, int] | None]
 
 
