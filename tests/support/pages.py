@@ -69,8 +69,8 @@ def render_page(place: Place, path: str, language: str = "en") -> PageReply:
 
 
 @contextmanager
-def serve_pages(place: Path, *options: str, started: tuple[str, str] = ("-m", "jobs.main")) -> Iterator[Pages]:
-    command = [sys.executable, *started, "browse", "--no-open", *options, str(place)]
+def serve_pages(place: Path) -> Iterator[Pages]:
+    command = [sys.executable, "-m", "jobs.main", "browse", "--no-open", str(place)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         try:

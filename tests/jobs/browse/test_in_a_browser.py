@@ -143,38 +143,6 @@ def test_every_page_fits_every_width_and_loads_nothing_from_other_servers(opened
     assert [] == page.errors
 
 
-# The processes are those of test_workers, in which one request never ends.
-_WITH_ENDLESS_QUESTIONS = """
-from functools import partial
-from jobs.browse import server
-from jobs.main import main
-from tests.jobs.browse.test_workers import work
-server.PageWorkers = partial(server.PageWorkers, work=work)
-main()
-"""
-
-
-def test_two_endless_requests_do_not_delay_another_page(places: dict[str, Path]) -> None:
-    with serve_pages(places["store"], started=("-c", _WITH_ENDLESS_QUESTIONS)) as pages, browser() as page:
-        _open_start_address(pages, page)
-
-        def tabs(*paths: str) -> list[tuple[str, str]]:
-            """Open each page in its own tab; return for each tab whether it is loaded, and its content."""
-            for path in paths:  # a tab opens only after a user's action
-                opens = f"(window.tabs ??= []).push(window.open({json.dumps(path)}))"
-                page.call("Runtime.evaluate", expression=opens, userGesture=True)
-            return list(map(tuple, page.value(_TABS)))
-
-        tabs("/endless", "/endless")
-        wait_until(lambda: all("taking a while" in text for _, text in tabs()), tabs)
-        tabs("/short")
-        wait_until(lambda: "/short 0" in tabs()[2][1], tabs)
-        assert ["loading", "loading"] == [state for state, _ in tabs()[:2]]
-
-
-_TABS = "tabs.map(tab => [tab.document.readyState, tab.document.body?.innerText ?? ''])"
-
-
 @pytest.mark.parametrize("kind", ["store", "lake"])
 def test_names_with_html_run_and_load_nothing(hostile: Path, kind: str) -> None:
     """The content security policy would report a blocked script on the console; there must be none."""
@@ -189,15 +157,3 @@ def test_names_with_html_run_and_load_nothing(hostile: Path, kind: str) -> None:
             assert 0 == page.value("document.querySelectorAll('main script:not([src]), img').length")
         assert {pages.base} == {"/".join(request.split("/")[:3]) for request in page.requests}
         assert [] == page.errors
-
-
-def test_a_page_of_another_port_cannot_read_a_page(opened: tuple[Pages, Browser], tmp_path: Path) -> None:
-    """Its requests contain the cookie, because browsers treat both ports as the same site."""
-    pages, page = opened
-    (tmp_path / "page.html").write_text("<p>another server</p>")
-    script = f"fetch({json.dumps(f'{pages.base}/messages')}, {{credentials: 'include', mode: 'no-cors'}})"
-    page.open((tmp_path / "page.html").as_uri())
-
-    outcome = page.value(f"{script}.then(answer => answer.type + answer.status, () => 'refused')")
-
-    assert outcome in {"refused", "opaque0"}

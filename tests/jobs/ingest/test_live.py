@@ -1,12 +1,10 @@
 """Ingest a store that changes or is damaged: incomplete records, sealed and deleted segments, `--settle`."""
 
 import errno
-import gc
 import os
 import shutil
 import signal
 import time
-import tracemalloc
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -23,10 +21,10 @@ from jobs.lake.runs import list_known_stores
 from jobs.products.index import product as index_product
 from jobs.report.metrics import write_metrics
 from jobs.store import store as store_files
-from jobs.store.ranges import Range, plan_ranges
+from jobs.store.ranges import Range
 from jobs.store.store import Store
 from rmq_formats.commitlog.layout import BLANK
-from rmq_formats.commitlog.record import MessageRecord, encode_record
+from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.errors import FormatError
 from tests.rmq_formats.builders import STORED, make_record
 from tests.support.broker import KEYS, SEGMENT_SIZE, Broker, some_records
@@ -327,15 +325,6 @@ def test_an_error_during_maintenance_is_a_note_with_the_file_after_a_successful_
     assert list((tmp_path / "lake" / "messages").glob(f"*-{MANY}-*.parquet"))
 
 
-def test_the_time_of_the_newest_message_is_reported_if_nothing_is_new(tmp_path: Path, broker: Broker) -> None:
-    """A gauge that falls to 0 after each run without new messages would raise false alarms."""
-    written = broker.append(some_records(3))
-    times = [ingest_into_own_lake(broker.root).newest_ms for _ in range(2)]
-
-    assert [written[-1].store_timestamp] * 2 == times
-    assert 3 == len(rows_of(tmp_path / "lake"))
-
-
 def test_following_reports_damage_in_the_step_that_finds_it_and_keeps_its_counts(damaged: Broker, run: Run) -> None:
     """The result of the command is printed only at its end, which may be weeks later."""
     figures = damaged.root.parent / "rmq.prom"
@@ -459,40 +448,3 @@ def test_bytes_of_a_file_that_retention_deletes_at_the_end_of_its_range_are_a_ga
     assert "end" not in {kind for kind, _, _ in places}
     assert 12 + 5 == summary.messages
     assert [(0, SEGMENT_SIZE)] == [(gap["from"], gap["to"]) for gap in summary.gaps]
-
-
-def test_memory_does_not_grow_with_the_number_of_wrong_bodies(tmp_path: Path) -> None:
-    """If an encrypting filter rewrote a file, all its bodies are wrong."""
-    _peak_of_wrong_bodies(tmp_path / "first", 100)  # compilation and imports are not counted
-    few, many = (_peak_of_wrong_bodies(tmp_path / str(count), count) for count in (2_000, 6_000))
-
-    assert many < 1.5 * few
-
-
-def _peak_of_wrong_bodies(folder: Path, count: int) -> int:
-    """Return the peak Python memory of a run whose records all have damaged bodies."""
-    record = make_record(b"body", properties={})
-    log = folder / "store" / "commitlog"
-    log.mkdir(parents=True)
-    with (log / f"{0:020}").open("wb") as file:
-        for number in range(count):
-            written = record._replace(
-                physical_offset=number * record.total_size, body_crc=record.body_crc ^ (number > 0)
-            )
-            file.write(encode_record(written))
-        file.write(bytes(BLOCK))
-    tracemalloc.start()
-    try:
-        with patch("jobs.ingest.run.plan_ranges", _narrow_ranges):
-            summary = ingest_into_own_lake(folder / "store", "b", tables=frozenset())
-        assert summary.quarantined == count - 2  # the first record confirms the log, the last one may be unfinished
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
-def _narrow_ranges(*arguments: Any) -> list[Range]:  # noqa: ANN401 - arguments of the original
-    """Plan ranges with windows of few records; memory used before the pass is not counted."""
-    gc.collect()
-    tracemalloc.reset_peak()
-    return [replace(range_, window=1 << 17) for range_ in plan_ranges(*arguments)]

@@ -194,26 +194,19 @@ def test_units_that_are_not_dispatched_yet_require_a_run(tmp_path: Path) -> None
     assert PreRunCheck(request).summary_if_nothing_new() is None
 
 
-def test_a_command_that_finds_nothing_new_starts_no_session(
-    ingested: IngestedStore, capsys: pytest.CaptureFixture[str]
+def test_a_command_that_finds_nothing_new_starts_no_session_and_shows_the_time_that_it_took(
+    ingested: IngestedStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("jobs.command.answer.ResultPrinter.seconds", 754.0)
     extra = ["--metrics", str(ingested.lake / "figures"), "--report", str(ingested.lake / "report.html")]
     with patch("jobs.launch.session.spark_session", side_effect=AssertionError("a session")):
         code = main(["ingest", str(ingested.broker.root), "--lake", str(ingested.lake), "--broker", "b", *extra])
 
     assert code is ExitCode.CLEAN
-    assert f"ingest: done: nothing new after offset {ingested.broker.offset:,} (" in capsys.readouterr().out
+    line = f"ingest: done: nothing new after offset {ingested.broker.offset:,} (12 min 34 s)"
+    assert line in capsys.readouterr().out
     assert "rmq_lake_ingest_exit_code" in (ingested.lake / "figures").read_text()
     assert (ingested.lake / "report.html").exists()
-
-
-def test_the_result_line_shows_the_time_that_the_command_took(
-    ingested: IngestedStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("jobs.command.answer.ResultPrinter.seconds", 754.0)
-    main(["ingest", ingested.request.store, "--lake", str(ingested.lake), "--broker", "b"])
-
-    assert capsys.readouterr().out.rstrip().endswith("(12 min 34 s)")
 
 
 def test_the_size_of_the_new_part_is_known_before_a_run_unless_the_check_is_inconclusive(
