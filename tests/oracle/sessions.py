@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from rmq_formats.commitlog.layout import TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord
@@ -100,24 +100,7 @@ class ClientMessage:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class CraftedMessage:
-    """A dispatch request that a test crafts, with the only fields that affect index and queue files."""
-
-    topic: str
-    physical_offset: int
-    store_timestamp: int
-    queue_id: int = 0
-    queue_offset: int = 0
-    size: int = 100
-    tags_code: int = 0
-    keys: str = ""
-    unique_key: str | None = None
-    tags: str | None = None
-    sys_flag: int = 0
-
-
-def request_fields(message: DirectMessage | ClientMessage | CraftedMessage | Consumption) -> dict[str, Value]:
+def request_fields(message: DirectMessage | ClientMessage | Consumption) -> dict[str, Value]:
     """Return the fields as a request names them; the name of a mapping is the prefix of its keys."""
     found: dict[str, Value] = {}
     for name, value in asdict(message).items():
@@ -173,10 +156,6 @@ class RealStore:
         if stored.size:
             self.next_offset = stored.physical_offset + stored.size
         return stored
-
-    def dispatch_each(self, service: Literal["index", "queue"], messages: Iterable[CraftedMessage]) -> None:
-        for _ in self.driver.ask_each(service, map(request_fields, messages)):
-            pass
 
     def find_offsets(
         self, topic: str, key: str, *, begin: int = -(1 << 63), end: int = (1 << 63) - 1, limit: int = 64
@@ -297,9 +276,9 @@ def open_store(
 
 
 @contextmanager
-def real_store(release: str, store: Path, settings: dict[str, str] | None = None) -> Iterator[RealStore]:
+def real_store(release: str, store: Path) -> Iterator[RealStore]:
     """Open a store with the store classes of a release, and close it after the block."""
-    with run_driver(release) as driver, open_store(driver, store, settings=settings) as opened:
+    with run_driver(release) as driver, open_store(driver, store) as opened:
         yield opened
 
 

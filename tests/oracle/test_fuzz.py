@@ -1,4 +1,4 @@
-"""Random messages in real store classes and in our modules: equal files, and equal decoding of malformed texts."""
+"""Random messages in real stores and in our modules: equal files and lookups, and equal decoding of malformed texts."""
 
 import os
 import struct
@@ -9,20 +9,15 @@ from collections.abc import Callable, Iterator
 from itertools import count, product
 from pathlib import Path
 from random import Random
-from typing import Final, TypeAlias
+from typing import Final
 
 import pytest
 
-from rmq_formats.commitlog.layout import MAGIC_V1
-from rmq_formats.commitlog.record import MessageRecord, new_record
-from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC, ExpectedUnit, QueueKind, QueueName
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC
 from rmq_formats.indexfile.lookup import IndexReader
-from rmq_formats.properties import decode_java_text, java_hash
-from rmq_formats.release import Release, make_rules
-from rmq_formats.store import file_name_of_offset
+from rmq_formats.properties import decode_java_text, java_hash, parse_properties
 from tests.oracle.judge import (
-    DerivedFiles,
-    Difference,
     Writer,
     build_with_commands,
     build_with_scalar_modules,
@@ -33,12 +28,11 @@ from tests.oracle.judge import (
 )
 from tests.oracle.process import DriverProcess, run_driver
 from tests.oracle.releases import Geometry, version_of
-from tests.oracle.sessions import ClientMessage, CraftedMessage, DirectMessage, RealStore, open_store
+from tests.oracle.sessions import ClientMessage, DirectMessage, RealStore, open_store
 from tests.rmq_formats.builders import make_reader
-from tests.rmq_formats.reference import ConsumeQueue, IndexWriter, select
+from tests.rmq_formats.reference import select
 
 _NOW: Final = 1_795_000_000_000
-_LONG: Final = 1 << 63
 _FILES: Final = 3000
 _MESSAGES_A_ROUND: Final = 2000
 _KEYS_A_MESSAGE: Final = 6
@@ -59,14 +53,15 @@ _TOPICS: Final = ("A", "B", "топик", "t" * 127, SCHEDULE_TOPIC, "%RETRY%g",
 _FRAGMENTS: Final = ("KEYS", "TAGS", "UNIQ_KEY", "DELAY", "\1", "\2", "\1", "\2", " ", "a", "bb", "3", "Aa", "BB", "é")
 
 
-Found: TypeAlias = tuple[int, list[str]]  # the number of messages, and the differences of files
+# --- random messages -------------------------------------------------------------------------------------------------
 
 
-# --- the whole store -------------------------------------------------------------------------------------------------
+def fuzz_store(driver: DriverProcess, store: Path, seed: int) -> tuple[int, list[str]]:
+    """
+    Put random messages and batches with some restarts, rebuild queues and index files from the log, and look up keys.
 
-
-def fuzz_store(driver: DriverProcess, store: Path, seed: int) -> Found:
-    """Put random messages and batches with some restarts, and rebuild queues and index files from the log."""
+    Return the number of messages, and the differences.
+    """
     random = Random(seed)
     geometry = _geometry(random, random.choice(_FILE_SIZES))
     messages = _max_messages(geometry)
@@ -83,8 +78,11 @@ def fuzz_store(driver: DriverProcess, store: Path, seed: int) -> Found:
     writer = Writer(((0, driver.release),), geometry)
     disk = read_derived_files(store)
     found = [f"log: {offset}" for offset in find_unfaithful_pieces(store)]
-    found += _describe("scalar", find_differences(disk, build_with_scalar_modules(log, writer)))
-    found += _describe("commands", find_differences(disk, build_with_commands(store, writer)))
+    made = build_with_scalar_modules(log, writer)
+    found += [f"scalar: {difference}" for difference in find_differences(disk, made)]
+    found += [f"commands: {difference}" for difference in find_differences(disk, build_with_commands(store, writer))]
+    with open_store(driver, store, geometry) as opened:
+        found += _find_different_lookups(random, opened, log, made.index_files, writer)
     if len(log) < stored:
         found.append(f"log: {len(log)} records of {stored} messages")
     return len(log), found
@@ -168,102 +166,23 @@ def _keys(random: Random) -> str:
     )
 
 
-# --- queues and index alone ------------------------------------------------------------------------------------------
-
-
-def fuzz_dispatch(driver: DriverProcess, store: Path, seed: int) -> Found:
-    """
-    Dispatch crafted messages to the index service and to the queues, then look up keys.
-
-    Queue offsets repeat, jump or go back, physical offsets repeat, and store times are arbitrary.
-    """
-    random = Random(seed)
-    geometry = _geometry(random, _FILE_SIZES[0])
-    release = Release.from_version(driver.release)
-    crafted = list(_crafted(random, _max_messages(geometry)))
-    writer = Writer(((0, driver.release),), geometry)
-    index = IndexWriter(writer.index_geometry, make_rules((0, release)))
-    queues: dict[QueueName, ConsumeQueue] = {}
-    for message in crafted:
-        index.dispatch(_as_record(message))
-        name = QueueName(QueueKind.PLAIN, message.topic, message.queue_id)
-        queue = queues.setdefault(name, ConsumeQueue(geometry.queue_file_size()))
-        places = (message.queue_offset, message.physical_offset, message.size)
-        queue.append(ExpectedUnit(name, *places, message.tags_code, message.store_timestamp), release)
-    files = [file.encode(release.empty_index_count) for file in index.files]
-    with open_store(driver, store, geometry) as opened:
-        opened.dispatch_each("index", crafted)
-        opened.dispatch_each("queue", crafted)
-        found = _fuzz_lookups(random, opened, crafted, files, writer)
-    built = {
-        f"{name.path}/{file_name_of_offset(at)}": data for name, queue in queues.items() for at, data in queue.files()
-    }
-    return len(crafted), found + _describe(
-        "scalar", find_differences(read_derived_files(store), DerivedFiles(built, files))
-    )
-
-
-def _crafted(random: Random, count: int) -> Iterator[CraftedMessage]:
-    clock = _Clock(random)
-    offset = random.choice((0, 0, 1 << 40))
-    next_offsets = {(topic, queue): random.choice((0, 0, 3, 25)) for topic in _TOPICS[:3] for queue in (0, 5)}
-    for number in range(count):
-        queue = random.choice(list(next_offsets))
-        size = random.choice((1, 91, 100, 5000))
-        queue_offset = next_offsets[queue]
-        if random.random() < 0.02:
-            queue_offset = random.choice((0, queue_offset + 1, queue_offset + 40, max(queue_offset - 2, 0)))
-        next_offsets[queue] = queue_offset + 1
-        time_of_day = clock.tick()
-        yield CraftedMessage(
-            queue[0],
-            offset if random.random() < 0.93 else max(offset - random.choice((1, 50, 150, 10_000)), 0),
-            time_of_day if random.random() < 0.99 else random.randrange(-_LONG, _LONG),
-            queue_id=queue[1],
-            queue_offset=queue_offset,
-            size=size,
-            tags_code=random.randrange(-(1 << 31), 1 << 31),
-            keys=_remove_surrogates(_keys(random)) if random.random() < 0.8 else "",
-            unique_key=f"{number:032X}" if random.random() < 0.9 else None,
-            tags=_remove_surrogates(random.choice(_WORDS)) if random.random() < 0.3 else None,
-            sys_flag=random.choice((0, 0, 0, 4, 8, 12)),
-        )
-        offset += random.choice((0, 1, size, size, size, size, size, 10**6))
-
-
-def _as_record(message: CraftedMessage) -> MessageRecord:
-    properties = {"UNIQ_KEY": message.unique_key, "KEYS": message.keys, "TAGS": message.tags}
-    return new_record(
-        topic=message.topic.encode(),
-        magic_code=MAGIC_V1,
-        properties="".join(f"{name}\1{value}\2" for name, value in properties.items() if value).encode(),
-        physical_offset=message.physical_offset,
-        sys_flag=message.sys_flag,
-        store_timestamp=message.store_timestamp,
-    )
-
-
-def _fuzz_lookups(
-    random: Random, opened: RealStore, crafted: list[CraftedMessage], index_data: list[bytes], writer: Writer
-) -> list[str]:
-    found = []
+def _find_different_lookups(
+    random: Random, opened: RealStore, log: list[MessageRecord], index_data: list[bytes], writer: Writer
+) -> Iterator[str]:
+    _, release = writer.rules[-1]
     files = [IndexReader(make_reader(data), writer.index_geometry) for data in reversed(index_data)]
-    for _ in range(_LOOKUPS):
-        message = random.choice(crafted)
-        key = random.choice(message.keys.split() or [message.unique_key or "absent"])
-        begin, end = sorted(message.store_timestamp + random.choice((-1, 1)) * 10 ** random.randrange(15) for _ in "be")
-        begin, end = max(begin, -_LONG), min(end, _LONG - 1)
+    for record in random.choices(log, k=_LOOKUPS):
+        properties = parse_properties(record.properties_raw, release.property_parser)
+        key = random.choice(properties.get("KEYS", "").split() or [properties.get("UNIQ_KEY", "absent")])
+        begin, end = sorted(record.store_timestamp + random.choice((-1, 1)) * 10 ** random.randrange(15) for _ in "be")
         limit = random.choice((1, 2, 32, 64))
-        theirs = opened.find_offsets(message.topic, key, begin=begin, end=end, limit=limit)
-        ours = select(files, f"{message.topic}#{key}", begin, end, limit)
+        theirs = opened.find_offsets(record.topic, key, begin=begin, end=end, limit=limit)
+        ours = select(files, f"{record.topic}#{key}", begin, end, limit)
         if theirs != ours:
-            found.append(f"lookup: {message.topic}#{key} {begin}..{end} limit {limit}: {theirs} and ours {ours}")
-    return found
+            yield f"lookup: {record.topic}#{key} {begin}..{end} limit {limit}: {theirs} and ours {ours}"
 
 
 # --- rounds ----------------------------------------------------------------------------------------------------------
-
-DOORS: Final = {"store": fuzz_store, "dispatch": fuzz_dispatch}
 
 
 def _geometry(random: Random, commit_log_file_size: int) -> Geometry:
@@ -279,32 +198,22 @@ def _max_messages(geometry: Geometry) -> int:
     return max(min(_MESSAGES_A_ROUND, by_index, by_log, _FILES * geometry.consume_queue_units), 2)
 
 
-def _describe(by: str, found: list[Difference]) -> list[str]:
-    return [f"{by}: {difference}" for difference in found]
-
-
-def _remove_surrogates(text: str) -> str:
-    """Remove lone surrogates, which UTF-8 cannot encode."""
-    return "".join(character for character in text if not "\ud800" <= character <= "\udfff")
-
-
 _SECONDS = float(os.environ.get("ORACLE_FUZZ_SECONDS", "1"))
 _SEED = int(os.environ.get("ORACLE_FUZZ_SEED", "1"))
 
 
 @pytest.mark.timeout(_SECONDS * 3 + 300)
 def test_files_are_equal_for_random_messages(verdict: Callable[[str, str, str], None], release: str) -> None:
-    """At least one round per interface, until ORACLE_FUZZ_SECONDS have passed; ORACLE_FUZZ_SEED is the first seed."""
+    """Repeat rounds until ORACLE_FUZZ_SECONDS have passed; ORACLE_FUZZ_SEED is the first seed."""
     deadline = time.monotonic() + _SECONDS
     messages = 0
-    rounds = ((seed, door) for seed in count(_SEED) for door in DOORS)
-    for number, (seed, door) in enumerate(rounds, 1):
+    for seed in count(_SEED):
         # A process keeps the files of a round open until its end.
         with tempfile.TemporaryDirectory(prefix="oracle-fuzz-") as store, run_driver(release) as driver:
-            some, found = DOORS[door](driver, Path(store) / "store", seed)
-        assert found == [], f"seed {seed}, door {door}"
+            some, found = fuzz_store(driver, Path(store) / "store", seed)
+        assert found == [], f"seed {seed}"
         messages += some
-        if number >= len(DOORS) and time.monotonic() >= deadline:
+        if time.monotonic() >= deadline:
             break
     verdict(release, "random messages", f"{messages} messages, all files equal")
 

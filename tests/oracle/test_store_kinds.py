@@ -24,14 +24,12 @@ from jobs.verify.verdict import Verdict
 from rmq_formats.release import Release
 from tests.oracle.conftest import Verdict as Note
 from tests.oracle.judge import rebuild_queue_folder
-from tests.oracle.process import DriverError
 from tests.oracle.releases import marks, version_of
 from tests.oracle.sessions import ClientMessage, RealBroker, real_broker
 from tests.support.lakes import ingest_store, rows_of
 
 RELEASES: Final = ("5.3.3", "5.4.0", "5.5.1")
 KILLED: Final = "killed"
-STUCK: Final = "the broker dispatches nothing"
 _ENDS: Final = ("clean stop", KILLED)
 _FOR_LIGHT_SINCE: Final = (5, 5, 0)
 
@@ -107,11 +105,6 @@ class Cell:
         return self.kind.settings_on(self.release) | dict(_LIGHT if self.is_light else ())
 
     @property
-    def is_stuck(self) -> bool:
-        """Whether the broker stores messages without dispatching any units."""
-        return self.is_light and version_of(self.release) < version_of(self.kind.takes_light_since)
-
-    @property
     def leaves_out_plain(self) -> bool:
         """Whether light queues that are not of a LITE topic have no units."""
         return _SELECTIVE[0] in self.kind.settings
@@ -121,8 +114,10 @@ class Cell:
 
 
 def cells() -> Iterator[Cell]:
+    """Yield the cells that can be played: brokers start, and dispatch all messages."""
     for release, kind, is_light, end in product(RELEASES, KINDS, (False, True), _ENDS):
-        if version_of(kind.since) <= version_of(release) < version_of(kind.refused_since):
+        first = max(kind.since, kind.takes_light_since) if is_light else kind.since
+        if version_of(first) <= version_of(release) < version_of(kind.refused_since):
             yield Cell(release, kind, is_light, end)
 
 
@@ -140,14 +135,7 @@ _COUNT: Final = 90
 _UNANSWERED: Final = 12
 _IN_SHORT_RUNS: Final = "5.5.1-files-on-on-killed"
 _PLAYED: Final = [
-    pytest.param(cell, id=str(cell), marks=marks(in_every_run=str(cell) == _IN_SHORT_RUNS))
-    for cell in cells()
-    if not cell.is_stuck
-]
-_STUCK: Final = [
-    pytest.param(cell, id=str(cell), marks=marks(in_every_run=False))
-    for cell in cells()
-    if cell.is_stuck and cell.end == KILLED
+    pytest.param(cell, id=str(cell), marks=marks(in_every_run=str(cell) == _IN_SHORT_RUNS)) for cell in cells()
 ]
 
 
@@ -210,28 +198,6 @@ def test_a_store_has_the_messages_that_its_broker_serves(tmp_path: Path, verdict
         if not (cell.leaves_out_plain and _is_plain(name)):
             assert _reduce_to_broker(queue, rebuilt[name], name, cell) == queue
     verdict(cell.release, cell.way, _describe(answers, units, found))
-
-
-@pytest.mark.parametrize("cell", _STUCK)
-def test_a_broker_with_light_queues_in_rocksdb_and_files_dispatches_nothing(
-    tmp_path: Path, verdict: Note, cell: Cell
-) -> None:
-    """5.4.0 with double write: all messages are in the log, and our commands report that none were dispatched."""
-    store = tmp_path / "store"
-    with real_broker(cell.release, store, settings=cell.settings) as broker:
-        _make_topics(broker, cell)
-        _send(broker, cell, _COUNT)
-        with pytest.raises(DriverError, match="does not dispatch"):
-            broker.drain()
-        edges = [broker.queue_edges(*name) for name in _queues(cell)]
-        broker.driver.kill()
-    found = verify(VerifyRequest(str(store)), SerialWorkers())
-
-    assert edges == [(0, 0)] * len(edges)
-    assert (found.findings, found.severity) == ([], Severity.BEHIND)
-    for each in cells():
-        if each.is_stuck and (each.release, each.kind) == (cell.release, cell.kind):
-            verdict(each.release, each.way, STUCK)
 
 
 def _make_topics(broker: RealBroker, cell: Cell) -> None:

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]  # for a busy mach
 
 STORE = "b498-base"
 SEGMENT = 16384  # the segment size of the store
-RANGES = {1: SEGMENT, 7: SEGMENT // 7 + 1}  # of a segment: their size
+RANGES = 7  # of a segment
 OF_A_RUN = ("store_id", "modified", "time")  # columns that differ from run to run
 
 SPECULATION = {
@@ -68,10 +68,7 @@ def results(cluster: Cluster, store: Path, ingested: tuple[Outcome, Path]) -> di
         "out": ("command", ["rebuild-index", str(store), "--out", str(apart / "out")]),
         "lake": ("command", ["ingest", str(store), "--lake", str(apart / "lake")]),
         "store": ("command", ["ingest", str(apart / "store"), "--lake", str(folder / "unseen")]),
-        **{
-            f"ranges {number}": ("rebuild_index", [str(store), str(folder / f"index-{number}"), size])
-            for number, size in RANGES.items()
-        },
+        "index": ("rebuild_index", [str(store), str(folder / "index"), SEGMENT // RANGES + 1]),
     }
     settings = [word for setting in SPECULATION.items() for word in ("--conf", "=".join(setting))]
     found = run_in_one_application([*cluster.spark_options, *settings], list(steps.values()))
@@ -169,12 +166,11 @@ def test_a_worker_without_numpy_fails_the_run_and_is_named(cluster: Cluster, sto
     assert not (tmp_path / "lake").exists()
 
 
-@pytest.mark.parametrize("number", RANGES)
 def test_index_files_built_by_a_cluster_equal_those_of_the_broker(
-    cluster: Cluster, store: Path, results: dict[str, Any], number: int
+    cluster: Cluster, store: Path, results: dict[str, Any]
 ) -> None:
-    assert number * len(list_segments(store)) == results[f"ranges {number}"]
-    assert _hash_files(store / "index") == _hash_files(cluster.folder / f"index-{number}")
+    assert RANGES * len(list_segments(store)) == results["index"]
+    assert _hash_files(store / "index") == _hash_files(cluster.folder / "index")
 
 
 def _hash_files(folder: Path) -> list[str]:

@@ -1,12 +1,10 @@
 package oracle;
 
-import java.lang.reflect.Constructor;
 import java.lang.reflect.Proxy;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
@@ -20,7 +18,6 @@ import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
-import org.apache.rocketmq.store.DispatchRequest;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 
 /** Drives the store classes themselves, without a broker around them. */
@@ -40,8 +37,6 @@ final class StoreVerbs {
         verbs.put("drain", request -> drain());
         verbs.put("close-store", request -> close());
         verbs.put("expire", request -> expire());
-        verbs.put("index", this::index);
-        verbs.put("queue", this::queue);
         verbs.put("find-offsets", this::findOffsets);
         verbs.put("read", this::read);
         verbs.put("edges", this::edges);
@@ -266,60 +261,6 @@ final class StoreVerbs {
     /** Sets the store's clock to the time of a message, or lets it run. */
     private void applyClock(Request request) {
         clock.set(request.has("store-timestamp") ? Long.valueOf(request.text("store-timestamp")) : null);
-    }
-
-    /** Dispatches a crafted message to the index. */
-    private Answer index(Request request) throws Exception {
-        Reflect.call(Reflect.field(store, "indexService"), "buildIndex", dispatchRequest(request));
-        return Answer.NOTHING;
-    }
-
-    /** Dispatches a crafted message to its queue. */
-    private Answer queue(Request request) throws Exception {
-        DispatchRequest dispatched = dispatchRequest(request);
-        if (Reflect.can(store, "putMessagePositionInfo", dispatched)) {
-            Reflect.call(store, "putMessagePositionInfo", dispatched);
-        } else {
-            Reflect.call(
-                    store,
-                    "putMessagePositionInfo",
-                    dispatched.getTopic(),
-                    dispatched.getQueueId(),
-                    dispatched.getCommitLogOffset(),
-                    dispatched.getMsgSize(),
-                    dispatched.getTagsCode(),
-                    dispatched.getStoreTimestamp(),
-                    dispatched.getConsumeQueueOffset());
-        }
-        return Answer.NOTHING;
-    }
-
-    private static DispatchRequest dispatchRequest(Request request) throws Exception {
-        Map<String, String> properties = new HashMap<>();
-        String tags = request.wideTextOrNull("tags");
-        if (tags != null) {
-            properties.put("TAGS", tags);
-        }
-        Object[] values = {
-            request.text("topic"),
-            request.number("queue-id", 0),
-            request.longNumber("physical-offset", 0),
-            request.number("size", 100),
-            request.longNumber("tags-code", 0),
-            request.longNumber("store-timestamp", 0),
-            request.longNumber("queue-offset", 0),
-            request.has("keys") || request.has("keys16") ? request.wideTextOrNull("keys") : "",
-            request.wideTextOrNull("unique-key"),
-            request.number("sys-flag", 0),
-            0L,
-            properties,
-        };
-        for (Constructor<?> constructor : DispatchRequest.class.getConstructors()) {
-            if (constructor.getParameterCount() >= values.length - 1) {
-                return (DispatchRequest) constructor.newInstance(Arrays.copyOf(values, constructor.getParameterCount()));
-            }
-        }
-        throw new NoSuchMethodException("constructor of DispatchRequest");
     }
 
     /** Looks up a key in the index like a broker. */
