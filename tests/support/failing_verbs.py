@@ -133,14 +133,21 @@ class Outcome(NamedTuple):
     hit: str = ""  # the call that failed
 
 
+class Undisturbed(NamedTuple):
+    """The result of a command without a failing call, its calls, and the content of the lakes afterwards."""
+
+    outcome: Outcome
+    calls: list[str]
+    rows: dict[str, str]
+
+
 class Commands:
     """The commands with their stores and lakes; each command runs in a fork, on its own copy."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._base = folder / "base"
-        self._rows: dict[str, dict[str, str]] = {}
-        self._undisturbed: dict[str, tuple[Outcome, list[str]]] = {}
+        self._undisturbed: dict[str, Undisturbed] = {}
 
     def prepare(self) -> None:
         """Create a store, a damaged copy, a repaired copy, the lake of the store, and an interrupted restore."""
@@ -159,18 +166,16 @@ class Commands:
         shutil.rmtree(base)
         here.rename(base)
 
-    def undisturbed(self, line: str) -> tuple[Outcome, list[str]]:
-        """Return the result of a command without a failing call, and its calls."""
+    def undisturbed(self, line: str) -> Undisturbed:
         if line not in self._undisturbed:
-            here = self._copy_base()
-            found = self._run(line, here, Failure("EIO", (*WRITING, *READING)))
+            found = self._run(line, self._copy_base(), Failure("EIO", (*WRITING, *READING)))
             calls = (self._folder / "calls").read_text().splitlines()
-            self._undisturbed[line] = found, calls
+            self._undisturbed[line] = Undisturbed(found, calls, self._lake_content(line))
         return self._undisturbed[line]
 
     def find_errors(self, line: str, failure: Failure) -> tuple[list[str], Outcome]:
         """Run a command while a call fails, then without a failure; return the errors, and the first run."""
-        expected, _ = self.undisturbed(line)
+        expected, _, rows = self.undisturbed(line)
         here = self._copy_base()
         disturbed = self._run(line, here, failure)
         if not disturbed.hit:
@@ -189,19 +194,15 @@ class Commands:
         names = sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
         if names and again.code in {expected.code, ExitCode.CLEAN, ExitCode.USAGE}:
             wrong.append(f"the next run left different files: {', '.join(names[:8])}")
-        if line.startswith(_LAKE_COMMANDS):
-            if line not in self._rows:
-                undisturbed = self._run(line, self._copy_base(), None)
-                assert undisturbed.code == expected.code
-                self._rows[line] = self._lake_content(line)
-                wrong += self.find_errors(line, failure)[0]  # on another copy, because the first one was replaced
-            elif (content := self._lake_content(line)) != self._rows[line]:
-                wrong.append(f"the lake has different rows: {content}, not {self._rows[line]}")
+        if (content := self._lake_content(line)) != rows:
+            wrong.append(f"the lake has different rows: {content}, not {rows}")
         return wrong, disturbed
 
     def _lake_content(self, line: str) -> dict[str, str]:
         """Summarize the rows of the lakes, and leftovers of an ingest, in a fork, as threads do not survive one."""
         here = self._folder / "here"
+        if not line.startswith(_LAKE_COMMANDS):
+            return {}
 
         def describe() -> dict[str, str]:
             tables = sorted({path.parent for path in here.rglob("_delta_log")})
@@ -338,7 +339,7 @@ def draw(commands: Commands, seed: int, verb: str = "") -> tuple[str, Failure] |
     lines = [line for line in COMMANDS if line.startswith(verb)]
     line = random.choice(lines)
     error = random.choice(sorted(ERRORS))
-    _, calls = commands.undisturbed(line)
+    calls = commands.undisturbed(line).calls
     kinds = [call.partition(" ")[0] for call in calls]
     places: dict[str, list[int]] = {}
     for place, call in enumerate(calls):
