@@ -24,13 +24,14 @@ from jobs.diagnosis.findings import (
     QUEUES,
     Finding,
 )
+from jobs.diagnosis.log_check import RangeCheck
 from jobs.storage.model import Reader
 from jobs.store.queue_files import StoredQueue, list_queues
 from jobs.store.store import Segment, Store, StoredFile, relist_store
 from jobs.store.units import Units, is_of_deleted_file, is_written, read_stored_units
 from jobs.store.workers import Workers
 from jobs.verify import PartReport
-from jobs.verify.log import MESSAGE_REJECTED, QueueLog, check_log_of_queue, findings_on_records
+from jobs.verify.log import MESSAGE_REJECTED, check_log_of_queue, findings_on_foreign_records, findings_on_records
 from rmq_formats.arrays import slices_between_cuts
 from rmq_formats.commitlog.kernels import QUEUE_OFFSET_AT, find_differing_copies
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
@@ -158,30 +159,31 @@ def _verify_file(file: _CompactedFile, store: Store, rules: UnitRules, *, is_clo
     # The units are read before the log, so that records without a unit count as lag.
     units = read_stored_units(queue, 0, min(queue.capacity_end, most))
     units = units[: np.flatnonzero(is_written(units)).max(initial=-1) + 1]
-    log = check_log_of_queue(file.store(store), rules, (file.topic, file.queue_id))
-    made = log.units
-    findings = list(_of_records(file, log))
+    log = file.store(store)
+    checks, made, _ = check_log_of_queue(log, rules, (file.topic, file.queue_id))
+    findings = list(_of_records(file, log, checks, made))
     behind = 0
     if not findings:  # units of damaged records follow from the damage
         found_in_units, behind = _compared_units(file, store, units, made, is_closed=is_closed)
         findings += found_in_units
-    wrong = [one.offset for check in log.checks for one in check.wrong_records]
+    wrong = [one.offset for check in checks for one in check.wrong_records]
     whole = made[~np.isin(made["physical_offset"], np.array(wrong, np.int64))]
-    compared, others = _other_copies(file.original, store, log.log.segments[0], whole)
+    compared, others = _other_copies(file.original, store, log.segments[0], whole)
     numbers = (int(made["queue_offset"].min()), int(made["queue_offset"].max())) if made.size else None
     return [*findings, *others], Counter(copies=made.size, compared=compared, behind=behind), numbers
 
 
-def _of_records(file: _CompactedFile, log: QueueLog) -> Iterator[Finding]:
-    yield from map(_as_damage, findings_on_records(log.log, log.checks)[0])
-    cause = "the file belongs to another queue"
-    yield from log.findings_on_foreign_records(COMPACTED_FOREIGN_RECORD, f"{file.topic}/{file.queue_id}", cause)
-    made, numbers = log.units, log.units["queue_offset"]
+def _of_records(file: _CompactedFile, log: Store, checks: Sequence[RangeCheck], made: Units) -> Iterator[Finding]:
+    yield from map(_as_damage, findings_on_records(log, checks)[0])
+    foreign = sum(check.record_count for check in checks) - made.size
+    queue, cause = f"{file.topic}/{file.queue_id}", "the file belongs to another queue"
+    yield from findings_on_foreign_records(log, foreign, COMPACTED_FOREIGN_RECORD, queue, cause)
+    numbers = made["queue_offset"]
     falls = np.flatnonzero(np.diff(numbers) <= 0)
     if falls.size:
         at = int(falls[0]) + 1
-        name = log.log.path_below_root(log.log.segments[0].location)
-        place = name, int(made["physical_offset"][at]) - log.log.start_offset, "queue offset"
+        name = log.path_below_root(log.segments[0].location)
+        place = name, int(made["physical_offset"][at]) - log.start_offset, "queue offset"
         found, expected = str(numbers[at]), f"more than {numbers[at - 1]}"
         cause = "a record changed after the broker wrote it"
         yield Finding(QUEUES, COMPACTED_OUT_OF_ORDER, *place, found, expected, cause, int(falls.size))

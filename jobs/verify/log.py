@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from jobs.diagnosis.findings import (
 )
 from jobs.diagnosis.log_check import ChangedRecord, RangeCheck, complete_checks, new_range_check
 from jobs.products.queues.unit_files import new_range_unit_collector, read_units
-from jobs.store.chain import NewCollector, Results, read_chained
+from jobs.store.chain import NewCollector, RangeOutcome, Results, read_chained
 from jobs.store.log_ends import (
     NO_SEGMENTS_ERROR,
     find_lost_start,
@@ -198,39 +198,33 @@ def _misnamed(segment: Segment, right: int, store: Store) -> Finding:
     return Finding(LOG, MISNAMED_SEGMENT, *place, *names, wrong_name_text(right), log_offset=right)
 
 
-class QueueLog(NamedTuple):
-    """A log with the records of one queue alone, in a tier or of a compacted topic, as it was read."""
-
-    log: Store
-    checks: Sequence[RangeCheck]
-    units: Units  # the units that the records of the queue require
-    end: int
-    other_results: Sequence[Results]  # the results of the other collectors, by range
-
-    def findings_on_foreign_records(self, kind: str, queue: str, cause: str) -> Iterator[Finding]:
-        """Yield a finding if the log has records of other queues."""
-        count = sum(check.record_count for check in self.checks) - self.units.size
-        if count > 0:
-            place = self.log.path_below_root(self.log.segments[0].location), None, "records"
-            yield Finding(QUEUES, kind, *place, f"{count} of other queues", f"only records of {queue}", cause)
-
-
 def check_log_of_queue(
     log: Store,
     rules: UnitRules,
     queue: tuple[str, int],
     range_size: int = DEFAULT_RANGE_SIZE,
     other_collectors: Sequence[NewCollector[Any]] = (),
-) -> QueueLog:
-    """Read and check the log of a queue in this process; *other_collectors* collect more from it."""
+) -> tuple[list[RangeCheck], Units, list[RangeOutcome[Results]]]:
+    """
+    Read and check a log in this process that has the records of one queue alone, in a tier or of a compacted topic.
+
+    Return the checks, the units that the records of the queue require, and the results of *other_collectors*.
+    """
     ranges = plan_ranges(log, log.start_offset, range_size)
     new_units = partial(new_range_unit_collector, replace(rules, multi_dispatch=False), 1, None)
     outcomes = read_chained(SerialWorkers(), ranges, [new_units, new_range_check, *other_collectors])
     groups = chain.from_iterable(read_units(None, [outcome.payload[0] for outcome in outcomes], 0))
     own = (group.units for group in groups if (group.name.topic, group.name.queue_id) == queue)
     units = np.concatenate([np.zeros(0, PACKED_UNIT), *own])
-    end = outcomes[-1].facts.next_offset if outcomes else 0
-    return QueueLog(log, complete_checks(outcomes, 1), units, end, [outcome.payload[2:] for outcome in outcomes])
+    others = [outcome._replace(payload=outcome.payload[2:]) for outcome in outcomes]
+    return complete_checks(outcomes, 1), units, others
+
+
+def findings_on_foreign_records(log: Store, count: int, kind: str, queue: str, cause: str) -> Iterator[Finding]:
+    """Yield a finding if the log of a queue has a *count* of records of other queues."""
+    if count > 0:
+        place = log.path_below_root(log.segments[0].location), None, "records"
+        yield Finding(QUEUES, kind, *place, f"{count} of other queues", f"only records of {queue}", cause)
 
 
 def log_numbers(store: Store, checks: Sequence[RangeCheck], log_end: int) -> dict[str, int]:

@@ -39,7 +39,13 @@ from jobs.store.store import Segment, Store, Tier, TierQueue
 from jobs.store.units import Units, read_stored_units
 from jobs.store.workers import Workers
 from jobs.verify import LostRange, LostRanges, PartReport
-from jobs.verify.log import UNCHECKED_NOTE, check_log_of_queue, findings_on_records, log_numbers
+from jobs.verify.log import (
+    UNCHECKED_NOTE,
+    check_log_of_queue,
+    findings_on_foreign_records,
+    findings_on_records,
+    log_numbers,
+)
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
@@ -136,23 +142,25 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> tuple[PartReport, Par
     """Return the reports on the log and the units of a queue, and the keys with which its index is compared."""
     store = queue.store
     rules = determine_unit_rules(store, determine_writers(store, None).value.rules, BrokerConf())
-    log = check_log_of_queue(store, rules, (queue.topic, queue.queue_id), range_size, [lambda *_: _KeyCollector()])
-    findings, lost = findings_on_records(store, log.checks)
-    keys = np.concatenate([NO_KEYS, *(own for (own,) in log.other_results)])
-    keys = keys[np.isin(keys["physical_offset"], log.units["physical_offset"])]
+    new_keys = [lambda *_: _KeyCollector()]
+    checks, units, outcomes = check_log_of_queue(store, rules, (queue.topic, queue.queue_id), range_size, new_keys)
+    end = outcomes[-1].facts.next_offset if outcomes else 0
+    findings, lost = findings_on_records(store, checks)
+    keys = np.concatenate([NO_KEYS, *(outcome.payload[0] for outcome in outcomes)])
+    keys = keys[np.isin(keys["physical_offset"], units["physical_offset"])]
+    foreign = sum(check.record_count for check in checks) - units.size
     cause = "the file belongs to another queue, or some of its bits changed"
-    wrong = list(log.findings_on_foreign_records(FOREIGN_RECORD, f"{queue.topic}/{queue.queue_id}", cause))
+    name = f"{queue.topic}/{queue.queue_id}"
+    wrong = list(findings_on_foreign_records(store, foreign, FOREIGN_RECORD, name, cause))
     matched = 0
     for stored in queues_in_files(store):
-        matched, differences = _compared(stored, log.units, store)
+        matched, differences = _compared(stored, units, store)
         wrong += [
             LostRanges(lost).mark_consequence(one._replace(file=store.path_below_root(one.file))) for one in differences
         ]
-    indexed = IndexedQueue(
-        queue.broker_folder, queue.topic, queue.queue_id, store.start_offset, log.end, keys, tuple(lost)
-    )
-    numbers = {"expected": int(log.units.size), "matched": matched}
-    return PartReport(findings, log_numbers(store, log.checks, log.end)), PartReport(wrong, numbers), indexed
+    indexed = IndexedQueue(queue.broker_folder, queue.topic, queue.queue_id, store.start_offset, end, keys, tuple(lost))
+    numbers = {"expected": int(units.size), "matched": matched}
+    return PartReport(findings, log_numbers(store, checks, end)), PartReport(wrong, numbers), indexed
 
 
 class _KeyCollector:
