@@ -1,81 +1,11 @@
-"""Findings of `verify`, and all their kinds, which scripts branch on."""
+"""Findings of `verify`."""
 
 from typing import NamedTuple, Self
 
 from jobs.console.result import Severity
+from jobs.diagnosis import kinds
 
 LOG, QUEUES, INDEX = "log", "queues", "index"
-GAP = "gap"
-DAMAGED_RANGE = "damaged_range"
-UNREADABLE_RANGE = "unreadable_range"
-WRONG_BODY_CRC = "wrong_body_crc"
-WRONG_RECORD_CRC = "wrong_record_crc"
-ZEROED_PROPERTIES = "zeroed_properties"
-WRONG_STORE_TIME = "wrong_store_time"
-WRONG_FILE_SIZE = "wrong_file_size"
-LOST_START = "lost_start"
-LOST_END = "lost_end"
-MISNAMED_SEGMENT = "misnamed_segment"
-OVERLAPPING_FILE = "overlapping_file"
-NOT_INDEXED = "keys_not_indexed"
-MISSING_INDEX_ENTRIES = "missing_index_entries"
-AHEAD_OF_LOG = "ahead_of_log"
-UNREADABLE_DATABASE = "unreadable_database"
-DAMAGED_CONFIGURATION = "damaged_configuration"
-DAMAGED_TIMER = "damaged_timer"
-DAMAGED_COMPACTION = "damaged_compaction"
-DELETED_TOPIC = "deleted_topic"
-DELETED_OR_LOST_QUEUE = "deleted_or_lost_queue"
-PROMOTION = "promotion"
-UNITS_OF_TRUNCATED_MESSAGES = "units_of_taken_back_messages"
-ENTRIES_OF_TRUNCATED_MESSAGES = "entries_of_taken_back_messages"
-NOT_INDEXED_ON_REPLICA = "keys_not_indexed_on_this_replica"
-CHECKPOINT_AFTER_LOG = "checkpoint_after_log"
-SHORT_CHECKPOINT = "checkpoint_cut_short"
-# Of queues, and of pending messages.
-WRONG_FILE_NAME = "wrong_file_name"
-UNEXPECTED_FILE = "unexpected_file"
-CONSUMER_PAST_QUEUE_END = "consumer_offset_past_queue_end"
-DELAY_PAST_QUEUE_END = "delay_offset_past_queue_end"
-TAIL_NOT_ZERO = "tail_not_zero"
-OUT_OF_SEQUENCE = "record_out_of_sequence"
-DOUBLE_WRITE_DIFFERS = "double_write_differs"
-TRANSACTION_WITHOUT_MESSAGE = "transaction_row_of_no_message"
-TIMER_ROW_WITHOUT_MESSAGE = "timer_row_of_no_message"
-TIMER_UNIT_WITHOUT_MESSAGE = "timer_unit_of_no_message"
-# Of compacted logs.
-COMPACTED_RECORD_DIFFERS = "compacted_record_differs"
-COMPACTED_UNIT_DIFFERS = "compacted_unit_differs"
-COMPACTED_OUT_OF_ORDER = "compacted_out_of_order"
-COMPACTED_FOREIGN_RECORD = "compacted_record_of_another_queue"
-COMPACTED_LOG_KINDS = frozenset(
-    {
-        DAMAGED_COMPACTION,
-        COMPACTED_RECORD_DIFFERS,
-        COMPACTED_UNIT_DIFFERS,
-        COMPACTED_OUT_OF_ORDER,
-        COMPACTED_FOREIGN_RECORD,
-    }
-)
-# Of index files, and of an index in RocksDB.
-ENTRIES_OF_LOST_MESSAGES = "entries_of_lost_messages"
-CHECKPOINT_INDEX_TIME = "checkpoint_index_time"
-REPEATED_INDEX_FILE = "repeated"
-MISSING_INDEX_ROWS = "missing_index_rows"
-INDEX_ROWS_WITHOUT_MESSAGE = "index_rows_of_no_message"
-DAMAGED_INDEX_ROWS = "damaged_index_rows"
-# Of a tier.
-TIER_UNIT_DIFFERS = "tier_unit_differs"
-TIER_ENTRY_DIFFERS = "tier_entry_differs"
-FOREIGN_RECORD = "record_of_another_queue"
-
-_DAMAGED_FILES = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, DAMAGED_TIMER, DAMAGED_COMPACTION})
-DAMAGED_RECORD_KINDS = frozenset({DAMAGED_RANGE, WRONG_BODY_CRC, WRONG_RECORD_CRC, ZEROED_PROPERTIES, WRONG_STORE_TIME})
-GAP_OR_LOST_END = frozenset({GAP, LOST_END})
-_GAPS = GAP_OR_LOST_END | {LOST_START}
-_LEGAL = frozenset(
-    {DELETED_TOPIC, PROMOTION, UNITS_OF_TRUNCATED_MESSAGES, ENTRIES_OF_TRUNCATED_MESSAGES, NOT_INDEXED_ON_REPLICA}
-)
 
 
 class Finding(NamedTuple):
@@ -104,15 +34,15 @@ class Finding(NamedTuple):
     @property
     def severity(self) -> Severity:
         """Its own severity; a consequence has the severity of its cause."""
-        if self.kind in _LEGAL:
+        if self.kind in kinds.LEGAL_KINDS:
             return Severity.HEALTHY
-        if self.kind in _DAMAGED_FILES:
+        if self.kind in kinds.DAMAGED_FILE_KINDS:
             return Severity.DAMAGE
-        if self.kind == DELETED_OR_LOST_QUEUE:
+        if self.kind == kinds.DELETED_OR_LOST_QUEUE:
             return Severity.GAP
         cause = self.follows.partition(" ")[0] or (self.kind if self.part == LOG else "")
         if cause:
-            return Severity.GAP if cause in _GAPS else Severity.DAMAGE
+            return Severity.GAP if cause in kinds.GAP_KINDS else Severity.DAMAGE
         return Severity.CONTRADICTION
 
     @property
@@ -140,7 +70,7 @@ class Finding(NamedTuple):
         place = self.file if self.offset is None else f"{self.file} @{self.offset}"
         wanted = f", expected {self.expected}" if self.expected else ""
         subject = f"{place} {self.field}" if self.field else place
-        states_number = self.field == "files" or self.kind in {MISSING_INDEX_ENTRIES, NOT_INDEXED}
+        states_number = self.field == "files" or self.kind in {kinds.MISSING_INDEX_ENTRIES, kinds.NOT_INDEXED}
         noun = "units" if self.field == "unit" else "times"
         times = f" ({self.times:,} {noun})" if self.times > 1 and not states_number else ""
         return f"{self.kind}: {subject}: {self.found}{wanted}{times} - {self.cause_text}"

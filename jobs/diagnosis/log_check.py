@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.diagnosis import DoubtfulBytes, WalkedLog
-from jobs.diagnosis.findings import WRONG_BODY_CRC, WRONG_RECORD_CRC, WRONG_STORE_TIME, ZEROED_PROPERTIES
+from jobs.diagnosis.kinds import WRONG_BODY_CRC, WRONG_RECORD_CRC, WRONG_STORE_TIME, ZEROED_PROPERTIES
 from jobs.store.chain import RangeOutcome, Results
 from jobs.store.ranges import Range
 from rmq_formats.commitlog import kernels

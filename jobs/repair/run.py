@@ -22,22 +22,8 @@ import pyarrow.compute as pc
 from jobs.console.amounts import count_text
 from jobs.console.lines import PLAN_HEADING, abridged_lines_under_heading
 from jobs.console.result import RatedOutcome, RequestError, Result, Severity
-from jobs.diagnosis.findings import (
-    CHECKPOINT_AFTER_LOG,
-    CHECKPOINT_INDEX_TIME,
-    DAMAGED_RECORD_KINDS,
-    DELETED_OR_LOST_QUEUE,
-    DELETED_TOPIC,
-    GAP_OR_LOST_END,
-    INDEX,
-    LOG,
-    MISNAMED_SEGMENT,
-    MISSING_INDEX_ENTRIES,
-    NOT_INDEXED,
-    QUEUES,
-    REPEATED_INDEX_FILE,
-    SHORT_CHECKPOINT,
-)
+from jobs.diagnosis import kinds
+from jobs.diagnosis.findings import INDEX, LOG, QUEUES
 from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, diff, find_known_store
 from jobs.lake.commit import read_snapshot
 from jobs.lake.lake import Lake
@@ -117,7 +103,7 @@ from rmq_formats.store import CHECKPOINT_SIZE, Checkpoint, encode_checkpoint
 _WORK = "work"
 _UNIT_FIELDS = ("physical_offset", "size", "tags_code")
 # Findings that no rebuilt index file corrects.
-_NO_FILE_IS_WRONG = frozenset({CHECKPOINT_INDEX_TIME, NOT_INDEXED, REPEATED_INDEX_FILE})
+_NO_FILE_IS_WRONG = frozenset({kinds.CHECKPOINT_INDEX_TIME, kinds.NOT_INDEXED, kinds.REPEATED_INDEX_FILE})
 _SHOWN = 4
 _NONE_PROVEN = (
     "no index file was rebuilt: the contents of the missing file cannot be proven. Either the file is the newest "
@@ -457,7 +443,7 @@ class _Repair:
             return
         plan = plan_log(lake, known_store)
         bases = {*segments_to_restore(found, plan, known), *self._find_older_segments(found, plan, store.start_offset)}
-        if not bases and any(one.kind in DAMAGED_RECORD_KINDS | GAP_OR_LOST_END for one in known):
+        if not bases and any(one.kind in kinds.DAMAGED_RECORD_KINDS | kinds.GAP_OR_LOST_END for one in known):
             notes.append(f"the lake {lake.location} has none of the records that the log has lost")
         if bases:
             self.segments, changed = repair_segments(store, plan, bases, self.work / "log", self.workers)
@@ -466,7 +452,7 @@ class _Repair:
                 "that is restored from the lake: move it out of the directory after you have installed this "
                 f"repair. To keep all of its records instead, rename it to {one.expected}, and run `repair` again"
                 for one in known
-                if one.kind == MISNAMED_SEGMENT
+                if one.kind == kinds.MISNAMED_SEGMENT
                 and one.log_offset in self.segments
                 and int(Path(one.file).name) not in self.segments
             ]
@@ -481,7 +467,7 @@ class _Repair:
     def _note_messages_of_topics(self, lake: Lake, store_id: str, found: DiffSummary) -> None:
         """Note how many messages of each topic that was, or may have been, deleted are only in the lake."""
         queues = self.summary.verdict_before.parts[QUEUES]
-        said = {DELETED_TOPIC: "was deleted", DELETED_OR_LOST_QUEUE: "was deleted, or its queues were lost"}
+        said = {kinds.DELETED_TOPIC: "was deleted", kinds.DELETED_OR_LOST_QUEUE: "was deleted, or its queues were lost"}
         every = (one for one in (*queues.findings, *queues.facts) if one.kind in said and "/" in one.file)
         topics = {one.file.split("/")[1]: said[one.kind] for one in every}
         ranges = [(one.start, one.end) for one in found.differences if one.what == ONLY_IN_LAKE]
@@ -522,11 +508,13 @@ class _Repair:
         index = verdict.parts[INDEX]
         has_wrong_index = index.is_absent or {one.kind for one in own if one.part == INDEX} - _NO_FILE_IS_WRONG
         if has_wrong_index and not self.may_have_foreign_segment:
-            self._make_index(verdict, is_lost=index.is_absent or any(one.kind == MISSING_INDEX_ENTRIES for one in own))
-        of_checkpoint = {CHECKPOINT_INDEX_TIME, CHECKPOINT_AFTER_LOG}
+            self._make_index(
+                verdict, is_lost=index.is_absent or any(one.kind == kinds.MISSING_INDEX_ENTRIES for one in own)
+            )
+        of_checkpoint = {kinds.CHECKPOINT_INDEX_TIME, kinds.CHECKPOINT_AFTER_LOG}
         times = {one.field: one.right_time for one in own if one.kind in of_checkpoint and one.right_time is not None}
         # Another wrong file may be the one that the times are compared with; a killed broker leaves any times.
-        is_alone = all(one.kind in {*of_checkpoint, SHORT_CHECKPOINT} for one in own)
+        is_alone = all(one.kind in {*of_checkpoint, kinds.SHORT_CHECKPOINT} for one in own)
         newest = verdict.walked_log.newest_timestamp if verdict.walked_log is not None else 0
         checkpoint = _correct_checkpoint(store, times, newest, is_alone=is_alone)
         if checkpoint is not None:
@@ -552,12 +540,12 @@ class _Repair:
             notes += built.notes
             self._note_undecided("queue file", [path_in_store(path) for path in built.contradictions], verdict)
             self.summary.undecided_files += [path_in_store(path) for path in built.of_unknown_topics]
-            kinds: dict[str, set[str]] = {}
+            kinds_by_file: dict[str, set[str]] = {}
             for one in (one for one in verdict.findings if one.severity.is_alarm and not one.follows):
-                kinds.setdefault(one.file, set()).add(one.kind)
+                kinds_by_file.setdefault(one.file, set()).add(one.kind)
             open_files = (name for name in self.summary.undecided_files if name not in request.accepted_files)
             self.summary.blank_only_files += [
-                name for name in open_files if kinds.get(name) == {DifferenceKind.BLANK_INSIDE}
+                name for name in open_files if kinds_by_file.get(name) == {DifferenceKind.BLANK_INSIDE}
             ]
             self.accepted |= {name for name in request.accepted_files if (out / path_in_output(name)).is_file()}
             self.queues = out

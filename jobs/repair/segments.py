@@ -17,7 +17,8 @@ from typing import BinaryIO
 import numpy as np
 
 from jobs.console.result import Severity
-from jobs.diagnosis.findings import INDEX, LOG, LOST_END, WRONG_FILE_SIZE, Finding
+from jobs.diagnosis import kinds
+from jobs.diagnosis.findings import INDEX, LOG, Finding
 from jobs.diff import ONLY_IN_STORE, DiffSummary, LogDifference
 from jobs.restore import Interval, PlannedSegment, RestorePlan, uncovered_parts
 from jobs.restore.segment import RestoredSegment, restore_segment
@@ -39,7 +40,7 @@ from rmq_formats.properties import PropertyParser
 from rmq_formats.store import file_name_of_offset
 
 _BLOCK = 16 << 20
-_OPEN_ENDED = frozenset({LOST_END, WRONG_FILE_SIZE})
+_OPEN_ENDED = frozenset({kinds.LOST_END, kinds.WRONG_FILE_SIZE})
 
 
 RepairedSegments = dict[int, tuple[str, str]]

@@ -11,7 +11,8 @@ from itertools import accumulate
 from operator import attrgetter
 
 from jobs.console.result import RecommendedStep, Severity, worst_severity, worst_severity_met
-from jobs.diagnosis.findings import UNREADABLE_DATABASE, Finding
+from jobs.diagnosis import kinds
+from jobs.diagnosis.findings import Finding
 from jobs.store.store import Store
 from rmq_formats.errors import FormatError
 from rmq_formats.store import file_name_of_offset
@@ -47,7 +48,7 @@ def unreadable_database_finding(part: str, error: FormatError, store: Store, cau
     """Return the finding of a RocksDB database that cannot be read; *cause_suffix* completes its cause."""
     cause = f"the database is damaged; a broker that starts now may refuse to load it{cause_suffix}"
     place = store.path_below_root(error.file), error.offset, "database"
-    return Finding(part, UNREADABLE_DATABASE, *place, error.reason, "a database that can be opened", cause)
+    return Finding(part, kinds.UNREADABLE_DATABASE, *place, error.reason, "a database that can be opened", cause)
 
 
 def locate_offset(offset: int, store: Store) -> tuple[str, int]:

@@ -15,15 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jobs.console.amounts import count_text
-from jobs.diagnosis.findings import (
-    COMPACTED_FOREIGN_RECORD,
-    COMPACTED_OUT_OF_ORDER,
-    COMPACTED_RECORD_DIFFERS,
-    COMPACTED_UNIT_DIFFERS,
-    DAMAGED_COMPACTION,
-    QUEUES,
-    Finding,
-)
+from jobs.diagnosis import kinds
+from jobs.diagnosis.findings import QUEUES, Finding
 from jobs.diagnosis.log_check import RangeCheck
 from jobs.storage.model import Reader
 from jobs.store.queue_files import StoredQueue, list_queues
@@ -127,7 +120,7 @@ def _across(files: Sequence[tuple[_CompactedFile, _Verified]], store: Store) -> 
         if before is not None and first <= before:
             start = store.path_below_root(file.log and file.log.location), 0, "queue offset"
             cause = "the file is from an earlier state of the log, or a record changed after the broker wrote it"
-            yield Finding(QUEUES, COMPACTED_OUT_OF_ORDER, *start, str(first), f"more than {before}", cause)
+            yield Finding(QUEUES, kinds.COMPACTED_OUT_OF_ORDER, *start, str(first), f"more than {before}", cause)
         before = last
 
 
@@ -154,7 +147,11 @@ def _verify_file(file: _CompactedFile, store: Store, rules: UnitRules, *, is_clo
             f"start in this state; {_NOT_REBUILT}"
         )
         expected = f"a file of the same name in {lacking}"
-        return [Finding(QUEUES, DAMAGED_COMPACTION, *alone, "has no counterpart", expected, cause)], Counter(), None
+        return (
+            [Finding(QUEUES, kinds.DAMAGED_COMPACTION, *alone, "has no counterpart", expected, cause)],
+            Counter(),
+            None,
+        )
     queue, most = file.queue(store), file.log.size // MIN_RECORD_SIZE + 1
     # The units are read before the log, so that records without a unit count as lag.
     units = read_stored_units(queue, 0, min(queue.capacity_end, most))
@@ -177,7 +174,7 @@ def _of_records(file: _CompactedFile, log: Store, checks: Sequence[RangeCheck], 
     yield from map(_as_damage, findings_on_records(log, checks)[0])
     foreign = sum(check.record_count for check in checks) - made.size
     queue, cause = f"{file.topic}/{file.queue_id}", "the file belongs to another queue"
-    yield from findings_on_foreign_records(log, foreign, COMPACTED_FOREIGN_RECORD, queue, cause)
+    yield from findings_on_foreign_records(log, foreign, kinds.COMPACTED_FOREIGN_RECORD, queue, cause)
     numbers = made["queue_offset"]
     falls = np.flatnonzero(np.diff(numbers) <= 0)
     if falls.size:
@@ -186,13 +183,13 @@ def _of_records(file: _CompactedFile, log: Store, checks: Sequence[RangeCheck], 
         place = name, int(made["physical_offset"][at]) - log.start_offset, "queue offset"
         found, expected = str(numbers[at]), f"more than {numbers[at - 1]}"
         cause = "a record changed after the broker wrote it"
-        yield Finding(QUEUES, COMPACTED_OUT_OF_ORDER, *place, found, expected, cause, int(falls.size))
+        yield Finding(QUEUES, kinds.COMPACTED_OUT_OF_ORDER, *place, found, expected, cause, int(falls.size))
 
 
 def _as_damage(finding: Finding) -> Finding:
     """Return the finding as damage of the compacted log, without its offset, which is not one of the broker's log."""
     cause = f"{finding.cause.removesuffix(MESSAGE_REJECTED)}; {_NOT_REBUILT}"
-    return finding._replace(part=QUEUES, kind=DAMAGED_COMPACTION, cause=cause, log_offset=None)
+    return finding._replace(part=QUEUES, kind=kinds.DAMAGED_COMPACTION, cause=cause, log_offset=None)
 
 
 def _compared_units(
@@ -222,7 +219,7 @@ def _compared_units(
         cause = "the compacted log has no record there: it lost records, or the unit changed after the broker wrote it"
     place = store.path_below_root(file.units and file.units.location), at * UNIT_TYPES[QueueKind.BATCH].itemsize
     values = f"unit {at}", found or "missing", expected
-    return [Finding(QUEUES, COMPACTED_UNIT_DIFFERS, *place, *values, cause, times or lacking)], 0
+    return [Finding(QUEUES, kinds.COMPACTED_UNIT_DIFFERS, *place, *values, cause, times or lacking)], 0
 
 
 def _other_copies(queue: StoredQueue | None, store: Store, file: Segment, copies: Units) -> tuple[int, list[Finding]]:
@@ -262,7 +259,7 @@ def _other_copies(queue: StoredQueue | None, store: Store, file: Segment, copies
         f"the bytes of the log at offset {offset}",
     )
     cause = "one of the two records changed after the broker wrote it"
-    return count, [Finding(QUEUES, COMPACTED_RECORD_DIFFERS, *place, *what, cause, len(others), offset)]
+    return count, [Finding(QUEUES, kinds.COMPACTED_RECORD_DIFFERS, *place, *what, cause, len(others), offset)]
 
 
 def _originals(store: Store, queue: StoredQueue, copies: Units) -> tuple[Integers, Integers, Integers]:

@@ -12,17 +12,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from jobs.console.amounts import count_text, utc_time_text
-from jobs.diagnosis.findings import (
-    AHEAD_OF_LOG,
-    CHECKPOINT_INDEX_TIME,
-    ENTRIES_OF_LOST_MESSAGES,
-    ENTRIES_OF_TRUNCATED_MESSAGES,
-    INDEX,
-    MISSING_INDEX_ENTRIES,
-    NOT_INDEXED,
-    NOT_INDEXED_ON_REPLICA,
-    Finding,
-)
+from jobs.diagnosis import kinds
+from jobs.diagnosis.findings import INDEX, Finding
 from jobs.products.index import KeySequence, RangeKeys, collect_keys, new_range_key_collector
 from jobs.products.index.explanation import (
     ExplainedFile,
@@ -128,7 +119,7 @@ class IndexVerification:
             reason = "the store has no index files: messageIndexEnable or indexFileWriteEnable is off, or they are lost"
             return PartReport(numbers={"files": 0}, unverified=reason, is_absent=True)
         place, cause = ("index", None, "files"), "the index files were deleted or lost"
-        return PartReport([Finding(INDEX, MISSING_INDEX_ENTRIES, *place, "none", expected, cause)], {"files": 0})
+        return PartReport([Finding(INDEX, kinds.MISSING_INDEX_ENTRIES, *place, "none", expected, cause)], {"files": 0})
 
     def _missing_before(self, workers: Workers, store: Store, ranges: Sequence[Range]) -> Finding | None:
         """Return a finding if the log has keys before the first index file, which its header shows for any geometry."""
@@ -145,7 +136,14 @@ class IndexVerification:
         cause = "index files were deleted or lost, or the index was disabled until then"
         offset = keys.read_keys(0, 1)[0].physical_offset
         return Finding(
-            INDEX, MISSING_INDEX_ENTRIES, *place, f"no entries for {count_text(count, 'key')}", "", cause, count, offset
+            INDEX,
+            kinds.MISSING_INDEX_ENTRIES,
+            *place,
+            f"no entries for {count_text(count, 'key')}",
+            "",
+            cause,
+            count,
+            offset,
         )
 
     def _sure_keys(self, workers: Workers, store: Store, ranges: Sequence[Range]) -> KeySequence:
@@ -167,7 +165,7 @@ def _report(explanation: Explanation) -> PartReport:
         findings += _checkpoint_findings(explanation)
     notes = list(_notes(explanation))
     keys = explanation.key_sequence
-    is_left_out = any(finding.kind == NOT_INDEXED_ON_REPLICA for finding in behind)
+    is_left_out = any(finding.kind == kinds.NOT_INDEXED_ON_REPLICA for finding in behind)
     verdicts = Counter(explained.verdict.kind for explained in explanation.files)
     numbers = {
         "files": len(explanation.files), **dict(sorted(verdicts.items())),
@@ -206,19 +204,28 @@ def _of_lost_messages(explanation: Explanation) -> Iterator[Finding]:
             cause = "brokers never truncate index files; lookups skip these entries, and all others are correct"
             offset = explanation.key_sequence.truncated_ranges[0][0]
             yield Finding(
-                INDEX, ENTRIES_OF_TRUNCATED_MESSAGES, *place, found, found, cause, survivor.lost_entry_count, offset
+                INDEX,
+                kinds.ENTRIES_OF_TRUNCATED_MESSAGES,
+                *place,
+                found,
+                found,
+                cause,
+                survivor.lost_entry_count,
+                offset,
             )
         elif survivor.lost_entry_count:
             begin = header.begin_physical_offset
             offset = next(max(start, begin) for start, end in explanation.key_sequence.lost_ranges if end > begin)
             found = f"{count_text(survivor.lost_entry_count, 'entry')} of messages that are not in the log"
             cause = "the log has lost these messages; all other entries are correct"
-            yield Finding(INDEX, ENTRIES_OF_LOST_MESSAGES, *place, found, "", cause, survivor.lost_entry_count, offset)
+            yield Finding(
+                INDEX, kinds.ENTRIES_OF_LOST_MESSAGES, *place, found, "", cause, survivor.lost_entry_count, offset
+            )
         if survivor.tail_count and explanation.store.has_clean_shutdown:
             offset = header.end_physical_offset
             found = f"{count_text(survivor.tail_count, 'entry')} of messages past the end of the log"
             cause = "the end of the log was lost after the broker had shut down cleanly, or the file was copied later"
-            yield Finding(INDEX, AHEAD_OF_LOG, *place, found, "", cause, survivor.tail_count, offset)
+            yield Finding(INDEX, kinds.AHEAD_OF_LOG, *place, found, "", cause, survivor.tail_count, offset)
 
 
 def _without_entries(  # noqa: PLR0913, PLR0917 - a finding, and the keys that it is about
@@ -248,7 +255,7 @@ def _without_entries(  # noqa: PLR0913, PLR0917 - a finding, and the keys that i
             "adds the entries"
         )
         here = place[0], None, "entries"
-        return Finding(INDEX, NOT_INDEXED_ON_REPLICA, *here, found, found, cause, count, first.physical_offset)
+        return Finding(INDEX, kinds.NOT_INDEXED_ON_REPLICA, *here, found, found, cause, count, first.physical_offset)
     found = f"no entries for {count_text(count, 'key')}{of_messages}".format(
         offsets=offsets, first=first.physical_offset
     )
@@ -265,13 +272,13 @@ def _of_missing_keys(explanation: Explanation) -> Iterator[Finding]:
             position = explanation.settings.geometry.value.entry_position(skip.first_entry)
             inside = f"index/{explained.name}", position, f"entry {skip.first_entry}"
             yield _without_entries(
-                explanation.key_sequence, NOT_INDEXED, inside, skip.first_key, skip.log_key_count, _SKIPPED,
+                explanation.key_sequence, kinds.NOT_INDEXED, inside, skip.first_key, skip.log_key_count, _SKIPPED,
                 " of {offsets}", may_be_changed=True,
             )  # fmt: skip
     for name, keys, start, is_in_later_files in explanation.find_gaps():
         place, cause = (f"index/{name}", None, "before this file"), _IN_LATER_FILES if is_in_later_files else _LOST
         yield _without_entries(
-            explanation.key_sequence, MISSING_INDEX_ENTRIES, place, start, keys, cause,
+            explanation.key_sequence, kinds.MISSING_INDEX_ENTRIES, place, start, keys, cause,
             is_undecided=is_in_later_files, may_be_changed=not is_in_later_files,
         )  # fmt: skip
 
@@ -287,12 +294,12 @@ def _behind(explanation: Explanation) -> Iterator[Finding]:
     place, start = (f"index/{last_file.name}", None, "after the last file"), len(keys) - behind
     from_first = ", from physical offset {first} on"
     finding = _without_entries(
-        keys, MISSING_INDEX_ENTRIES, place, start, behind, cause, from_first, is_undecided=is_undecided
+        keys, kinds.MISSING_INDEX_ENTRIES, place, start, behind, cause, from_first, is_undecided=is_undecided
     )
     (first,), (last,) = keys.read_keys(start, start + 1), keys.read_keys(len(keys) - 1, len(keys))
     may_come = not explanation.store.has_clean_shutdown or find_broker_process(explanation.store.root) is not None
     if (
-        finding.kind == NOT_INDEXED_ON_REPLICA
+        finding.kind == kinds.NOT_INDEXED_ON_REPLICA
         or not may_come
         or last.store_timestamp - first.store_timestamp >= MAX_INDEX_LAG_MS
     ):
@@ -327,7 +334,7 @@ def _checkpoint_findings(explanation: Explanation) -> Iterator[Finding]:
     if time > max([*full, last]):
         cause = "after a crash, the broker would keep index files that it should delete"
     right, place = full[-1] if full else 0, ("checkpoint", 16, "index_timestamp")
-    yield Finding(INDEX, CHECKPOINT_INDEX_TIME, *place, str(time), str(right), cause, right_time=right)
+    yield Finding(INDEX, kinds.CHECKPOINT_INDEX_TIME, *place, str(time), str(right), cause, right_time=right)
 
 
 def _notes(explanation: Explanation) -> Iterator[str]:

@@ -11,26 +11,8 @@ from typing import Any
 import numpy as np
 
 from jobs.console.amounts import count_text, is_or_are
-from jobs.diagnosis import why_segment_size_is_doubtful
-from jobs.diagnosis.findings import (
-    CHECKPOINT_AFTER_LOG,
-    DAMAGED_RANGE,
-    GAP,
-    LOG,
-    LOST_END,
-    LOST_START,
-    MISNAMED_SEGMENT,
-    OVERLAPPING_FILE,
-    QUEUES,
-    SHORT_CHECKPOINT,
-    UNREADABLE_RANGE,
-    WRONG_BODY_CRC,
-    WRONG_FILE_SIZE,
-    WRONG_RECORD_CRC,
-    WRONG_STORE_TIME,
-    ZEROED_PROPERTIES,
-    Finding,
-)
+from jobs.diagnosis import kinds, why_segment_size_is_doubtful
+from jobs.diagnosis.findings import LOG, QUEUES, Finding
 from jobs.diagnosis.log_check import ChangedRecord, RangeCheck, complete_checks, new_range_check
 from jobs.products.queues.unit_files import new_range_unit_collector, read_units
 from jobs.store.chain import NewCollector, RangeOutcome, Results, read_chained
@@ -99,7 +81,7 @@ def findings_on_log(
             if segment is store.segments[-1]:  # for any other segment, the gap after it is a finding
                 place, sizes = (store.path_below_root(segment.location), segment.size), (str(segment.size), str(usual))
                 end = segment.base_offset + segment.size
-                findings.append(Finding(LOG, WRONG_FILE_SIZE, *place, "size", *sizes, _CUT_SHORT, log_offset=end))
+                findings.append(Finding(LOG, kinds.WRONG_FILE_SIZE, *place, "size", *sizes, _CUT_SHORT, log_offset=end))
     else:
         finding = lost_end_finding(log_end, lost_record_offset, store)
         findings.append(finding)
@@ -121,7 +103,7 @@ def findings_on_log(
     if odd := why_segment_size_is_doubtful(store, conf):
         doubts.append(f"{odd}; pass --broker-conf to decide")
     if lost:  # the lost part may contain the time that it states
-        checkpoint = [one for one in checkpoint if one.kind == SHORT_CHECKPOINT]
+        checkpoint = [one for one in checkpoint if one.kind == kinds.SHORT_CHECKPOINT]
     report = PartReport(
         [*findings, *checkpoint], log_numbers(store, checks, log_end), [UNCHECKED_NOTE, _STORE_TIMES], doubts=doubts
     )
@@ -145,15 +127,15 @@ def findings_on_records(store: Store, checks: Sequence[RangeCheck]) -> tuple[lis
         if position is None:
             cause = "a segment is missing: it was deleted or not copied"
         place = store.path_below_root(location), position
-        finding = wrong_names.mark_consequence(_of_offsets(GAP, place, (start, end), cause))
+        finding = wrong_names.mark_consequence(_of_offsets(kinds.GAP, place, (start, end), cause))
         findings.append(finding)
         lost.append((cut.offset if cut else start, end, finding.follows or finding.title))
         pieces = [piece for piece in pieces if piece is not cut]
     for piece in pieces:
-        place, kind = locate_offset(piece.offset, store), DAMAGED_RANGE
+        place, kind = locate_offset(piece.offset, store), kinds.DAMAGED_RANGE
         cause = "these bytes are not a valid record: they were overwritten or zeroed, or bits changed"
         if piece.reason == IO_ERROR:
-            kind, cause = UNREADABLE_RANGE, "the disk reports a read error for these bytes"
+            kind, cause = kinds.UNREADABLE_RANGE, "the disk reports a read error for these bytes"
         elif piece.reason == BRIDGE_REASON:
             cause = "the record was lost"
         elif not place[1] and piece.reason.startswith(OTHER_OFFSET_PREFIX):
@@ -195,7 +177,7 @@ def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], l
 def _misnamed(segment: Segment, right: int, store: Store) -> Finding:
     names = file_name_of_offset(segment.base_offset), file_name_of_offset(right)
     place = store.path_below_root(segment.location), 0, "name"
-    return Finding(LOG, MISNAMED_SEGMENT, *place, *names, wrong_name_text(right), log_offset=right)
+    return Finding(LOG, kinds.MISNAMED_SEGMENT, *place, *names, wrong_name_text(right), log_offset=right)
 
 
 def check_log_of_queue(
@@ -258,7 +240,7 @@ def _overlapping(store: Store) -> Iterator[Finding]:
         if not file.has_valid_offsets:
             cause = "the file was renamed or belongs to another log: its offsets would exceed 64 bits"
         place, names = store.path_below_root(file.location), file_name_of_offset(file.base_offset)
-        yield Finding(LOG, OVERLAPPING_FILE, place, 0, "name", names, "", cause)
+        yield Finding(LOG, kinds.OVERLAPPING_FILE, place, 0, "name", names, "", cause)
 
 
 def _lost_start(store: Store) -> Iterator[Finding]:
@@ -272,7 +254,7 @@ def _lost_start(store: Store) -> Iterator[Finding]:
         either = "either " * bool(doubt)
         found = f"{started.start} to {started.end} (the range may begin earlier)"
         yield Finding(
-            LOG, LOST_START, file, 0, "offsets", found, "records",
+            LOG, kinds.LOST_START, file, 0, "offsets", found, "records",
             f"{either}the first segments were lost, deleted manually or not copied{doubt}: {started.text}",
             log_offset=started.start, log_end=started.end, is_undecided=bool(doubt),
         )  # fmt: skip
@@ -288,22 +270,22 @@ def _of_offsets(kind: str, place: tuple[str, int | None], offsets: tuple[int, in
 
 MESSAGE_REJECTED = "; consumers reject the message"
 _CHANGES = {  # changes of a record: the field, its correct value, and the cause
-    WRONG_BODY_CRC: (
+    kinds.WRONG_BODY_CRC: (
         "body",
         "a body that matches the stored CRC",
         f"the body or its CRC changed after the broker wrote the record{MESSAGE_REJECTED}",
     ),
-    WRONG_RECORD_CRC: (
+    kinds.WRONG_RECORD_CRC: (
         "record",
         "the record as the broker wrote it",
         "a field, a property, or the CRC over the full record changed after the broker wrote it",
     ),
-    ZEROED_PROPERTIES: (
+    kinds.ZEROED_PROPERTIES: (
         "properties",
         "properties that do not end in zeros",
         "the end of the record was lost or never written: brokers never write properties that end in zeros",
     ),
-    WRONG_STORE_TIME: (
+    kinds.WRONG_STORE_TIME: (
         "store_timestamp",
         "a store time between those of the records before and after it",
         "one bit of the store time changed: it is more than a day away from the times before and after it, which agree",
@@ -321,7 +303,7 @@ def _changed(record: ChangedRecord, store: Store) -> Finding:
 def early_log_end_finding(offset: int, store: Store) -> Finding:
     """Return the finding on correct bytes that the broker treats as the end of its log."""
     cause = "the end-of-file blank is longer than the rest of the file, so the broker treats it as the end of the log"
-    return _of_offsets(DAMAGED_RANGE, locate_offset(offset, store), (offset, offset + BLANK.size), cause)
+    return _of_offsets(kinds.DAMAGED_RANGE, locate_offset(offset, store), (offset, offset + BLANK.size), cause)
 
 
 def undecided_lost_end(store: Store, log_end: int) -> int | None:
@@ -342,7 +324,9 @@ def lost_end_finding(log_end: int, lost_record_offset: int, store: Store) -> Fin
     )
     if not store.segments:
         cause = NO_SEGMENTS_ERROR
-    return _of_offsets(LOST_END, locate_offset(log_end, store), (log_end, f"{lost_record_offset} or higher"), cause)
+    return _of_offsets(
+        kinds.LOST_END, locate_offset(log_end, store), (log_end, f"{lost_record_offset} or higher"), cause
+    )
 
 
 def findings_on_checkpoint(store: Store, newest_ms: int) -> tuple[list[Finding], list[str]]:
@@ -356,7 +340,7 @@ def findings_on_checkpoint(store: Store, newest_ms: int) -> tuple[list[Finding],
             "the file was truncated or extended; after a crash, the broker would read more of its log than necessary"
         )
         found = str(stored.size), str(CHECKPOINT_SIZE)
-        findings.append(Finding(LOG, SHORT_CHECKPOINT, "checkpoint", stored.size, "size", *found, cause))
+        findings.append(Finding(LOG, kinds.SHORT_CHECKPOINT, "checkpoint", stored.size, "size", *found, cause))
     checkpoint = read_checkpoint(store)
     # A running broker's may be newer than the log's copy.
     for name in _FLUSHED if checkpoint is not None and newest_ms and store.has_clean_shutdown else ():
@@ -368,7 +352,7 @@ def findings_on_checkpoint(store: Store, newest_ms: int) -> tuple[list[Finding],
                 "would start its recovery at too high an offset"
             )
             place, values = ("checkpoint", CHECKPOINT.offset(name), name), (str(time), str(newest_ms))
-            findings.append(Finding(LOG, CHECKPOINT_AFTER_LOG, *place, *values, cause, right_time=newest_ms))
+            findings.append(Finding(LOG, kinds.CHECKPOINT_AFTER_LOG, *place, *values, cause, right_time=newest_ms))
     return findings, []
 
 

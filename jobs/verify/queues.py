@@ -14,21 +14,8 @@ from typing import Any
 import numpy as np
 
 from jobs.console.amounts import count_text, utc_time_text
-from jobs.diagnosis.findings import (
-    CONSUMER_PAST_QUEUE_END,
-    DAMAGED_CONFIGURATION,
-    DELAY_PAST_QUEUE_END,
-    DELETED_OR_LOST_QUEUE,
-    DELETED_TOPIC,
-    DOUBLE_WRITE_DIFFERS,
-    OUT_OF_SEQUENCE,
-    QUEUES,
-    TAIL_NOT_ZERO,
-    UNEXPECTED_FILE,
-    WRONG_FILE_NAME,
-    WRONG_FILE_SIZE,
-    Finding,
-)
+from jobs.diagnosis import kinds
+from jobs.diagnosis.findings import QUEUES, Finding
 from jobs.products.queues import MISSING_UNIT_KINDS, DifferenceKind, JoinResult, QueueDifference, UndispatchedRecords
 from jobs.products.queues.join import join_queues_with_log
 from jobs.storage.scratch import Scratch
@@ -164,7 +151,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     joined, outcomes = join_queues_with_log(workers, store, rules, range_size, new_collectors, scratch, recorded)
     queues = {queue.name: queue for queue in joined.queues}
     files = list(_file_findings(store, list(queues.values())))
-    wrong_sizes = {finding.file for finding in files if finding.kind == WRONG_FILE_SIZE}
+    wrong_sizes = {finding.file for finding in files if finding.kind == kinds.WRONG_FILE_SIZE}
     size = queue_file_sizes(store).get(FileKind.CONSUME_QUEUE) or DEFAULT_FILE_SIZE
     units = [_finding(queues[difference.queue], difference, size, joined) for difference in joined.differences]
     doubted = {
@@ -182,9 +169,13 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     missing = [_attributed(one, doubted) for one in _missing_queues(joined, left_out)]
     units = [_attributed(one, doubted) if one.times == 1 and one.kind in MISSING_UNIT_KINDS else one for one in units]
     notes = list(_notes(store, joined, double, left_out))
-    facts = {DELETED_TOPIC, DELETED_OR_LOST_QUEUE} if joined.topic_evidence.unsupported_reason else {DELETED_TOPIC}
+    facts = (
+        {kinds.DELETED_TOPIC, kinds.DELETED_OR_LOST_QUEUE}
+        if joined.topic_evidence.unsupported_reason
+        else {kinds.DELETED_TOPIC}
+    )
     deleted = [finding for finding in (*missing, *units) if finding.kind in facts]
-    is_unknown = any(finding.kind == DELETED_OR_LOST_QUEUE for finding in deleted)
+    is_unknown = any(finding.kind == kinds.DELETED_OR_LOST_QUEUE for finding in deleted)
     report = PartReport(
         [
             *files,
@@ -223,7 +214,9 @@ def _damaged_configuration(store: Store) -> Iterator[Finding]:
     for name, cause in _TABLES.items():
         path = f"config/{name}"
         if store.other_file(path) and read_config(store, name) is None:
-            yield Finding(QUEUES, DAMAGED_CONFIGURATION, path, None, "file", "not valid JSON", "a JSON object", cause)
+            yield Finding(
+                QUEUES, kinds.DAMAGED_CONFIGURATION, path, None, "file", "not valid JSON", "a JSON object", cause
+            )
 
 
 def _notes(
@@ -262,7 +255,7 @@ def _double_write_findings(double: DoubleWriteComparison | None) -> Iterator[Fin
             "file, because verify also compares files with the log"
         )
         values = f"{double.different_units:,} different in RocksDB", "the same as in the files"
-        yield Finding(QUEUES, DOUBLE_WRITE_DIFFERS, "consumequeue", None, "unit", *values, cause)
+        yield Finding(QUEUES, kinds.DOUBLE_WRITE_DIFFERS, "consumequeue", None, "unit", *values, cause)
     for name, units in sorted(double.units_without_files.items()):
         cause = "the queue's directory was deleted; with double write, the broker reads queues from the files"
         expected = f"{count_text(units, 'unit')}, as in RocksDB"
@@ -299,10 +292,10 @@ def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iter
         fate = joined.find_topic_fate(name)
         kind, cause = DifferenceKind.MISSING_QUEUE.value, _ALL_LOST
         if fate is TopicFate.DELETED:
-            kind, cause = DELETED_TOPIC, _DELETED
+            kind, cause = kinds.DELETED_TOPIC, _DELETED
         elif joined.queues and fate is TopicFate.UNDECIDED:  # without any queue, a broker rebuilds all of them
             kind, cause = (
-                DELETED_OR_LOST_QUEUE,
+                kinds.DELETED_OR_LOST_QUEUE,
                 f"{_UNDECIDED_TOPIC}; reason: {joined.topic_evidence.explain_undecided(name.topic)}",
             )
         elif joined.queues:
@@ -311,7 +304,7 @@ def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iter
         times, log_offset = count if fate is TopicFate.DELETED else 1, first if count == 1 else None
         yield Finding(
             QUEUES, kind, name.path, None, "files", "none", expected, cause, times, log_offset,
-            is_undecided=kind == DELETED_OR_LOST_QUEUE,
+            is_undecided=kind == kinds.DELETED_OR_LOST_QUEUE,
         )  # fmt: skip
 
 
@@ -359,7 +352,7 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
         found = ", ".join(map(str, sizes))
         folder = QUEUE_KIND_OF_FILE[kind].value if kind in QUEUE_KIND_OF_FILE else kind.value
         values = "sizes", found, "one size for all files", _UNDECIDED_SIZE
-        yield Finding(QUEUES, WRONG_FILE_SIZE, folder, None, *values, is_undecided=True)
+        yield Finding(QUEUES, kinds.WRONG_FILE_SIZE, folder, None, *values, is_undecided=True)
     for queue in queues:
         for file in queue.files:
             # A broker creates a file before it sets its size: a killed one may leave an empty last file.
@@ -370,7 +363,9 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
         # Brokers skip files outside the folders of queues (ConsumeQueueStore#loadConsumeQueues).
         if root in set(map(str, QueueKind)) and folders[1:] and is_queue_id(folders[1]):
             cause = "brokers do not use this file name; a broker that starts now may refuse to load the queue"
-            yield Finding(QUEUES, UNEXPECTED_FILE, path, None, "name", path.rpartition("/")[2], "20 digits", cause)
+            yield Finding(
+                QUEUES, kinds.UNEXPECTED_FILE, path, None, "name", path.rpartition("/")[2], "20 digits", cause
+            )
 
 
 def _size_and_name(queue: StoredQueue, file: StoredFile, usual: int) -> Iterator[Finding]:
@@ -380,11 +375,15 @@ def _size_and_name(queue: StoredQueue, file: StoredFile, usual: int) -> Iterator
             "the file was truncated, has extra bytes, or belongs to a broker with a different file size; the broker "
             "refuses to load it"
         )
-        yield Finding(QUEUES, WRONG_FILE_SIZE, path, min(file.size, usual), "size", str(file.size), str(usual), cause)
+        yield Finding(
+            QUEUES, kinds.WRONG_FILE_SIZE, path, min(file.size, usual), "size", str(file.size), str(usual), cause
+        )
     if usual and file.base_offset % usual:
         wanted = file_name_of_offset(file.base_offset // usual * usual)
         cause = "the file was renamed, or belongs to a broker with a different file size"
-        yield Finding(QUEUES, WRONG_FILE_NAME, path, None, "name", file_name_of_offset(file.base_offset), wanted, cause)
+        yield Finding(
+            QUEUES, kinds.WRONG_FILE_NAME, path, None, "name", file_name_of_offset(file.base_offset), wanted, cause
+        )
 
 
 def _progress_findings(
@@ -395,13 +394,13 @@ def _progress_findings(
         end = _next_offset(reader.topic, reader.queue_id, queues, joined)
         if end is None or reader.next_offset <= end:
             continue
-        kind, field = CONSUMER_PAST_QUEUE_END, f"{reader.topic}@{reader.consumer_group} queue {reader.queue_id}"
+        kind, field = kinds.CONSUMER_PAST_QUEUE_END, f"{reader.topic}@{reader.consumer_group} queue {reader.queue_id}"
         cause = (
             "the group's offset is past the end of the queue: the queue was truncated or recreated after the group had "
             "consumed it, so the group skips the next messages"
         )
         if reader.kind is ReaderKind.DELAY:
-            kind, field = DELAY_PAST_QUEUE_END, f"level {reader.queue_id + 1}"
+            kind, field = kinds.DELAY_PAST_QUEUE_END, f"level {reader.queue_id + 1}"
             cause = (
                 "the offset of this delay level is past the end of its queue: the queue was truncated or recreated, so "
                 "delayed messages of this level are not delivered"
@@ -460,7 +459,7 @@ def _first_not_zero(queue: StoredQueue, end: int) -> Finding | None:
             place = f"{queue.name.path}/{file_name_of_offset(base)}", position * queue.unit_size + at - base
             found = bytes(data[at : at + queue.unit_size]).hex()
             cause = "a recovery truncated the queue and left old units, or another program wrote to the file"
-            return Finding(QUEUES, TAIL_NOT_ZERO, *place, "tail", found, "zeros", cause)
+            return Finding(QUEUES, kinds.TAIL_NOT_ZERO, *place, "tail", found, "zeros", cause)
         position += some
         some = min(some * 2, _READ_AT_ONCE)
     return None
@@ -493,7 +492,9 @@ def findings_on_sequence(joined: JoinResult, store: Store) -> Iterator[Finding]:
                 found = f"{run.first_queue_offset}, in the record at offset {run.log_offset:,}"
                 place = name.path, None, "queue_offset"
                 values = found, str(expected), _CAUSE
-                yield Finding(QUEUES, OUT_OF_SEQUENCE, *place, *values, log_offset=run.log_offset, is_undecided=True)
+                yield Finding(
+                    QUEUES, kinds.OUT_OF_SEQUENCE, *place, *values, log_offset=run.log_offset, is_undecided=True
+                )
             before, expected = expected, run.first_queue_offset + run.record_count
 
 

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.console.amounts import count_text
-from jobs.diagnosis.findings import DAMAGED_INDEX_ROWS, INDEX, INDEX_ROWS_WITHOUT_MESSAGE, MISSING_INDEX_ROWS, Finding
+from jobs.diagnosis import kinds
+from jobs.diagnosis.findings import INDEX, Finding
 from jobs.products.index import KeySequence, collect_keys, read_key_blocks
 from jobs.storage.locations import join_location
 from jobs.storage.scratch import Scratch
@@ -39,9 +40,9 @@ _MOST_RANGES = 256  # each range has a scratch file that is open while rows are 
 _PROGRESS = (LAST_OFFSET_KEY, LAST_TIME_KEY)
 _MISSING, _OF_LOST, _OF_NOTHING = "missing", "of lost messages", "of nothing"
 _CAUSES = {
-    _MISSING: (MISSING_INDEX_ROWS, "rows were lost, or the index was disabled for a while"),
-    _OF_LOST: (INDEX_ROWS_WITHOUT_MESSAGE, "the log has lost these messages; their rows remain in the database"),
-    _OF_NOTHING: (INDEX_ROWS_WITHOUT_MESSAGE, "a row was overwritten, or the database belongs to another log"),
+    _MISSING: (kinds.MISSING_INDEX_ROWS, "rows were lost, or the index was disabled for a while"),
+    _OF_LOST: (kinds.INDEX_ROWS_WITHOUT_MESSAGE, "the log has lost these messages; their rows remain in the database"),
+    _OF_NOTHING: (kinds.INDEX_ROWS_WITHOUT_MESSAGE, "a row was overwritten, or the database belongs to another log"),
 }
 
 
@@ -154,5 +155,7 @@ def _report(
             findings.append(Finding(INDEX, kind, folder, None, "rows", *values, cause, count, first))
     if invalid := found["invalid"]:
         text, cause = count_text(invalid, "row"), "the keys of these rows are not valid index keys"
-        findings.append(Finding(INDEX, DAMAGED_INDEX_ROWS, folder, None, "rows", text, "valid keys", cause, invalid))
+        findings.append(
+            Finding(INDEX, kinds.DAMAGED_INDEX_ROWS, folder, None, "rows", text, "valid keys", cause, invalid)
+        )
     return PartReport(findings, numbers, notes)

@@ -21,16 +21,8 @@ import numpy as np
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RecommendedStep
-from jobs.diagnosis.findings import (
-    DAMAGED_TIMER,
-    DOUBLE_WRITE_DIFFERS,
-    QUEUES,
-    TIMER_ROW_WITHOUT_MESSAGE,
-    TIMER_UNIT_WITHOUT_MESSAGE,
-    TRANSACTION_WITHOUT_MESSAGE,
-    UNREADABLE_DATABASE,
-    Finding,
-)
+from jobs.diagnosis import kinds
+from jobs.diagnosis.findings import QUEUES, Finding
 from jobs.store.broker_config import has_topics_of_rocksdb_broker
 from jobs.store.pending_messages import (
     open_rocksdb_store,
@@ -184,7 +176,7 @@ def queues_left_out_of_double_write(
 def is_about_rocksdb_rows(finding: Finding, store: Store) -> bool:
     """Return whether a finding is about rows, which only a broker writes, and not about files."""
     folder = finding.file.partition("/")[0]
-    if finding.kind in {DOUBLE_WRITE_DIFFERS, UNREADABLE_DATABASE} or folder == rocksdbstore_folder(store):
+    if finding.kind in {kinds.DOUBLE_WRITE_DIFFERS, kinds.UNREADABLE_DATABASE} or folder == rocksdbstore_folder(store):
         return True
     return finding.part == QUEUES and folder in _ROOTS and step_for_rocksdb_queues(store) is not None
 
@@ -197,7 +189,7 @@ def steps_for_rocksdb_rows(findings: Sequence[Finding], store: Store) -> Iterato
     of_queues = [finding for finding in rows if finding not in others]
     is_of_files = any(finding.part == QUEUES and finding not in rows for finding in findings)
     if is_of_files:  # if files and rows both have findings, possibly only the files are wrong
-        of_queues = [finding for finding in of_queues if finding.kind != DOUBLE_WRITE_DIFFERS]
+        of_queues = [finding for finding in of_queues if finding.kind != kinds.DOUBLE_WRITE_DIFFERS]
     if of_queues:
         yield step_for_rocksdb_queues(store) or _set_aside(store)
     if others:
@@ -272,7 +264,7 @@ def verify_waiting_messages(part: PartReport, store: Store) -> None:
         except FormatError as error:
             place = store.path_below_root(error.file) or "timerwheel", error.offset, "unit"
             cause = "the timer file is damaged; a broker may fail to deliver the timer messages in it"
-            part.findings.append(Finding(QUEUES, DAMAGED_TIMER, *place, error.reason, "", cause))
+            part.findings.append(Finding(QUEUES, kinds.DAMAGED_TIMER, *place, error.reason, "", cause))
 
 
 _RecordAt = Callable[[int], MessageRecord | None]
@@ -311,8 +303,10 @@ def _verify_rocksdb(part: PartReport, store: Store, record_at: _RecordAt) -> Non
             f"RocksDB has {count_text(transactions[0], 'pending transaction')} and "
             f"{count_text(timers[0], 'pending timer message')}"
         )
-    part.findings += _findings(transactions, TRANSACTION_WITHOUT_MESSAGE, ROCKSDB_HALF_TOPIC, ROCKSDB_STORE_FOLDER)
-    part.findings += _findings(timers, TIMER_ROW_WITHOUT_MESSAGE, TIMER_TOPIC, ROCKSDB_STORE_FOLDER)
+    part.findings += _findings(
+        transactions, kinds.TRANSACTION_WITHOUT_MESSAGE, ROCKSDB_HALF_TOPIC, ROCKSDB_STORE_FOLDER
+    )
+    part.findings += _findings(timers, kinds.TIMER_ROW_WITHOUT_MESSAGE, TIMER_TOPIC, ROCKSDB_STORE_FOLDER)
 
 
 def _verify_timer_files(part: PartReport, store: Store, record_at: _RecordAt) -> None:
@@ -321,7 +315,7 @@ def _verify_timer_files(part: PartReport, store: Store, record_at: _RecordAt) ->
         part.notes.append(f"{state.wheel} has {count_text(state.waiting_count, 'pending timer message')}")
         units = ((unit.physical_offset, unit.record_size, "") for unit in read_waiting_units(store, state))
         checked = _check(units, TIMER_TOPIC, store.start_offset, record_at)
-        part.findings += _findings(checked, TIMER_UNIT_WITHOUT_MESSAGE, TIMER_TOPIC, state.wheel)
+        part.findings += _findings(checked, kinds.TIMER_UNIT_WITHOUT_MESSAGE, TIMER_TOPIC, state.wheel)
 
 
 def _check(rows: Iterable[_Row], topic: str, start_offset: int, record_at: _RecordAt) -> _Checked:

@@ -18,22 +18,8 @@ from tempfile import gettempdir
 from typing import Any
 
 from jobs.console.amounts import count_text
-from jobs.diagnosis import keeps_incomplete_record, predict_store_start
-from jobs.diagnosis.findings import (
-    AHEAD_OF_LOG,
-    DAMAGED_RANGE,
-    ENTRIES_OF_TRUNCATED_MESSAGES,
-    INDEX,
-    LOG,
-    MISSING_INDEX_ENTRIES,
-    NOT_INDEXED_ON_REPLICA,
-    PROMOTION,
-    QUEUES,
-    UNEXPECTED_FILE,
-    UNITS_OF_TRUNCATED_MESSAGES,
-    WRONG_FILE_SIZE,
-    Finding,
-)
+from jobs.diagnosis import keeps_incomplete_record, kinds, predict_store_start
+from jobs.diagnosis.findings import INDEX, LOG, QUEUES, Finding
 from jobs.diagnosis.log_check import (
     RangeCheck,
     complete_checks,
@@ -72,10 +58,12 @@ from rmq_formats.release import Release
 _SHARE_OF_UNITS, _SHARE_OF_KEYS = 0.35, 0.25
 _ZEROS = f"{INVALID_MAGIC_PREFIX}00000000"
 _NEVER_WRITTEN = "these bytes were zeroed, or they were never written and the data after them belongs to another log"
-_OF_PROMOTION = frozenset({UNITS_OF_TRUNCATED_MESSAGES, ENTRIES_OF_TRUNCATED_MESSAGES, NOT_INDEXED_ON_REPLICA})
+_OF_PROMOTION = frozenset(
+    {kinds.UNITS_OF_TRUNCATED_MESSAGES, kinds.ENTRIES_OF_TRUNCATED_MESSAGES, kinds.NOT_INDEXED_ON_REPLICA}
+)
 # Differences at which startup recovery ends a queue.
 _STOPPING_KINDS = frozenset({DifferenceKind.HOLE, DifferenceKind.CORRUPT})
-_AFTER_LOG = frozenset({DifferenceKind.PAST_LOG_END, AHEAD_OF_LOG})
+_AFTER_LOG = frozenset({DifferenceKind.PAST_LOG_END, kinds.AHEAD_OF_LOG})
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +92,7 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
         indexing, queues, joined, outcomes = retry_if_expired(store, read)
         checks, store = complete_checks(outcomes, 0), indexing.store
         index = retry_if_expired(store, partial(_index, request, workers, checks, indexing, outcomes, scratch))
-    known_ahead = [finding.log_offset for finding in index.findings if finding.kind == AHEAD_OF_LOG]
+    known_ahead = [finding.log_offset for finding in index.findings if finding.kind == kinds.AHEAD_OF_LOG]
     ahead = max(
         [offset for offset in (*known_ahead, joined.find_newest_offset_ahead()) if offset is not None], default=None
     )
@@ -149,11 +137,13 @@ def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Stor
             wrong = f"{how}, or belongs to a broker with a different file size"
         cause = f"the file {wrong}; the broker {what_it_does}"
         size = (min(refused.size, refused.expected_size), "size", str(refused.size), str(refused.expected_size))
-        finding = Finding(part, WRONG_FILE_SIZE, refused.file, *size, cause)
+        finding = Finding(part, kinds.WRONG_FILE_SIZE, refused.file, *size, cause)
         if refused.size == refused.expected_size:  # only the name of the file is wrong
             cause = f"the file was created or renamed by another program or a user; the broker {what_it_does}"
             name = refused.file.rpartition("/")[2]
-            finding = Finding(part, UNEXPECTED_FILE, refused.file, None, "name", name, "20 digits below 2^63", cause)
+            finding = Finding(
+                part, kinds.UNEXPECTED_FILE, refused.file, None, "name", name, "20 digits below 2^63", cause
+            )
         parts[part].findings.append(finding)
     if start.cuts_at is not None and not any(one.severity.is_alarm for one in parts[LOG].findings):
         parts[LOG].findings.append(early_log_end_finding(start.cuts_at, store))
@@ -213,14 +203,14 @@ def _attribute(
     pieces = (piece for check in checks for piece in check.damaged_pieces)
     tails = {piece.offset for piece in pieces if piece.reason == _ZEROS and piece.end in ends}
     for number, one in enumerate(log.findings):
-        if one.kind == DAMAGED_RANGE and one.log_offset in tails and one.title not in followed:
+        if one.kind == kinds.DAMAGED_RANGE and one.log_offset in tails and one.title not in followed:
             log.findings[number] = one._replace(cause=_NEVER_WRITTEN, is_undecided=True)
 
 
 def _doubted(finding: Finding, segments: set[int], store: Store) -> Finding:
     """Return a finding; if a foreign segment also explains it, its cause is undecided."""
     why = finding.cause if finding.kind in _AFTER_LOG else None
-    if finding.kind in {*MISSING_UNIT_KINDS, MISSING_INDEX_ENTRIES}:
+    if finding.kind in {*MISSING_UNIT_KINDS, kinds.MISSING_INDEX_ENTRIES}:
         why = "units, entries or files were lost"
     elif finding.kind in OVERWRITTEN_UNIT_KINDS:
         why = "the unit was overwritten"
@@ -256,7 +246,7 @@ def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartRepor
     ends = f"the log ends at offset {promotion.log_end:,}; {left:,} bytes after it are left over from the truncation"
     place = locate_offset(promotion.start, store)
     start = str(promotion.start)
-    fact = Finding(LOG, PROMOTION, *place, "offsets", start, ends, cause, log_offset=promotion.start)
+    fact = Finding(LOG, kinds.PROMOTION, *place, "offsets", start, ends, cause, log_offset=promotion.start)
     log.facts = [fact, *log.facts]
 
 
@@ -265,9 +255,9 @@ def _fact(finding: Finding) -> Finding:
     if finding.kind == DifferenceKind.PAST_LOG_END:
         units = f"{count_text(finding.times, 'unit')} after the end of the queue"
         cause += "the broker removes them at its next start"
-        return finding._replace(kind=UNITS_OF_TRUNCATED_MESSAGES, expected=units, cause=cause)
-    if finding.kind == AHEAD_OF_LOG:
+        return finding._replace(kind=kinds.UNITS_OF_TRUNCATED_MESSAGES, expected=units, cause=cause)
+    if finding.kind == kinds.AHEAD_OF_LOG:
         return finding._replace(
-            kind=ENTRIES_OF_TRUNCATED_MESSAGES, expected=finding.found, cause=f"{cause}lookups skip these entries"
+            kind=kinds.ENTRIES_OF_TRUNCATED_MESSAGES, expected=finding.found, cause=f"{cause}lookups skip these entries"
         )
     return finding

@@ -20,17 +20,8 @@ from numpy.typing import NDArray
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RecommendedStep
-from jobs.diagnosis.findings import (
-    ENTRIES_OF_LOST_MESSAGES,
-    FOREIGN_RECORD,
-    INDEX,
-    LOG,
-    MISSING_INDEX_ENTRIES,
-    QUEUES,
-    TIER_ENTRY_DIFFERS,
-    TIER_UNIT_DIFFERS,
-    Finding,
-)
+from jobs.diagnosis import kinds
+from jobs.diagnosis.findings import INDEX, LOG, QUEUES, Finding
 from jobs.products.index.explanation import FileVerdict
 from jobs.products.queues.settings import determine_unit_rules
 from jobs.store.queue_files import StoredQueue, queues_in_files
@@ -151,7 +142,7 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> tuple[PartReport, Par
     foreign = sum(check.record_count for check in checks) - units.size
     cause = "the file belongs to another queue, or some of its bits changed"
     name = f"{queue.topic}/{queue.queue_id}"
-    wrong = list(findings_on_foreign_records(store, foreign, FOREIGN_RECORD, name, cause))
+    wrong = list(findings_on_foreign_records(store, foreign, kinds.FOREIGN_RECORD, name, cause))
     matched = 0
     for stored in queues_in_files(store):
         matched, differences = _compared(stored, units, store)
@@ -206,7 +197,7 @@ def _differs(stored: StoredQueue, number: int, unit: np.void, made: np.void, tim
     if not made["size"]:
         wanted, cause = "a record", "the record is missing from the tier's log, or the unit belongs to another log"
     log_offset = int(unit["physical_offset"])
-    return Finding(QUEUES, TIER_UNIT_DIFFERS, *place, f"unit {number}", found, wanted, cause, times, log_offset)
+    return Finding(QUEUES, kinds.TIER_UNIT_DIFFERS, *place, f"unit {number}", found, wanted, cause, times, log_offset)
 
 
 def verify_tier_index(index_files: Mapping[str, Store], queues: Sequence[IndexedQueue], workers: Workers) -> PartReport:
@@ -230,7 +221,7 @@ def verify_tier_index(index_files: Mapping[str, Store], queues: Sequence[Indexed
             if end < after.base_offset and not wrong:
                 found = f"no file contains bytes {end} to {after.base_offset} of the index"
                 here, cause = (name, None, "before this file"), "index files were deleted or lost"
-                findings.append(Finding(INDEX, MISSING_INDEX_ENTRIES, *here, found, "", cause))
+                findings.append(Finding(INDEX, kinds.MISSING_INDEX_ENTRIES, *here, found, "", cause))
         findings += compared.findings()
         if compared.waiting:
             keys_text = count_text(compared.waiting, "key")
@@ -314,7 +305,7 @@ class _Comparison:
             where = f"offset {first}" if first == last else f"offsets {first} to {last}"
             found = f"no entries for {count_text(len(offsets), 'key')} of messages at {where}"
             place = f"{queue.broker_folder}/{queue.topic}/{queue.queue_id}", None, "keys"
-            yield Finding(INDEX, MISSING_INDEX_ENTRIES, *place, found, "", _NOT_INDEXED, len(offsets))
+            yield Finding(INDEX, kinds.MISSING_INDEX_ENTRIES, *place, found, "", _NOT_INDEXED, len(offsets))
         yield from self._of_no_message(np.bincount(self._queue[missing], minlength=len(self._queues)) > 0)
 
     def _wrong(self) -> Iterator[Finding]:
@@ -354,7 +345,7 @@ class _Comparison:
         number = int(entries[0] - self._first[self._file[entries[0]]])
         found = str(int(self._entries[entries[0]][field]))
         place = name, index.entry_position(number), f"entry {number} {field}"
-        return Finding(INDEX, TIER_ENTRY_DIFFERS, *place, found, expected, cause, len(entries))
+        return Finding(INDEX, kinds.TIER_ENTRY_DIFFERS, *place, found, expected, cause, len(entries))
 
     def _may_wait(self) -> Mask:
         """Return which keys may be in the next file: several threads index the messages of one queue, out of order."""
@@ -426,7 +417,7 @@ class _Comparison:
                 cause = "the entry changed, or it belongs to another log"
                 finding = self._finding(np.array(some), "physical_offset", wanted, cause)
                 if title:
-                    finding = finding._replace(kind=ENTRIES_OF_LOST_MESSAGES, log_offset=int(finding.found))
+                    finding = finding._replace(kind=kinds.ENTRIES_OF_LOST_MESSAGES, log_offset=int(finding.found))
                 yield lost.mark_consequence(finding)
 
 

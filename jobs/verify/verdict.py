@@ -8,31 +8,8 @@ from shlex import quote
 from jobs.console.amounts import count_text
 from jobs.console.process import tool_command
 from jobs.console.result import RatedOutcome, RecommendedStep, Result, Severity, worst_severity
-from jobs.diagnosis import WalkedLog, recreated_index_notes, start_warning_lines
-from jobs.diagnosis.findings import (
-    CHECKPOINT_AFTER_LOG,
-    COMPACTED_LOG_KINDS,
-    DAMAGED_CONFIGURATION,
-    DAMAGED_INDEX_ROWS,
-    DAMAGED_RECORD_KINDS,
-    GAP_OR_LOST_END,
-    INDEX,
-    INDEX_ROWS_WITHOUT_MESSAGE,
-    LOG,
-    LOST_START,
-    MISNAMED_SEGMENT,
-    MISSING_INDEX_ROWS,
-    NOT_INDEXED,
-    OVERLAPPING_FILE,
-    QUEUES,
-    REPEATED_INDEX_FILE,
-    SHORT_CHECKPOINT,
-    UNEXPECTED_FILE,
-    UNREADABLE_DATABASE,
-    UNREADABLE_RANGE,
-    WRONG_FILE_SIZE,
-    Finding,
-)
+from jobs.diagnosis import WalkedLog, kinds, recreated_index_notes, start_warning_lines
+from jobs.diagnosis.findings import INDEX, LOG, QUEUES, Finding
 from jobs.verify import PartReport
 from rmq_formats.broker_start import StartOutcome
 
@@ -188,9 +165,11 @@ def _table(rows: Sequence[PartRow]) -> Iterator[str]:
 AdvisedStep = tuple[RecommendedStep, tuple[CauseWithConsequences, ...]]
 """An action, and the findings that it resolves."""
 
-_IN_ROCKSDB = frozenset({MISSING_INDEX_ROWS, INDEX_ROWS_WITHOUT_MESSAGE, DAMAGED_INDEX_ROWS, UNREADABLE_DATABASE})
+_IN_ROCKSDB = frozenset(
+    {kinds.MISSING_INDEX_ROWS, kinds.INDEX_ROWS_WITHOUT_MESSAGE, kinds.DAMAGED_INDEX_ROWS, kinds.UNREADABLE_DATABASE}
+)
 # Kinds of queue findings that no repair can fix.
-_NOT_MADE = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, *COMPACTED_LOG_KINDS})
+_NOT_MADE = frozenset({kinds.UNREADABLE_DATABASE, kinds.DAMAGED_CONFIGURATION, *kinds.COMPACTED_LOG_KINDS})
 _COPY = "from a replica, a backup or another copy, and verify again. If a lake has the messages, repair or export:"
 REPAIR_COMMAND = "{repair}"
 REPAIR_FROM_LAKE_COMMAND = f"{REPAIR_COMMAND} --lake LAKE"
@@ -198,60 +177,60 @@ _EXPORT = "{program} export --lake LAKE --where 'physical_offset {offsets}' --ou
 # The remedies for kinds of findings, by part, in the order of the steps; commands with {move} are one for each finding.
 _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     (
-        LOG, {MISNAMED_SEGMENT},
+        LOG, {kinds.MISNAMED_SEGMENT},
         "A segment has the wrong name. With the broker stopped, rename it, and verify again:", ("{move}",),
     ),
     (
-        LOG, {OVERLAPPING_FILE, UNEXPECTED_FILE},
+        LOG, {kinds.OVERLAPPING_FILE, kinds.UNEXPECTED_FILE},
         "A file in the log's directory is not part of the log. With the broker stopped, move it out of the directory:",
         ("{move}",),
     ),
     (
-        LOG, GAP_OR_LOST_END,
+        LOG, kinds.GAP_OR_LOST_END,
         f"Part of the log is missing. With the broker stopped, copy the segment {_COPY}",
         (REPAIR_FROM_LAKE_COMMAND, _EXPORT),
     ),
     (
-        LOG, {LOST_START},
+        LOG, {kinds.LOST_START},
         f"The first segments are missing. With the broker stopped, copy them {_COPY}",
         (REPAIR_FROM_LAKE_COMMAND, _EXPORT),
     ),
     (
-        LOG, {UNREADABLE_RANGE},
+        LOG, {kinds.UNREADABLE_RANGE},
         "The disk cannot read parts of the log. Copy the store to another disk before you do anything else.", (),
     ),
     (
-        LOG, DAMAGED_RECORD_KINDS,
+        LOG, kinds.DAMAGED_RECORD_KINDS,
         ("Records of the log are damaged. Restore them from a lake that was loaded before the damage, or from a new "
         "lake into which you have ingested a replica's store:"), (REPAIR_FROM_LAKE_COMMAND,),
     ),
     (
-        LOG, {CHECKPOINT_AFTER_LOG},
+        LOG, {kinds.CHECKPOINT_AFTER_LOG},
         ("The checkpoint does not match the log. It is used only after a crash. To rewrite it, start the broker and "
         "stop it cleanly."), (),
     ),
     (
-        QUEUES, {UNREADABLE_DATABASE},
+        QUEUES, {kinds.UNREADABLE_DATABASE},
         ("A RocksDB database cannot be read. With the broker stopped, move its files aside (but not the directories of "
         "topics, if there are any). RocketMQ 5.3.3 or later then rebuilds the rows from the log; from 5.4.0 on, it "
         "reads only the newest segments (commitLogRecoverMaxNum; the default is 10)."), (),
     ),
     (
-        QUEUES, {DAMAGED_CONFIGURATION},
+        QUEUES, {kinds.DAMAGED_CONFIGURATION},
         "A configuration file is damaged. Restore it, in the directory `config`, from its .bak file or a replica.", (),
     ),
     (
-        QUEUES, COMPACTED_LOG_KINDS,
+        QUEUES, kinds.COMPACTED_LOG_KINDS,
         ("Brokers do not rebuild compacted logs. With the broker stopped, restore the directory `compaction` from a "
         "replica or a backup; a lake has the newest message of each key (docs/tables.md)."), (),
     ),
     (
-        INDEX, {NOT_INDEXED},
+        INDEX, {kinds.NOT_INDEXED},
         ("An index file lacks some keys, but is otherwise correct. Only a full rebuild adds the keys, because "
         "--lost-only keeps this file:"), ("{program} rebuild-index {again} --out NEW-INDEX-ALL",),
     ),
     (
-        INDEX, {REPEATED_INDEX_FILE},
+        INDEX, {kinds.REPEATED_INDEX_FILE},
         "An index file is a copy of an earlier one. With the broker stopped, move it out of the directory:",
         ("{move}",),
     ),
@@ -291,19 +270,23 @@ def recommend_steps(
     found: list[AdvisedStep] = []
     for part in (LOG, QUEUES, INDEX):
         remedies = () if part != QUEUES and part in databases else (row[1:] for row in _REMEDIES if row[0] == part)
-        for kinds, text, commands in remedies:
-            those = _of(groups, part, kinds)
+        for of_kinds, text, commands in remedies:
+            those = _of(groups, part, of_kinds)
             wanted = tuple(one for one in commands if one not in omitted_commands)
             found.append((RecommendedStep(text, _commands(wanted, those, words)), those))
         if part in databases:
             found.append((databases[part], _of(groups, part, besides=_NOT_MADE if part == QUEUES else ())))
     made = (
-        *(() if LOG in databases else _of(groups, LOG, {WRONG_FILE_SIZE, SHORT_CHECKPOINT})),
+        *(() if LOG in databases else _of(groups, LOG, {kinds.WRONG_FILE_SIZE, kinds.SHORT_CHECKPOINT})),
         *(() if QUEUES in databases else _of(groups, QUEUES, besides=_NOT_MADE)),
-        *(() if INDEX in databases else _of(groups, INDEX, besides={NOT_INDEXED, REPEATED_INDEX_FILE, *_IN_ROCKSDB})),
+        *(
+            ()
+            if INDEX in databases
+            else _of(groups, INDEX, besides={kinds.NOT_INDEXED, kinds.REPEATED_INDEX_FILE, *_IN_ROCKSDB})
+        ),
     )
     open_ones = tuple(one for one in made if one[0].is_undecided)
-    others = tuple(one for one in made if one not in open_ones or one[0].kind != WRONG_FILE_SIZE)
+    others = tuple(one for one in made if one not in open_ones or one[0].kind != kinds.WRONG_FILE_SIZE)
     repair = () if REPAIR_COMMAND in omitted_commands else (REPAIR_COMMAND.format(**words),)
     found += [(RecommendedStep(_MADE, repair), others), (RecommendedStep(_OPEN), open_ones)]
     advised = [one for one in found if one[1]]
@@ -315,14 +298,14 @@ def recommend_steps(
 def _of(
     groups: Sequence[CauseWithConsequences],
     part: str,
-    kinds: Container[str] | None = None,
+    of_kinds: Container[str] | None = None,
     *,
     besides: Container[str] = (),
 ) -> tuple[CauseWithConsequences, ...]:
     return tuple(
         (cause, consequences)
         for cause, consequences in groups
-        if cause.part == part and (kinds is None or cause.kind in kinds) and cause.kind not in besides
+        if cause.part == part and (of_kinds is None or cause.kind in of_kinds) and cause.kind not in besides
     )
 
 
@@ -335,17 +318,17 @@ def _commands(
         return tuple(_move(words["store"], one) for one in causes if "://" not in words["store"] + one.file)
     ends = [one.log_end for one in causes if one.log_end is not None]
     offsets = f"< {max(ends, default=0)}"
-    if any(one.kind in GAP_OR_LOST_END for one in causes):
+    if any(one.kind in kinds.GAP_OR_LOST_END for one in causes):
         start = min(one.log_offset or 0 for one in causes)
         offsets = f">= {start} AND physical_offset {offsets}" if len(ends) == len(causes) else f">= {start}"
     return tuple(command.format(**words, offsets=offsets) for command in commands)
 
 
 def _move(store: str, one: Finding) -> str:
-    if one.kind == REPEATED_INDEX_FILE:
+    if one.kind == kinds.REPEATED_INDEX_FILE:
         return f"mv -n {store}/{one.file} {store}/{Path(one.file).name}.copy"
     folder, _, name = one.file.rpartition("/")
     place = quote(folder) if folder.startswith("/") else f"{store}/{quote(folder)}"  # absolute: a separate log
-    if one.kind in {OVERLAPPING_FILE, UNEXPECTED_FILE}:
+    if one.kind in {kinds.OVERLAPPING_FILE, kinds.UNEXPECTED_FILE}:
         return f"mv -n {place}/{quote(name)} {store}/{quote(name)}.copy"
     return f"mv -n {place}/{name} {place}/{one.expected}"

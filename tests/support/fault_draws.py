@@ -25,7 +25,8 @@ from time import process_time
 from typing import NamedTuple, NoReturn
 
 from jobs.console.result import ExitCode, RequestError, Severity
-from jobs.diagnosis.findings import DAMAGED_RANGE, MISSING_INDEX_ENTRIES, Finding
+from jobs.diagnosis.findings import Finding
+from jobs.diagnosis.kinds import DAMAGED_RANGE, MISSING_INDEX_ENTRIES
 from jobs.inspect import Problems
 from jobs.inspect.inspection import inspect_store
 from jobs.lake.lake import Lake

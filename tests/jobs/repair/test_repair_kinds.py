@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from jobs.console.result import ExitCode
-from jobs.diagnosis.findings import DELETED_OR_LOST_QUEUE, INDEX, LOG, QUEUES
+from jobs.diagnosis.findings import INDEX, LOG, QUEUES
+from jobs.diagnosis.kinds import DELETED_OR_LOST_QUEUE
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
 from jobs.products.queues import DifferenceKind

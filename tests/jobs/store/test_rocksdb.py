@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from jobs.console.result import ExitCode
-from jobs.diagnosis.findings import TIMER_ROW_WITHOUT_MESSAGE
+from jobs.diagnosis.kinds import TIMER_ROW_WITHOUT_MESSAGE
 from jobs.inspect import Problems
 from jobs.inspect.inspection import inspect_state
 from jobs.storage import AnyStorage

@@ -206,7 +206,7 @@ def test_every_kind_of_finding_is_on_its_page() -> None:
         r"^\| (`.+?) \|", (ROOT / "docs/internals/findings.md").read_text().partition("## Log")[2], re.MULTILINE
     )
     named = {kind for row in rows for kind in re.findall(r"`(\w+)`", row)}
-    modules = [ROOT / "jobs/diagnosis/findings.py", *(ROOT / "jobs/verify").glob("*.py")]
+    modules = [ROOT / "jobs/diagnosis/kinds.py", *(ROOT / "jobs/verify").glob("*.py")]
     constants = {
         kind
         for module in modules

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobs.console.result import Severity
-from jobs.diagnosis.findings import OUT_OF_SEQUENCE, Finding
+from jobs.diagnosis.findings import Finding
+from jobs.diagnosis.kinds import OUT_OF_SEQUENCE
 from jobs.products.index import KeySequence, RangeKeys
 from jobs.products.queues.join import join_queues_with_log
 from jobs.products.queues.settings import determine_unit_rules
