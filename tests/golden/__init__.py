@@ -16,8 +16,8 @@ FIELD = tuple(name for name in ARCHIVES if name.startswith("field-"))  # situati
 _FEATURES = frozenset(
     {
         "compaction", "configv2", "controller-failover", "cqcombine-rocksonly", "cqdouble", "cqdouble-later",
-        "cqdouble-later-gap", "indexrocks", "lmq-rockscq", "lmq-selective", "rockscq-clean", "rockscq-killed",
-        "rockscq-separate", "tiered", "timerrocks", "timerwheel", "transrocks", "transrocks-killed",
+        "cqdouble-later-gap", "dledger-group", "indexrocks", "lmq-rockscq", "lmq-selective", "rockscq-clean",
+        "rockscq-killed", "rockscq-separate", "tiered", "timerrocks", "timerwheel", "transrocks", "transrocks-killed",
     }
 )  # fmt: skip
 # Stores of operators' situations and of rarely used features: below `store/` of the unpacked folder, see README.md.
