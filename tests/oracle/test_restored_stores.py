@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from deltalake import DeltaTable
 
 from jobs.lake.lake import Lake
 from jobs.restore.run import RestoreRequest, RestoreSummary, restore
@@ -18,7 +17,6 @@ from tests.support.lakes import ingest_store
 
 _TOPIC, _GROUP = "Orders", "billing"
 _CONSUMED, _LEFT, _MORE = 120, 30, 20
-_FEW = 4
 
 
 def test_a_broker_serves_a_restored_store_and_continues_writing(tmp_path: Path, release: str) -> None:
@@ -78,34 +76,6 @@ def test_a_broker_starts_on_a_log_without_its_beginning_and_its_end(tmp_path: Pa
     orders = [record.physical_offset for record in expected if record.topic == _TOPIC]
     assert orders == sorted(message.physical_offset for message in life.served)
     assert _continued() == (life.left, life.more)
-
-
-def test_a_broker_truncates_a_log_at_a_gap_so_topics_cannot_be_selected(tmp_path: Path, release: str) -> None:
-    """A message in the newest file is missing, so a broker's start deletes later messages."""
-    store, out = tmp_path / "store", tmp_path / "restored"
-    with real_broker(release, store) as broker:
-        _fill(broker)
-        while len(_newest_file(store)) < _FEW:
-            broker.send_each(_messages("more", 1))
-            broker.drain()
-    lake = tmp_path / "lake"
-    ingest_store(store, lake, release=release)
-    first, after, *_ = _newest_file(store)
-    DeltaTable(lake / "messages").delete(f"physical_offset = {first}")
-    summary = restore(_request(lake, out, release), SerialWorkers())
-    with real_broker(release, out) as broker:
-        served = {message.physical_offset for message in broker.pull(_TOPIC)}
-
-    there = {record.physical_offset for record in read_log(store) if record.topic == _TOPIC}
-    assert (3, [(first, after)]) == (summary.exit_code, summary.missing)
-    assert any(f"truncates this log at offset {first:,}" in note for note in summary.notes)
-    assert {at for at in there if at < first} == served
-
-
-def _newest_file(store: Path) -> list[int]:
-    offsets = [record.physical_offset for record in read_log(store)]
-    size = SMALL_GEOMETRY.commit_log_file_size
-    return [offset for offset in offsets if offset // size == offsets[-1] // size]
 
 
 def _fill(broker: RealBroker) -> None:
