@@ -21,8 +21,8 @@ from tests.oracle.scenarios import SCENARIOS, Scenario
 
 Plays: TypeAlias = Callable[[Scenario, str], PlayedScenario]
 Verdict: TypeAlias = Callable[[str, str, str], None]
-_IN_TWO_MINUTES = ("everyday", "edges", "killed")
-"""Scenarios that every run of brokers plays: a test has the first one that it names."""
+_QUICK = ("edges", "killed")
+"""Scenarios that every run of brokers plays: a test has the first one that it names. The others take longer."""
 _PAGE = Path(__file__).parents[2] / "docs" / "internals" / "compatibility.md"
 _SHARED = {"broker", "plays"}  # fixtures that several tests use
 _WORDS_OF_A_KIND = 4  # leading cells that identify a row of the table of store kinds
@@ -43,7 +43,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             "release", [pytest.param(one, id=one, marks=marks(in_every_run=one == chosen)) for one in releases]
         )
         return
-    short = [name for name in scenarios.args if name in _IN_TWO_MINUTES]
+    short = [name for name in scenarios.args if name in _QUICK]
     every_run = (in_every_run(short[0], MATRIX), short[0]) if short else None
     metafunc.parametrize(
         ("release", "scenario"),
