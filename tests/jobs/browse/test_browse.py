@@ -38,7 +38,6 @@ from tests.rmq_formats.builders import make_record
 from tests.support.broker import Broker
 from tests.support.commands import ROOT
 from tests.support.pages import HOSTILE, Pages, render_page, serve_pages
-from tests.support.query_stores import Sent, stored, write_lake, write_store
 from tests.support.stores import list_segments, read_store_records, tree_state
 
 OWN_SCRIPT = '<script src="/bars.js" defer></script>'
@@ -246,24 +245,6 @@ def test_a_search_for_an_id_a_key_or_an_offset_finds_its_message(
         assert keys[several] == len(messages_of(pages, led))
 
 
-def test_a_misspelled_topic_is_answered_with_similar_names(store_pages: Pages, lake_pages: Pages) -> None:
-    for pages in (store_pages, lake_pages):
-        page = pages.get("/messages?topic=T11").text
-        assert "This topic does not exist. Did you mean" in page
-        assert "/messages?topic=T1" in links(page, "/messages?")
-
-
-def test_one_queue_of_a_topic_is_shown(store: Path, store_pages: Pages, lake_pages: Pages) -> None:
-    records = [record for record, _ in read_store_records(store)]
-    for pages in (store_pages, lake_pages):
-        queues = {link for link in links(pages.get("/messages?topic=T1").text, "/messages?") if "queue=" in link}
-        assert {f"/messages?topic=T1&queue={record.queue_id}" for record in records if record.topic == "T1"} == queues
-        for queue in queues:
-            number = int(queue.rpartition("=")[2])
-            expected = sum((record.topic, record.queue_id) == ("T1", number) for record in records)
-            assert expected == len(messages_of(pages, queue)) > 0
-
-
 def test_system_topics_are_shown_on_request(store_pages: Pages) -> None:
     hidden, shown = store_pages.get("/topics").text, store_pages.get("/topics?system=1").text
 
@@ -454,14 +435,6 @@ def test_a_body_too_large_to_decompress_is_downloaded_compressed(tmp_path: Path)
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "commitlog" / f"{0:020d}").write_bytes(encode_record(record).ljust(1 << 20, b"\0"))
     assert bomb == render_page(Place(str(tmp_path)), "/body?at=0").body
-
-
-def test_a_key_with_the_word_of_a_finding_is_not_shown_as_damage(tmp_path: Path) -> None:
-    def count_damage(key: str) -> int:
-        lake = write_lake(write_store(tmp_path / key, stored([Sent(keys=(key,))])), tmp_path / f"{key}-lake")
-        return render_page(Place(lake=str(lake)), "/message?at=0").text.count("severity damage")
-
-    assert count_damage("4711") == count_damage("MISSING")
 
 
 def _run(*arguments: str, code: str = "from jobs.main import main; main()") -> tuple[int, str]:

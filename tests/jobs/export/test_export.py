@@ -107,7 +107,7 @@ def test_a_store_and_a_lake_export_the_rows_that_a_condition_selects(
 
 
 @pytest.mark.usefixtures("spark")
-@pytest.mark.sample(2)
+@pytest.mark.sample(0, always=["options5-expected5"])
 @pytest.mark.parametrize(("options", "expected"), _CHOICES)
 def test_spark_tasks_evaluate_the_condition(
     places: dict[str, Path], export: Export, options: tuple[str, ...], expected: "range | tuple[int, ...]"

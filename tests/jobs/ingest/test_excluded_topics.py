@@ -178,16 +178,6 @@ def test_the_search_finds_messages_that_were_not_excluded(tmp_path: Path) -> Non
     assert {"messages", "consume_queue"} <= found
 
 
-def test_a_topic_without_queue_files_can_be_excluded(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")  # without queues or configuration
-    broker.append([make_record(topic="Orders")] * 30 + [make_record(topic="Deleted")] * 3)
-
-    chosen = Selection(exclude_topics=("Deleted",))
-    summary = ingest_store(broker.root, tmp_path / "lake", "b", selection=chosen, step_bytes=500)
-
-    assert 30 == summary.messages
-
-
 def test_an_index_of_selected_topics_is_refused_before_anything_is_written(
     golden: StoreOf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

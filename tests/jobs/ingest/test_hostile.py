@@ -8,7 +8,6 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 import pytest
-from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -207,16 +206,3 @@ def test_a_full_disk_is_reported_and_loses_nothing(small_disk: Path, broker: Bro
 
     assert raw_rows(small_disk / "lake") == encode_rows(written)
     assert list_leftovers(small_disk / "lake") == []
-
-
-@pytest.mark.parametrize("column", ["body", "store_timestamp"])
-def test_a_query_names_the_column_that_another_engine_dropped(
-    column: str, store: Path, tmp_path: Path, run: Run
-) -> None:
-    lake, table = tmp_path / "lake", str(tmp_path / "lake/messages")
-    ingest_store(store, lake)
-    rest = DeltaTable(table).to_pyarrow_table().drop_columns([column])
-    write_deltalake(table, rest, mode="overwrite", schema_mode="overwrite")
-
-    done = run("query", "by-key", "--lake", lake, "-t", "T1", "-k", "k1")
-    assert (done.code, f"table messages lacks the column {column}" in done.err) == (ExitCode.FAILED, True)

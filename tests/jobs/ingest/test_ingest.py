@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest.mock import patch
@@ -28,7 +27,6 @@ from jobs.store.store import Store, StoredFile
 from jobs.store.workers import InProcessWorkers, SerialWorkers
 from tests.golden import GOLDEN, StoreOf, unpack
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
-from tests.support.commands import overwrite
 from tests.support.killing import (
     FAULTS,
     RunInterruptedError,
@@ -54,8 +52,7 @@ from tests.support.lakes import (
     state_without_locks,
     table_of,
 )
-from tests.support.meanwhile import DisturbedWorkers
-from tests.support.stores import find_newest_segment, list_segments, log_folders, read_records, read_store_records
+from tests.support.stores import list_segments, log_folders, read_records
 
 _QUICK = ("b420-crash-later", "b498-multipath", "b533-expired")
 _DLEDGER = ("b498-dledger", "b498-dledger-upgraded")
@@ -132,30 +129,6 @@ def test_steps_of_any_size_write_the_same_rows_as_one_run(name: str, step: int, 
     assert stepped.steps > 1
 
 
-def test_a_lost_end_of_the_log_is_a_gap_of_the_last_step_only(tmp_path: Path) -> None:
-    store = unpack("b498-base", tmp_path)
-    newest = find_newest_segment(store)
-    offset = [record.record.physical_offset for record in read_store_records(store)][-5]
-    begin = offset - int(newest.name)
-    overwrite(newest, begin, bytes(newest.stat().st_size - begin))
-
-    whole = ingest_store(store, tmp_path / "whole", "b")
-    stepped = ingest_store(store, tmp_path / "stepped", "b", step_bytes=10_000)
-
-    assert stepped.steps > 1
-    assert [gap["from"] for gap in whole.gaps] == [offset]
-    assert [(gap["from"], gap["to"]) for gap in stepped.gaps] == [(gap["from"], gap["to"]) for gap in whole.gaps]
-
-
-@pytest.mark.parametrize("name", ["b498-base", "b551-base"])
-def test_each_run_records_the_names_of_the_index_files_that_it_continues(name: str, tmp_path: Path) -> None:
-    store = unpack(name, tmp_path)
-    assert ingest_store(store, tmp_path / "lake", "b", step_bytes=10_000).steps > 1
-
-    newest = {row["index_file"]: row["name"] for row in rows_of(tmp_path / "lake", "index_files", "run")}
-    assert dict(enumerate(sorted(path.name for path in (store / "index").iterdir()))) == newest
-
-
 def test_a_later_run_needs_no_index_file_of_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,23 +141,6 @@ def test_a_later_run_needs_no_index_file_of_the_broker(
 
     assert (286, ExitCode.CLEAN) == (ingested.index_entries, ingested.exit_code)
     assert "Permission denied" in capsys.readouterr().err
-
-
-def test_an_interruption_loses_at_most_one_step(broker: Broker, tmp_path: Path) -> None:
-    records, reads = broker.append(some_records(200)), count()
-
-    def interrupt() -> None:
-        if next(reads):  # the first step has been read
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        ingest_into_own_lake(broker.root, workers=DisturbedWorkers(happens=interrupt), step_bytes=SEGMENT_SIZE)
-    committed = len(rows_of(tmp_path / "lake"))
-    rest = ingest_into_own_lake(broker.root)
-
-    assert 0 < committed < len(records)
-    assert (rest.messages, rest.from_offset) == (len(records) - committed, records[committed].physical_offset)
-    assert [row["physical_offset"] for row in rows_of(tmp_path / "lake")] == [r.physical_offset for r in records]
 
 
 def test_all_steps_of_a_command_record_the_same_command_id(broker: Broker, tmp_path: Path) -> None:
@@ -332,16 +288,6 @@ def test_optimize_says_that_the_next_run_restores_the_rows(tmp_path: Path) -> No
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     return tmp_path / "lake"
-
-
-def test_the_next_run_rereads_a_tier_whose_files_were_deleted(place: Path, tier: Path, lake: Path) -> None:
-    with delete_files_before_commit("tiered"), pytest.raises(RunInterruptedError):
-        ingest_store(tier, lake)
-
-    assert ingest_store(tier, lake).recovered == 1
-    assert messages_of_broker(place / "EXPECT.json") == messages_of_lake(lake)
-    counts = [json.loads(row["detail"])["counts"].get("tiered", 0) for row in prepared(lake)]
-    assert counts == [0, len(messages_of_lake(lake))]
 
 
 _OF_ITS_LOG = {"physical_offset", "segment", "offset_msg_id", "store_id", "generation", "record_crc"}

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,8 +25,6 @@ from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import MessageRecord
 from tests.rmq_formats.builders import make_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
-from tests.support.commands import ROOT
-from tests.support.lakes import rows_of
 from tests.support.stores import flip, list_segments
 
 
@@ -223,15 +219,6 @@ def test_the_size_of_the_new_part_is_known_before_a_run_unless_the_check_is_inco
     assert [None, None] == [PreRunCheck(request).estimate_new_bytes() for request in elsewhere]
     monkeypatch.setattr("jobs.ingest.pre_run_check._MOST_QUEUE_FILES", 1)
     assert PreRunCheck(ingested.request).estimate_new_bytes() is None
-
-
-def test_a_small_ingest_needs_no_java(ingested: IngestedStore, tmp_path: Path) -> None:
-    environment = {"PATH": "", "JAVA_HOME": str(tmp_path / "none"), "RMQ_LAKE_CACHE": str(cache_directory())}
-    command = [sys.executable, "-m", "jobs.main", "ingest", str(ingested.broker.root), "--lake", str(tmp_path / "new")]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
-
-    assert done.returncode == ExitCode.CLEAN
-    assert len(rows_of(tmp_path / "new")) == len(rows_of(ingested.lake)) > 0
 
 
 def test_an_unreadable_or_unwritable_note_is_ignored(ingested: IngestedStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,6 @@ from jobs.store.chain import read_chained
 from jobs.store.ranges import (
     Range,
     balance_ranges,
-    find_holes,
-    find_newest_segment_offset,
     find_truncated_segments,
     plan_ranges,
     usual_segment_size,
@@ -29,7 +27,7 @@ from rmq_formats.store import file_name_of_offset
 from tests.golden import GOLDEN, StoreOf
 from tests.rmq_formats.builders import make_record
 from tests.support.lakes import ingest_into_own_lake
-from tests.support.stores import list_segments, log_folders, read_store_records
+from tests.support.stores import log_folders, read_store_records
 
 SEGMENT = 1 << 14
 
@@ -92,23 +90,6 @@ def test_records_inside_bodies_are_not_read_as_records(tmp_path: Path, range_siz
     assert any(offset not in expected for (offsets,) in fooled for offset in offsets)
 
 
-def test_a_segment_deleted_before_it_is_opened_is_not_an_error(newer_store: Path) -> None:
-    store = list_store(str(newer_store))
-    ranges = plan_ranges(store)
-    Path(store.segments[0].location).unlink()
-    outcomes = read_chained(SerialWorkers(), ranges, [_Offsets])
-
-    assert [outcome.facts.was_deleted for outcome in outcomes] == [True, False, False, False]
-    assert len(outcomes[1].payload[0]) > 0
-
-
-def test_only_the_newest_written_segment_may_be_unfinished(golden: StoreOf) -> None:
-    store = list_store(str(golden("b551-crash-before")))
-
-    assert find_newest_segment_offset(store) == store.segments[-2].base_offset
-    assert [True] * (len(store.segments) - 2) + [False, False] == [r.final for r in plan_ranges(store)]
-
-
 @pytest.mark.parametrize("width", [2, 3, 16])
 def test_balanced_ranges_yield_the_same_records(width: int, golden: StoreOf) -> None:
     store = list_store(str(golden("b551-crash-before")))
@@ -150,14 +131,6 @@ def test_all_workers_finish_at_about_the_same_time(gib: int, width: int) -> None
     ideal = gib * segment / (128 << 20) / width
     assert _seconds(sizes, width) < ideal * 1.1 + 0.25 + 0.02
     assert len(cut) <= len(ranges) + 12 * width
-
-
-def test_offsets_that_are_in_no_file_are_reported(newer_store: Path) -> None:
-    first, second, *_ = list_segments(newer_store)
-    first.write_bytes(first.read_bytes()[:10_000])
-    second.unlink()
-
-    assert [(start, end) for _, start, end in find_holes(list_store(str(newer_store)).segments)] == [(10_000, 32_768)]
 
 
 @pytest.mark.parametrize(

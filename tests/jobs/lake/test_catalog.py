@@ -166,19 +166,6 @@ def _rows_of(name: str) -> str:
     return f"SELECT {_COLUMNS[name]} FROM ({VIEWS[name].sql}) shown"
 
 
-@of_spark_sql
-@pytest.mark.parametrize("case", EXPECTED[-2:], ids=lambda case: f"{case[0]}-{case[1]}")
-def test_spark_gives_the_rows_of_a_view(
-    golden: StoreOf, tmp_path: Path, own_session: SparkSession, case: tuple[str, str, set[tuple[object, ...]]]
-) -> None:
-    store, name, expected = case
-    ingest_store(golden(store), tmp_path / "lake", release=release_of(store))
-    for table in VIEWS[name].tables:
-        show(own_session, tmp_path / "lake", table)
-
-    assert expected == set(map(tuple, own_session.sql(_rows_of(name)).collect()))
-
-
 def show(session: SparkSession, lake: Path, table: str = "messages") -> None:
     session.read.format("delta").load(str(lake / table)).createOrReplaceTempView(table)
 

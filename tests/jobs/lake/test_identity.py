@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from jobs.console.result import ExitCode, RequestError
-from jobs.lake import history, runs
+from jobs.lake import runs
 from jobs.lake.identity import has_fingerprint
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, list_known_stores, register_store, thin_fingerprints
@@ -73,23 +73,6 @@ def test_truncated_messages_are_superseded_and_their_replacements_are_ingested(
     ingest_store(broker.root, tmp_path / "new")
     old, new_lake = (rows_of(tmp_path / name, "log_pieces") for name in ("lake", "new"))
     assert [row["physical_offset"] for row in new_lake] == [row["physical_offset"] for row in old]
-
-
-def test_a_record_with_the_size_of_the_truncated_one_is_ingested(broker: Broker, tmp_path: Path) -> None:
-    """The other truncated records still follow it, and are equal to the rows of the lake."""
-    records = some_records(12, seed=2)
-    tail = broker.append(records)
-    ingest_into_own_lake(broker.root)
-    broker.truncate(tail[3].physical_offset)
-    later = records[3].store_timestamp + 10_000
-    (new,) = broker.append([records[3]._replace(born_timestamp=later, store_timestamp=later)])
-
-    summary = ingest_into_own_lake(broker.root)
-
-    assert new.end_offset == tail[3].end_offset
-    assert summary.superseded is not None
-    assert summary.superseded["from_offset"] == new.physical_offset
-    assert (new.physical_offset, encode_record(new)) in raw_rows(tmp_path / "lake")
 
 
 def test_a_record_in_the_place_of_a_files_end_is_read(tmp_path: Path) -> None:
@@ -226,16 +209,6 @@ def test_zeros_in_place_of_the_bytes_of_a_fingerprint_show_nothing(broker: Broke
 
     assert has_fingerprint(fingerprint, list_store(str(broker.root))) is None
     assert has_fingerprint(fingerprint._replace(offset=0), list_store(str(broker.root))) is False
-
-
-def test_bit_rot_in_an_old_file_does_not_cause_rereads(broker: Broker) -> None:
-    """A broker that truncates its log deletes all later files, so a later file that agrees rules out a truncation."""
-    ingest_into_own_lake(broker.root)
-    overwrite(broker.root / "commitlog" / f"{0:020}", 0, b"\xff" * 50)
-    broker.append(some_records(10, seed=2))
-
-    with patch.object(history, "find_first_difference", side_effect=AssertionError):
-        assert ingest_into_own_lake(broker.root).messages == 10
 
 
 def test_a_store_that_ends_between_fingerprints_is_recognised_by_its_rows(tmp_path: Path) -> None:

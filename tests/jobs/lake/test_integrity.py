@@ -87,20 +87,6 @@ def test_a_missing_checkpoint_is_reported(broker: Broker) -> None:
     expect_refusal(broker, "runs: the Delta log cannot be read: (?!.*runs).*[Cc]heckpoint")  # its name is printed once
 
 
-def test_an_intact_lake_is_reported_as_complete_after_every_kind_of_run(broker: Broker) -> None:
-    lake = lake_of(broker)
-    ingest_store(broker.root, lake, "b", tables=frozenset())
-    assert run(broker).messages == 0
-    newest = max((lake / "_manifests").iterdir(), key=lambda path: path.stat().st_mtime_ns)
-    manifest = json.loads(newest.read_text())
-    del manifest["state"]["tables"]
-    newest.write_text(json.dumps(manifest))
-    broker.append(some_records(20, seed=10))
-
-    assert run(broker).messages == 20
-    assert len(raw_rows(lake)) == 100
-
-
 _INDEX_STATE = {"to_offset": 0, "file": 0, "geometry": [100, 20], "geometry_origin": "given"}
 
 

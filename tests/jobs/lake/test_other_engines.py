@@ -4,10 +4,8 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -15,11 +13,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.export import LakeItem
-from jobs.ingest import commit
 from jobs.lake.commit import open_table
 from jobs.lake.integrity import newest_run_by_table
-from jobs.lake.lake import Lake
-from jobs.lake.runs import TABLES_BEFORE_KEY, Manifest, find_unfinished_run, list_known_stores, prepare_run
+from jobs.lake.runs import TABLES_BEFORE_KEY, find_unfinished_run, list_known_stores, prepare_run
 from jobs.lake.snapshot_files import list_snapshot_files
 from jobs.lake.snapshots import UnsupportedTableError
 from jobs.lake.tables import MESSAGES
@@ -288,26 +284,3 @@ def test_the_vacuum_leaves_the_vectors_that_a_table_needs(lake: SharedLake) -> N
     assert not obsolete.exists()
     assert sorted((lake.path / "messages").glob("deletion_vector_*.bin")) == vectors
     assert lake.offsets() == left
-
-
-@pytest.mark.parametrize("around", [call_before, call_after])
-def test_a_vacuum_during_a_run_ends_the_run_and_the_next_one_adds_all_rows(
-    lake: SharedLake, around: Callable[..., Callable[[Lake, Manifest], None]]
-) -> None:
-    """A VACUUM without retention deletes files that are not committed yet; no later commit may refer to them."""
-    offsets = lake.offsets()
-    new = lake.grow(5)
-
-    def vacuum() -> None:
-        lake.sql(NO_SHORT_RETENTION_CHECK, "VACUUM {messages} RETAIN 0 HOURS")
-
-    with (
-        patch.object(commit, "prepare_run", around(prepare_run, vacuum)),
-        pytest.raises(FileNotFoundError, match=r"messages/.*another engine's VACUUM"),
-    ):
-        lake.run()
-    assert lake.offsets() == offsets
-
-    assert lake.run().messages == 5
-    assert lake.offsets() == [*offsets, *new]
-    assert lake.read_by_spark() == [*offsets, *new]

@@ -6,12 +6,10 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
@@ -20,7 +18,7 @@ from jobs.console.result import OtherRunActiveError
 from jobs.ingest import Summary
 from jobs.lake import commit as commits
 from jobs.lake import upkeep
-from jobs.lake.commit import TransactionTakenError, commit, file_paths, open_table
+from jobs.lake.commit import commit, file_paths, open_table
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
 from jobs.lake.runs import (
@@ -38,7 +36,6 @@ from jobs.lake.tables import QUARANTINE, Table
 from jobs.lake.upkeep import MergeGroup, merge_here, merge_small_files, optimize
 from jobs.store.record_places import Fingerprint
 from jobs.store.workers import SerialWorkers
-from rmq_formats.arrow import column
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_into_own_lake, ingest_store, list_leftovers, raw_rows, rows_of
 from tests.support.meanwhile import DisturbedWorkers
@@ -192,31 +189,6 @@ def test_a_slow_merge_is_refused_after_its_files_were_deleted(lake: Lake, store:
     merge_small_files(lake, QUARANTINE, naming=FileNaming(store.store_id, 8), merge=merge)
 
     assert [row["physical_offset"] for row in rows_of(Path(lake.location), "quarantine")] == list(range(1, 9))
-
-
-def test_a_commit_is_refused_if_the_snapshot_already_contains_it(lake: Lake, store: KnownStore) -> None:
-    commit(lake, QUARANTINE, [a_file(lake, store.store_id, 2)], (store.store_id, 2), {})
-    for number in (1, 2):
-        with pytest.raises(TransactionTakenError):
-            commit(lake, QUARANTINE, [a_file(lake, store.store_id, 9)], (store.store_id, number), {})
-
-    assert len(rows_of(Path(lake.location), "quarantine")) == 1
-
-
-def test_a_lake_of_an_older_version_gets_the_new_columns(lake: Lake, store: KnownStore) -> None:
-    newer = replace(QUARANTINE, columns=(*QUARANTINE.columns, column("added", pa.int64(), "a new fact")))
-    for number, table in enumerate((QUARANTINE, newer, QUARANTINE), start=1):
-        naming = FileNaming(store.store_id, number)
-        whose = {"broker": store.broker, "store_id": store.store_id}
-        constants = dict.fromkeys(table.schema.names) | whose | {"physical_offset": number, "length": 1}
-        constants |= {"added": 7} if table is newer else {}
-        with TableFile(lake, table, naming.new_file_name("x"), {}) as file:
-            file.write_rows([constants])
-            action = file.close()
-        assert action is not None
-        commit(lake, table, [action], (store.store_id, number), {})
-
-    assert [row["added"] for row in rows_of(Path(lake.location), "quarantine")] == [None, 7, None]
 
 
 def incremental(root: Path, runs: int) -> Iterator[Summary]:

@@ -19,14 +19,13 @@ from deltalake import DeltaTable, write_deltalake
 from jobs.console.result import ExitCode
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import list_snapshot_files, read_rows_where
 from jobs.lake.snapshots import cache_snapshots, open_delta
 from jobs.lake.tables import CONFIG_FILES, CONSUME_QUEUE, INDEX_ENTRIES, LOG_PIECES, MESSAGES, RUNS
 from jobs.restore import NEWER_COLUMNS
 from tests.golden import StoreOf
 from tests.support.broker import Broker, some_records
 from tests.support.commands import ignore_spark_session, overwrite, run_in_process
-from tests.support.lakes import ingest_store, rows_of, table_of
+from tests.support.lakes import ingest_store, table_of
 
 NAME = "things"
 
@@ -117,25 +116,6 @@ def test_a_checkpoint_that_lacks_files_is_reported(loss: str, lake: Lake, tmp_pa
 
     with pytest.raises(OSError, match=f"^{checkpoint}: this checkpoint"):
         open_table(lake, NAME)
-
-
-def test_files_whose_statistics_exclude_all_wanted_rows_are_not_opened(tmp_path: Path, broker: Broker) -> None:
-    for number in (1, 2):
-        broker.append(some_records(10, seed=number))
-        ingest_store(broker.root, tmp_path / "lake", "b")
-    lake = Lake(str(tmp_path / "lake"))
-    snapshot = open_delta(lake.locate("messages"), {})
-    offsets = [row["physical_offset"] for row in rows_of(tmp_path / "lake")]
-    older, newer = sorted(list_snapshot_files(lake, snapshot), key=lambda file: file.minimum("physical_offset", 0))
-    Path(lake.locate("messages", older.path)).write_bytes(b"")
-
-    def found(where: pc.Expression) -> object:
-        return read_rows_where(lake, snapshot, ["physical_offset"], where)["physical_offset"].to_pylist()
-
-    assert found(pc.field("physical_offset") >= newer.minimum("physical_offset", 0)) == offsets[10:]
-    assert found(pc.field("physical_offset") > offsets[-1]) == []
-    with pytest.raises(OSError, match=older.path):
-        found(pc.field("physical_offset") <= older.minimum("physical_offset", 0))
 
 
 TABLES = (MESSAGES, CONSUME_QUEUE, INDEX_ENTRIES, LOG_PIECES, CONFIG_FILES, RUNS)

@@ -91,18 +91,3 @@ def test_decompression_bombs_are_inflated_a_few_at_a_time() -> None:
     assert [part.num_rows for part in parts] == [4] * 25
     assert [offset for part in parts for offset in part.column("physical_offset").to_pylist()] == list(range(100))
     assert {len(body) for part in parts for body in part.column("body_inflated").to_pylist()} == {limit}
-
-
-def test_superseded_messages_keep_their_decompressed_bodies(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store", segment_size=1 << 20)
-    broker.append(some_records(5))
-    placed = broker.append([compressed(zlib.compress(TEXT)), *some_records(3, seed=2)])
-    for name in ("with", "without"):
-        ingest_and_inflate(broker, tmp_path / name, inflated=name == "with")
-    broker.truncate(placed[0].physical_offset)
-    broker.append(some_records(30, seed=9))
-    for name in ("with", "without"):
-        ingest_and_inflate(broker, tmp_path / name, inflated=name == "with")
-
-    assert read_bodies(tmp_path / "with", "superseded_messages") == [(TEXT, None)]
-    assert read_bodies(tmp_path / "without", "superseded_messages") == [(None, None)]

@@ -103,16 +103,6 @@ def test_a_denied_request_to_s3_is_an_access_error(call: Callable[[Storage], Non
     assert message.rpartition(" during ")[2].partition(" ")[0] in str(raised.value)
 
 
-def test_a_bucket_without_credentials_is_not_reported_as_damaged(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    monkeypatch.setattr("jobs.storage.s3.s3_storage", lambda _: ObjectStorage(make_denying_system()))
-
-    outcome = run("inspect", "s3a://bucket/store")
-
-    assert (ExitCode.FAILED, "") == (outcome.code, outcome.out)
-    assert outcome.err.startswith("rmq-lake: s3a://bucket/store: S3 denies access (ACCESS_DENIED during HeadObject")
-    assert 1 == outcome.err.count("\n")
-
-
 def test_a_key_is_named_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyarrow.fs.S3FileSystem", lambda **_: make_denying_system())
     options = {"fs.s3a.access.key": "OURKEY", "fs.s3a.secret.key": "OURSECRET"}
