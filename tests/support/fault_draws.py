@@ -478,9 +478,9 @@ def check_repairs(case: DamagedStore, verified: Verdict | None = None) -> Iterat
     )
     if new if verified is None else done.exit_code > verified.exit_code:
         yield Violation("worse than before", f"{done.severity.value}, not {plan.verdict_before.severity.value}")
-    again = _repair(case, "repair")  # files that were undecided before may be repaired now
-    yield from _check_repaired_files(case, read_store_files(case.root), accepted)
-    if done.files or again.files:
+    if done.files:
+        _repair(case, "repair")  # files that were undecided before may be repaired now
+        yield from _check_repaired_files(case, read_store_files(case.root), accepted)
         yield from _check_undo(case)
 
 
