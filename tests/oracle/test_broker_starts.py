@@ -20,13 +20,12 @@ from typing import NamedTuple
 import pytest
 
 from jobs.console.result import RequestError
-from jobs.repair.run import RepairRequest, repair, undo
+from jobs.repair.run import RepairRequest, repair
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
 from rmq_formats.errors import FormatError
-from tests.golden import StoreOf
 from tests.oracle.judge import read_log
 from tests.oracle.process import DriverProcess, run_driver
 from tests.oracle.releases import SMALL_GEOMETRY, Geometry
@@ -39,7 +38,6 @@ from tests.oracle.sessions import (
     open_store,
 )
 from tests.support.commands import overwrite
-from tests.support.disturbed_repairs import RepairCase, make_repair_case
 from tests.support.fault_draws import draw_case, lake_of, plant_faults
 from tests.support.fault_kinds import (
     FIRST_TIME,
@@ -48,7 +46,6 @@ from tests.support.fault_kinds import (
     MESSAGES,
     NO_DAMAGE,
     OTHER_DAMAGE,
-    QUEUE_FILE,
     SEGMENT,
     STALE,
     STEP_MS,
@@ -58,7 +55,6 @@ from tests.support.fault_kinds import (
     plant_start_faults,
 )
 from tests.support.faults import STARTED, Start, recorded_starts
-from tests.support.stores import flip, read_store_files
 
 RELEASES = ("4.9.8", "5.3.3", "5.5.0")
 _GEOMETRY = Geometry(commit_log_file_size=SEGMENT, consume_queue_units=20, hash_slots=100, index_entries=60)
@@ -352,46 +348,6 @@ def test_a_broker_start_on_a_repaired_random_case_has_the_predicted_effects(
             found = _find_wrong_predictions(driver, draw.store, store, with_lake="lake" in draw.options, kinds=kinds)
             surprises += [f"{draw}: {text}" for text in found]
     assert surprises == []
-
-
-_TOPIC, _MORE = "T1", 3
-
-
-def _damage_all_parts(store: Path) -> None:
-    """Damage files of each part that a broker reads at its start and appends to."""
-    sorted((store / "commitlog").iterdir())[1].unlink()
-    queue, index = store / f"consumequeue/{_TOPIC}/0", sorted((store / "index").iterdir())
-    (queue / f"{QUEUE_FILE:020d}").unlink()
-    flip(min(queue.iterdir()), 5)
-    index[3].unlink()
-    flip(index[7], 50)
-
-
-@pytest.mark.campaign
-def test_a_broker_continues_after_a_killed_repair_without_losing_messages(golden: StoreOf, tmp_path: Path) -> None:
-    scene = make_repair_case(golden(STORE), _damage_all_parts, tmp_path)
-    healthy = {record.physical_offset for record in read_log(golden(STORE)) if record.topic == _TOPIC}
-    known: list[dict[str, bytes]] = []
-    with run_driver(_RELEASE) as driver:
-        for number in scene.steps:
-            scene.kill_before_step(number)
-            if read_store_files(scene.store) not in known:  # stores with equal bytes have equal starts
-                known.append(read_store_files(scene.store))
-                expected = healthy | _write_messages(driver, scene, number)
-                with suppress(RequestError):  # the broker wrote into a new file
-                    undo(str(scene.store), scene.request.out)
-                repair(scene.request, SerialWorkers())
-                served = _start_broker(driver, scene.store)
-                assert served is not None
-                assert sorted(expected) == sorted(one[3] for one in served.messages if one[0] == _TOPIC), number
-    assert len(known) > 3  # each part
-
-
-def _write_messages(driver: DriverProcess, scene: RepairCase, number: int) -> set[int]:
-    with open_store(driver, scene.store, settings=_KEEP) as opened:
-        messages = [DirectMessage(_TOPIC, 0, b"more", f"KEYS\1more-{number}-{n}\2") for n in range(_MORE)]
-        opened.put_all(messages)
-    return {record.physical_offset for record in read_log(scene.store) if record.body == b"more"}
 
 
 _BRIDGED_TOPIC = "T"
