@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime, tzinfo
 
 from rmq_formats.properties import MAX_LONG, MIN_LONG
@@ -62,6 +63,11 @@ def count_text(number: int, noun: str) -> str:
         return f"1 {noun}"
     is_ies = noun.endswith("y") and noun[-2] not in "aeiou"
     return f"{number:,} {noun[:-1]}ies" if is_ies else f"{number:,} {noun}s"
+
+
+def names_text(names: Sequence[str], most: int = 4) -> str:
+    """Return the first names as text, at most *most*."""
+    return ", ".join([*names[:most], *(["…"] if len(names) > most else [])])
 
 
 def is_or_are(number: int) -> str:

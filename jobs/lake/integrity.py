@@ -21,6 +21,7 @@ from typing import NamedTuple
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from jobs.console.amounts import names_text
 from jobs.console.log import log_message
 from jobs.console.result import OtherRunActiveError, RequestError
 from jobs.lake.commit import (
@@ -54,7 +55,6 @@ from jobs.lake.tables import FINDINGS, PRODUCT_TABLES, RUNS, TABLES_BY_NAME, Tab
 from jobs.storage.locations import is_local, local_path
 
 _FOLDERS = ("_manifests", "_locks", "_iceberg", "typed", "lost+found")  # the last one: of a separate disk
-_SHOWN = 5
 _ATTEMPTS = 5
 _OFFSET = "physical_offset"
 
@@ -72,10 +72,9 @@ def refuse_foreign_files(lake: Lake) -> None:
     known = {name.partition("/")[0] for name in (*TABLES_BY_NAME, *_FOLDERS)}
     foreign = sorted(name for name in names - known if not name.startswith("."))
     if foreign:
-        shown = ", ".join((*foreign[:_SHOWN], *("…" for _ in foreign[_SHOWN : _SHOWN + 1])))
         raise RequestError(
-            f"{lake.location}: not a lake: it contains files of another program ({shown}). Pass an empty or new "
-            "directory"
+            f"{lake.location}: not a lake: it contains files of another program ({names_text(foreign, most=5)}). Pass "
+            "an empty or new directory"
         )
 
 

@@ -20,6 +20,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from jobs.console.amounts import names_text
 from jobs.console.lines import printable_text
 from jobs.products.queues.unit_files import RangeUnits, has_units, read_units
 from jobs.storage.local import flush_directory, write_all
@@ -34,7 +35,6 @@ from rmq_formats.store import file_name_of_offset
 
 EXTENSION_FOLDER = "consumequeue_ext"
 FILES, ROCKSDB = "files", "rocksdb"  # the forms of rebuilt queues
-_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +166,7 @@ class _Queue:
 
 def queue_names_text(names: Sequence[QueueName]) -> str:
     """Return a few of *names* as examples."""
-    shown = ", ".join(f"{printable_text(name.topic)}/{name.queue_id}" for name in names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown}, …"
+    return names_text([f"{printable_text(name.topic)}/{name.queue_id}" for name in names], most=3)
 
 
 def count_note(fact: str, counts: Mapping[QueueName, int], meaning: str = "") -> Iterator[str]:

@@ -19,7 +19,7 @@ from shlex import quote
 import numpy as np
 import pyarrow.compute as pc
 
-from jobs.console.amounts import count_text
+from jobs.console.amounts import count_text, names_text
 from jobs.console.lines import PLAN_HEADING, abridged_lines_under_heading
 from jobs.console.result import RatedOutcome, RequestError, Result, Severity
 from jobs.diagnosis import kinds
@@ -104,7 +104,6 @@ _WORK = "work"
 _UNIT_FIELDS = ("physical_offset", "size", "tags_code")
 # Findings that no rebuilt index file corrects.
 _NO_FILE_IS_WRONG = frozenset({kinds.CHECKPOINT_INDEX_TIME, kinds.NOT_INDEXED, kinds.REPEATED_INDEX_FILE})
-_SHOWN = 4
 _NONE_PROVEN = (
     "no index file was rebuilt: the contents of the missing file cannot be proven. Either the file is the newest "
     "one, which the broker deletes when it starts after a crash, or a restart may have split the entries differently. "
@@ -457,7 +456,7 @@ class _Repair:
                 and int(Path(one.file).name) not in self.segments
             ]
             if changed:
-                places = _some([f"{offset:,}" for offset in changed])
+                places = names_text([f"{offset:,}" for offset in changed])
                 notes.append(
                     f"rows of the lake that were not used, because another engine has changed them: {len(changed):,} "
                     f"(offsets {places}). Damage there was not repaired; an earlier version of the table may have the "
@@ -610,8 +609,8 @@ class _Repair:
             record = _doubtful_record(names, verdict)
             self.summary.notes.append(
                 f"the evidence about {count_text(len(names), what)} is inconclusive, so {changed} not changed: "
-                f"{_some(names)}. Either the file is wrong, or {record} has a wrong value in a field that no checksum "
-                f"covers. To decide, {decide}. If you know that the log is right, pass --accept FILE "
+                f"{names_text(names)}. Either the file is wrong, or {record} has a wrong value in a field that no "
+                f"checksum covers. To decide, {decide}. If you know that the log is right, pass --accept FILE "
                 "to rebuild the file from it"
             )
 
@@ -644,17 +643,13 @@ class _Repair:
         return [plan for plan in plans if plan.new or plan.set_aside]
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join([*names[:_SHOWN], *(["…"] if len(names) > _SHOWN else [])])
-
-
 def _doubtful_record(names: Sequence[str], verdict: Verdict) -> str:
     """Return which log record may be wrong if these files are right, and which of its values they contradict."""
     findings = [one for one in verdict.findings if one.is_undecided and one.file in names]
     places = [f"{one.log_offset:,} ({one.field} differs)" for one in findings if one.log_offset is not None]
     if len(places) < len(findings) or {one.file for one in findings} != {*names}:
         return "a log record"
-    return f"the log record at offset {places[0]}" if len(places) == 1 else f"a log record at offset {_some(places)}"
+    return f"{'the' if len(places) == 1 else 'a'} log record at offset {names_text(places)}"
 
 
 def _correct_checkpoint(store: Store, times: Mapping[str, int], newest: int, *, is_alone: bool) -> Checkpoint | None:

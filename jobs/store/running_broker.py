@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from jobs.console.amounts import count_text
+from jobs.console.amounts import count_text, names_text
 from jobs.console.result import RequestError
 from jobs.storage.local import ReadLimits, lower_priority, real_path
 from jobs.storage.locations import is_local, local_path
@@ -84,7 +84,6 @@ def check_disk_space(store: str, target: str, expected_bytes: int) -> None:
 
 
 UNFINISHED_MARK = ".attempt-"  # part of the name of an unfinished folder or file of an installation
-_SHOWN = 4
 
 
 class NotInstalledError(RequestError):
@@ -141,10 +140,9 @@ class LockedStore:
         changed = [path for path in before.keys() | now.keys() if before.get(path) != now.get(path)]
         names = sorted({*changed} - self.installed)
         if names:
-            shown = ", ".join([*names[:_SHOWN], *(["…"] if len(names) > _SHOWN else [])])
             raise NotInstalledError(
-                f"{count_text(len(names), 'file')} of the store changed while this command ran: {shown}. Find out "
-                "which process writes to the store, stop it, and run this command again"
+                f"{count_text(len(names), 'file')} of the store changed while this command ran: {names_text(names)}. "
+                "Find out which process writes to the store, stop it, and run this command again"
             ) from cause
 
     def _list(self) -> Mapping[str, FileState]:
