@@ -53,7 +53,7 @@ from tests.support.stores import raw_records, read_files
 
 pytestmark = pytest.mark.cluster
 STORE = "b533-base"
-_RANGE = 3000  # bytes: larger than any record, and not a divisor of a segment's size
+_RANGE = 7000  # bytes: larger than any record, and not a divisor of a segment's size; more ranges need more requests
 
 
 class UploadedStore:
