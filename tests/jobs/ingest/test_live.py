@@ -6,8 +6,8 @@ import shutil
 import signal
 import time
 from dataclasses import replace
-from operator import itemgetter
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -17,12 +17,12 @@ from deltalake import DeltaTable
 from jobs.console.result import ExitCode, Severity
 from jobs.ingest import OpenDamage, Summary
 from jobs.lake import history, identity, upkeep
-from jobs.lake.runs import list_known_stores
 from jobs.products.index import product as index_product
 from jobs.report.metrics import write_metrics
 from jobs.store import store as store_files
 from jobs.store.ranges import Range
 from jobs.store.store import Store
+from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.errors import FormatError
@@ -39,11 +39,7 @@ from tests.support.lakes import (
     rows_of,
 )
 from tests.support.meanwhile import DisturbedWorkers, call_before, fail_reads_of_first_segment
-from tests.support.stores import flip, read_store_records
-
-
-def history_of(folder: Path) -> list[bytes]:
-    return [data for _, data in read_store_records(folder / "history")]
+from tests.support.stores import flip, raw_records, read_store_records
 
 
 @pytest.mark.parametrize("size", [1, 4, 8, 60, 91, -1])
@@ -91,42 +87,31 @@ def test_segments_deleted_in_the_middle_of_a_run_are_a_gap_in_that_run_only(brok
     ]
 
 
-def test_a_log_that_is_truncated_during_a_run_is_listed_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("records", "range_size", "is_read_already"), [(200, 4096, False), (100, SEGMENT_SIZE, True)])
+def test_a_log_that_is_rewritten_during_a_run_is_listed_again(
+    records: int, range_size: int, tmp_path: Path, *, is_read_already: bool
+) -> None:
+    """Before the log is read, or after that and before its index entries are built."""
     broker = Broker(tmp_path / "store", history=tmp_path / "history")
-    written = broker.append(some_records(200))
-    happened: list[MessageRecord] = []
-
-    def crash() -> None:
-        if not happened:
-            broker.truncate(written[70].physical_offset)
-            happened.extend(broker.append(some_records(20, seed=2, stored=STORED + 10_000)))
-
-    during = ingest_into_own_lake(broker.root, workers=DisturbedWorkers(happens=crash), range_size=4096)
-    after = ingest_into_own_lake(broker.root)
-
-    assert (during.exit_code, after.exit_code) == (ExitCode.CLEAN, ExitCode.CLEAN)
-    assert (during.messages, after.messages) == (90, 0)
-    assert [data for _, data in raw_rows(tmp_path / "lake")] == history_of(tmp_path)
-    assert list_leftovers(tmp_path / "lake") == []
-
-
-def test_a_log_that_is_rewritten_before_its_index_entries_are_built_is_listed_again(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store", history=tmp_path / "history")
-    written = broker.append(some_records(40))
+    written = broker.append(some_records(records))
 
     def crash() -> None:
         if broker.offset == written[-1].end_offset:
-            broker.truncate(written[30].physical_offset)
+            broker.truncate(written[70].physical_offset)
             broker.append(some_records(20, seed=2, stored=STORED + 10_000))
 
-    with patch.object(index_product, "plan_index_files_work", call_before(index_product.plan_index_files_work, crash)):
-        during = ingest_into_own_lake(broker.root)
-    history = list(read_store_records(tmp_path / "history"))
-    entries = rows_of(tmp_path / "lake", "index_entries")
+    plan = index_product.plan_index_files_work
+    workers = SerialWorkers() if is_read_already else DisturbedWorkers(happens=crash)
+    with patch.object(index_product, "plan_index_files_work", call_before(plan, crash) if is_read_already else plan):
+        during = ingest_into_own_lake(broker.root, workers=workers, range_size=range_size)
+    after = ingest_into_own_lake(broker.root)
 
-    assert (during.exit_code, during.messages) == (ExitCode.CLEAN, 50)
+    history = list(read_store_records(tmp_path / "history"))
+    entries = rows_of(tmp_path / "lake", "index_entries", "entry")
+    assert (during.exit_code, after.exit_code) == (ExitCode.CLEAN, ExitCode.CLEAN)
+    assert (during.messages, after.messages) == (90, 0)
     assert [data for _, data in raw_rows(tmp_path / "lake")] == [data for _, data in history]
-    assert [(row["entry"], row["physical_offset"]) for row in sorted(entries, key=itemgetter("entry"))] == list(
+    assert [(row["entry"], row["physical_offset"]) for row in entries] == list(
         enumerate((record.physical_offset for record, _ in history for _ in range(KEYS)), start=1)
     )
     assert list_leftovers(tmp_path / "lake") == []
@@ -157,39 +142,25 @@ def test_leftovers_of_a_recovery_are_not_damage_of_a_segment_that_was_complete_b
     after = ingest_into_own_lake(broker.root)
 
     assert (during.quarantined, after.quarantined) == (0, 0)
-    assert [data for _, data in raw_rows(tmp_path / "lake")] == history_of(tmp_path)
+    assert [data for _, data in raw_rows(tmp_path / "lake")] == raw_records(tmp_path / "history")
 
 
-def test_a_store_is_recognised_if_retention_deletes_its_last_known_segment_meanwhile(
-    broker: Broker, tmp_path: Path
+@pytest.mark.parametrize(("module", "step"), [(identity, "list_known_stores"), (history, "find_first_difference")])
+def test_a_store_is_recognised_if_retention_deletes_all_of_its_known_segments_meanwhile(
+    module: ModuleType, step: str, broker: Broker
 ) -> None:
-    """After the listing and before the read, retention deleted all segments with known fingerprints."""
-    broker.append(some_records(60))
-    first = ingest_into_own_lake(broker.root)
-    broker.append(some_records(200, seed=2))
-    with patch.object(identity, "list_known_stores", call_before(list_known_stores, lambda: broker.expire(2))):
-        second = ingest_into_own_lake(broker.root)
-
-    assert second.store_id == first.store_id
-    assert second.exit_code is ExitCode.DAMAGE
-    assert gaps_of(tmp_path / "lake")[0][0] == first.to_offset
-    assert gaps_of(tmp_path / "lake")[-1][1] == 2 * SEGMENT_SIZE
-
-
-def test_a_segment_deleted_while_the_history_is_checked_does_not_end_the_run(broker: Broker) -> None:
-    """Retention deletes the last run's segment while the next run reads bytes after its end."""
+    """After the listing, before the store is identified, or while the bytes after the end of the last run are read."""
     broker.append(some_records(60))
     broker.seal()
     first = ingest_into_own_lake(broker.root)
     broker.append(some_records(200, seed=2))
     expired = broker.offset // SEGMENT_SIZE - 1
-    looked = call_before(history.find_first_difference, lambda: broker.expire(expired))
 
-    with patch.object(history, "find_first_difference", looked):
+    with patch.object(module, step, call_before(getattr(module, step), lambda: broker.expire(expired))):
         second = ingest_into_own_lake(broker.root)
 
-    assert (first.to_offset, None) == (second.from_offset, second.superseded)
-    assert second.exit_code is ExitCode.DAMAGE
+    assert (second.store_id, second.superseded) == (first.store_id, None)
+    assert (first.to_offset, ExitCode.DAMAGE) == (second.from_offset, second.exit_code)
     assert (second.gaps[0]["from"], second.gaps[-1]["to"]) == (first.to_offset, expired * SEGMENT_SIZE)
 
 

@@ -66,55 +66,6 @@ def test_an_error_without_a_file_gets_the_place(error: Exception, message: str, 
 
 
 LOCATION = "s3a://bucket/store/file"
-DENIED = [
-    "When reading 'store': AWS Error ACCESS_DENIED during HeadObject operation: No response body.",
-    "When listing 'store': AWS Error INVALID_ACCESS_KEY_ID during ListObjectsV2 operation: The key is not known",
-    "When reading 'store': AWS Error UNKNOWN (HTTP status 403) during HeadObject operation: No response body.",
-]
-
-
-def make_denying_system(message: str = DENIED[0]) -> "FailingFileSystem":
-    return FailingFileSystem(b"", 1 << 30, message)
-
-
-def open_file(storage: Storage) -> None:
-    with storage.open(LOCATION):
-        pass
-
-
-@pytest.mark.parametrize("message", DENIED)
-@pytest.mark.parametrize(
-    "call",
-    [
-        open_file,
-        lambda storage: storage.list_files(LOCATION),
-        lambda storage: storage.create(LOCATION, b""),
-        lambda storage: storage.delete(LOCATION),
-    ],
-    ids=["open", "list", "create", "delete"],
-)
-def test_a_denied_request_to_s3_is_an_access_error(call: Callable[[Storage], None], message: str) -> None:
-    storage = ObjectStorage(make_denying_system(message), "the AWS environment, because fs.s3a.access.key is not set")
-
-    with pytest.raises(PermissionError, match=r"the request used the AWS environment") as raised:
-        call(storage)
-
-    assert LOCATION == raised.value.filename
-    assert message.rpartition(" during ")[2].partition(" ")[0] in str(raised.value)
-
-
-def test_a_key_is_named_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyarrow.fs.S3FileSystem", lambda **_: make_denying_system())
-    options = {"fs.s3a.access.key": "OURKEY", "fs.s3a.secret.key": "OURSECRET"}
-    storage = s3.s3_storage(tuple(options.items()))
-
-    with pytest.raises(PermissionError, match=r"the request used fs\.s3a\.access\.key") as raised:
-        open_file(storage)
-
-    assert not {"OURKEY", "OURSECRET"} & set(str(raised.value).replace("'", " ").split())
-
-
-OBJECT = "s3a://bucket/file"
 FAILED = "AWS Error INTERNAL_FAILURE during GetObject operation: Failed to flush response stream (eof: 0, bad: 1)"
 ANSWERS = (
     FAILED,
@@ -168,20 +119,61 @@ class FailingFileSystem:
         return [FileInfo("bucket/file", FileType.File, size=len(self.content))]
 
 
+def _read(storage: Storage) -> object:
+    with storage.open(LOCATION) as file:
+        return bytes(file.read(10, 5))
+
+
+DENIED = [
+    "When reading 'store': AWS Error ACCESS_DENIED during HeadObject operation: No response body.",
+    "When listing 'store': AWS Error INVALID_ACCESS_KEY_ID during ListObjectsV2 operation: The key is not known",
+    "When reading 'store': AWS Error UNKNOWN (HTTP status 403) during HeadObject operation: No response body.",
+]
+
+
+@pytest.mark.parametrize("message", DENIED)
+@pytest.mark.parametrize(
+    "call",
+    [
+        _read,
+        lambda storage: storage.list_files(LOCATION),
+        lambda storage: storage.create(LOCATION, b""),
+        lambda storage: storage.delete(LOCATION),
+    ],
+    ids=["read", "list", "create", "delete"],
+)
+def test_a_denied_request_to_s3_is_an_access_error(call: Callable[[Storage], None], message: str) -> None:
+    storage = ObjectStorage(
+        FailingFileSystem(b"", 1, message), "the AWS environment, because fs.s3a.access.key is not set"
+    )
+
+    with pytest.raises(PermissionError, match=r"the request used the AWS environment") as raised:
+        call(storage)
+
+    assert LOCATION == raised.value.filename
+    assert message.rpartition(" during ")[2].partition(" ")[0] in str(raised.value)
+
+
+def test_a_key_is_named_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyarrow.fs.S3FileSystem", lambda **_: FailingFileSystem(b"", 1, DENIED[0]))
+    options = {"fs.s3a.access.key": "OURKEY", "fs.s3a.secret.key": "OURSECRET"}
+    storage = s3.s3_storage(tuple(options.items()))
+
+    with pytest.raises(PermissionError, match=r"the request used fs\.s3a\.access\.key") as raised:
+        _read(storage)
+
+    assert not {"OURKEY", "OURSECRET"} & set(str(raised.value).replace("'", " ").split())
+
+
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3, "_PAUSES_S", (0, 0, 0))
 
 
-def _read(storage: ObjectStorage) -> object:
-    with storage.open(OBJECT) as file:
-        return bytes(file.read(10, 5))
-
-
 CALLS: dict[str, tuple[Callable[[ObjectStorage], object], object]] = {
     "read": (_read, CONTENT[10:15]),
     "list": (lambda storage: [info.size for info in storage.list_files("s3a://bucket")], [len(CONTENT)]),
-    "for Arrow": (lambda storage: storage.open_arrow_file(OBJECT).read(7), CONTENT[:7]),
+    "for Arrow": (lambda storage: storage.open_arrow_file(LOCATION).read(7), CONTENT[:7]),
 }
 
 
