@@ -109,15 +109,13 @@ def assert_equal_to_delta(lake: Path) -> None:
         assert registered == known, name
 
 
-@pytest.mark.sample(0, always=["l#ake?"])
-@pytest.mark.parametrize("name", ["lake", "a lake ü", "l#ake?"])
 def test_iceberg_readers_return_the_same_rows_as_delta(
-    name: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import polars as pl
 
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
-    store_with_lake = StoreWithLake(tmp_path, name)
+    store_with_lake = StoreWithLake(tmp_path, "a l#ake? ü")
     for _ in range(3):
         store_with_lake.grow()
         done = run(
