@@ -13,8 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from jobs.lake.commit import commit_rows
 from jobs.lake.lake import Lake
-from jobs.lake.tables import CONFIG_FILES, MESSAGES
-from jobs.lake.upkeep import merge_small_files
+from jobs.lake.tables import CONFIG_FILES
 from jobs.restore import count_messages_in_ranges, find_offset_at_time
 from jobs.restore.config import restore_config_files
 from tests.golden import StoreOf
@@ -46,19 +45,6 @@ def copy(lake: Path, tmp_path: Path) -> Path:
 
 def log_of(store: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((store / "commitlog").iterdir())}
-
-
-@pytest.mark.parametrize("is_merged", [False, True])
-def test_deleted_rows_are_reported_and_the_rest_is_restored(copy: Path, tmp_path: Path, *, is_merged: bool) -> None:
-    if is_merged:  # a file of several segments, which the other engine rewrites with its own types
-        merge_small_files(Lake(str(copy)), MESSAGES)
-    victims = rows_of(copy)[10:13]
-    start, end = victims[0]["physical_offset"], victims[-1]["physical_offset"] + victims[-1]["total_size"]
-    DeltaTable(copy / "messages").delete(f"physical_offset >= {start} AND physical_offset < {end}")
-    summary = restore_log(copy, tmp_path / "out")
-
-    assert (3, [(start, end)]) == (summary.exit_code, summary.missing)
-    assert summary.causes == ["rows were deleted from the lake"]
 
 
 _OLD, _NEW = "up to 5.3.1", "5.3.2, 5.3.3, 5.4.0 and later"
