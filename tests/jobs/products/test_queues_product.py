@@ -4,6 +4,7 @@ import json
 import pickle
 import shutil
 import struct
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -132,38 +133,33 @@ def units_of_rows(rows: Sequence[Row]) -> Counter[tuple[Any, ...]]:
 HISTORIES = [[0.0, 0.3, 0.3, 0.7], [0.1, 0.2, 0.5, 0.9, 0.95], [0.5]]
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("lag", [0, 1, 7])
+@pytest.mark.sample(3, always=["history0--1000"])
+@pytest.mark.parametrize("lag", [0, 1, 7, -1000])
 @pytest.mark.parametrize("history", HISTORIES)
 def test_every_unit_of_a_growing_store_becomes_one_row(
     golden: StoreOf, tmp_path: Path, history: list[float], lag: int
 ) -> None:
-    """The dispatcher lags the log, by another number of records at each run."""
+    """
+    The dispatcher lags the log, by another number of records at each run.
+
+    With a negative lag, the run excludes the newest messages of a cleanly stopped store.
+    """
     whole = golden("b551-base")
     records = [record for record, _ in read_store_records(whole)]
     lake = tmp_path / "lake"
     for number, share in enumerate(history):
-        count = int(share * len(records))
+        count = max(int(share * len(records)), lag < 0)
         behind = max(count - lag * (number % 2 + 1), 0)
-        moment = StoreProgress(records[count].physical_offset, records[behind].physical_offset)
-        result = run(copy_at_moment(whole, tmp_path / "store", moment), lake)
+        dispatched = records[behind].physical_offset if lag >= 0 else sys.maxsize
+        moment = StoreProgress(records[count].physical_offset, dispatched)
+        store = copy_at_moment(whole, tmp_path / "store", moment)
+        if lag < 0:
+            (store / "abort").unlink()
+        result = run(store, lake)
         assert result.summary.units.get("differences", 0) == 0
         assert result.state.get("dispatched", 0) <= moment.dispatched
 
     assert units_of_rows(run(whole, lake).rows) == units_of_log(whole)
-
-
-def test_units_of_messages_after_the_end_of_a_run_are_read_by_the_next_run(golden: StoreOf, tmp_path: Path) -> None:
-    """This also holds for a cleanly stopped store, if the run excludes the newest messages."""
-    whole = golden("b551-base")
-    records = [record for record, _ in read_store_records(whole)]
-    part = Path(shutil.copytree(whole, tmp_path / "store"))
-    shorten(part, records[30].physical_offset)
-    first = run(part, tmp_path / "lake")
-    second = run(whole, tmp_path / "lake")
-
-    assert first.summary.units["differences"] == 0
-    assert units_of_rows(second.rows) == units_of_log(whole)
 
 
 @pytest.mark.parametrize("created", ["consumequeue/T1/0", "consumequeue/T1/0/00000000000000000200"])
@@ -262,30 +258,6 @@ def test_every_unit_of_a_real_store_is_a_row_once(name: str, group_size: int, go
 
     assert expected == seen
     assert [row["is_pre_blank"] for row in rows] == [unit[3:] == PRE_BLANK for unit in expected]
-
-
-def test_the_number_of_unit_files_of_a_range_does_not_change_the_rows(golden: StoreOf, tmp_path: Path) -> None:
-    store, parts = golden("b533-base"), list[int]()
-    _ingest(store, tmp_path / "whole", "b533-base")
-
-    def finished(self: RangeUnitCollector) -> RangeUnits:
-        units = finish(self)
-        parts.append(len(units.parts))
-        return units
-
-    finish = RangeUnitCollector.finish
-    with (
-        patch("jobs.products.queues.unit_files._A_GROUP", 4096),
-        patch.multiple("rmq_formats.consumequeue.collect", _MANY=5, _MANY_OF_A_QUEUE=0),
-        patch("jobs.ingest.run.plan_ranges", lambda *args: [replace(one, window=4096) for one in plan_ranges(*args)]),
-        patch.object(RangeUnitCollector, "finish", finished),
-    ):
-        _ingest(store, tmp_path / "parts", "b533-base")
-
-    assert max(parts) > 2
-    assert not [*tmp_path.rglob("*.units")]
-    whole, in_parts = ([{**row, "store_id": ""} for row in _rows(tmp_path / name)] for name in ("whole", "parts"))
-    assert whole == in_parts
 
 
 @pytest.mark.parametrize("name", ["b540-cqcombine-rocksonly", "b551-lmq-rockscq", "b551-rockscq-separate"])
@@ -566,11 +538,32 @@ def test_many_ranges_do_not_multiply_the_reads_of_queues(tmp_path: Path, golden:
     assert reads[0] == reads[1]
 
 
-@pytest.mark.parametrize("at_once", [1, 7])
-def test_units_of_many_ranges_are_read_together(tmp_path: Path, golden: StoreOf, at_once: int) -> None:
-    store = golden("b551-base")
-    ingest_store(store, tmp_path / "whole", release=release_of("b551-base"))
-    with patch("jobs.products.queues.unit_files._UNITS_AT_ONCE", at_once):
-        ingest_store(store, tmp_path / "lake", range_size=2048, release=release_of("b551-base"))
-    found, expected = ([row | {"store_id": ""} for row in _rows(tmp_path / name)] for name in ("lake", "whole"))
-    assert found == expected
+@pytest.mark.parametrize(
+    ("range_size", "window", "at_once"),
+    [(1 << 28, 4096, 1 << 18), (2048, 2048, 1), (2048, 2048, 7)],
+    ids=["a range of many files", "queues one after the other", "some queues at a time"],
+)
+def test_the_division_of_a_log_and_its_units_does_not_change_the_rows(
+    range_size: int, window: int, at_once: int, tmp_path: Path, golden: StoreOf
+) -> None:
+    store, parts = golden("b551-base"), list[int]()
+    ingest_store(store, tmp_path / "whole", release="5.5.1")
+
+    def finished(self: RangeUnitCollector) -> RangeUnits:
+        units = finish(self)
+        parts.append(len(units.parts))
+        return units
+
+    finish = RangeUnitCollector.finish
+    with (
+        patch.multiple("jobs.products.queues.unit_files", _A_GROUP=4096, _UNITS_AT_ONCE=at_once),
+        patch.multiple("rmq_formats.consumequeue.collect", _MANY=5, _MANY_OF_A_QUEUE=0),
+        patch("jobs.ingest.run.plan_ranges", lambda *args: [replace(one, window=window) for one in plan_ranges(*args)]),
+        patch.object(RangeUnitCollector, "finish", finished),
+    ):
+        ingest_store(store, tmp_path / "divided", range_size=range_size, release="5.5.1")
+
+    assert max(parts) > 2 or range_size == 2048
+    assert not [*tmp_path.rglob("*.units")]
+    whole, divided = ([row | {"store_id": ""} for row in _rows(tmp_path / name)] for name in ("whole", "divided"))
+    assert whole == divided
