@@ -23,7 +23,6 @@ from rmq_formats.indexfile.build import (
     RuleTable,
     pack_keys,
 )
-from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch, key_texts
 from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.layout import Buffer
@@ -180,11 +179,6 @@ def test_a_message_with_more_keys_than_a_block_is_packed_completely() -> None:
     assert len(packed(records, make_rules((0, NEWEST)))) == 48_000
 
 
-def test_too_many_keys_for_a_file_are_rejected() -> None:
-    with pytest.raises(ValueError, match="13 keys for 11 entries"):
-        built(np.zeros(13, PACKED_KEY), make_rules((0, NEWEST)), 13, None)
-
-
 @given(logs(), st.integers(0, 12), releases)
 def test_copied_entries_and_further_keys_give_the_same_file(
     records: list[MessageRecord], adopted: int, release: Release
@@ -240,7 +234,9 @@ def test_a_builder_resumed_from_slots_builds_the_same_entries(log: WrittenLog, c
     assert (whole.tobytes(), one.finish()) == (parts.tobytes(), second.finish())
 
 
-def test_too_many_entries_for_a_file_are_not_copied() -> None:
+def test_too_many_keys_or_entries_for_a_file_are_rejected() -> None:
+    with pytest.raises(ValueError, match="13 keys for 11 entries"):
+        built(np.zeros(13, PACKED_KEY), make_rules((0, NEWEST)), 13, None)
     builder = FileBuilder(GEOMETRY, RuleTable.from_rules(make_rules((0, NEWEST))), lambda *_: None)
     with pytest.raises(ValueError, match="12 entries, room for 11"):
         builder.add_entries(np.zeros(12 * 20, np.uint8), IndexHeader())
@@ -253,22 +249,6 @@ def test_a_negative_hash_in_a_damaged_entry_is_chained_as_zero() -> None:
     builder.add_entries(np.full(20, 255, np.uint8), IndexHeader())
 
     assert written[GEOMETRY.entry_position(1)][:4] == bytes(4)
-
-
-def test_entry_rows_have_slot_and_key() -> None:
-    record = new_record(topic=b"T", magic_code=MAGIC_V1, properties=b"KEYS\x01a\x02TAGS\x01t\x02", store_timestamp=7)
-    ((keys, places),) = pack_keys(group_of([record]), RuleTable.from_rules(make_rules((0, NEWEST))), with_places=True)
-    entries = np.zeros(2, STORED_ENTRY)
-    entries["key_hash"] = keys["key_hash"]
-    times = keys["store_timestamp"].astype(np.int64)
-    rows = entry_batch(3, 5, GEOMETRY, entries, times, key_texts(places, group_of([record]).buffer)).to_pylist()
-
-    assert [(row["index_file"], row["entry"], row["topic"], row["key"], row["kind"]) for row in rows] == [
-        (3, 5, "T", "a", "key"),
-        (3, 6, "T", "t", "tag"),
-    ]
-    assert [row["slot"] for row in rows] == [index_key_hash(text) % 13 for text in ("T#a", "T#T#t")]
-    assert {row["key"] for row in entry_batch(3, 5, GEOMETRY, entries).to_pylist()} == {None}
 
 
 CHAINED = Geometry(hash_slots=8, index_num=20)

@@ -159,6 +159,8 @@ def test_a_record_cut_short_needs_more_data() -> None:
     for size in range(len(BY_HAND)):
         with pytest.raises(NeedMoreData, match=f"at offset {1 << 40}"):
             raise AssertionError(f"cut to {size} bytes: {decode_record(BY_HAND[:size], 0, 1 << 40)}")
+    with pytest.raises(NeedMoreData):
+        decode_record(BY_HAND, -102)  # a negative position
 
 
 @pytest.mark.parametrize("raw", [b"no record at all, but as long as one's head is", BY_HAND[:60], BY_HAND[:20]])
@@ -167,11 +169,6 @@ def test_an_error_has_the_position_if_no_offset_is_given(raw: bytes) -> None:
         decode_record(b"ten bytes." + raw, 10)
 
     assert caught.value.offset == 10
-
-
-def test_a_negative_position_is_rejected() -> None:
-    with pytest.raises(NeedMoreData):
-        decode_record(BY_HAND, -102)
 
 
 @given(st.data())

@@ -137,6 +137,7 @@ def test_every_entry_names_its_key(golden: StoreOf, tmp_path: Path) -> None:
     names = ("physical_offset", "topic", "key", "kind", "store_timestamp")
     assert [tuple(row[name] for name in names) for row in entry_rows(lake)] == expected
     assert {row["kind"] for row in entry_rows(lake)} == {"unique", "key", "tag"}
+    assert all(row["slot"] == row["key_hash"] % SLOTS for row in entry_rows(lake))
 
 
 def test_a_run_without_new_keys_changes_nothing(golden: StoreOf, tmp_path: Path) -> None:

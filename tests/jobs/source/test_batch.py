@@ -58,7 +58,7 @@ def _orders_and_bills() -> list[MessageRecord]:
     return stored([Sent(("Orders", "Bills")[n % 2], ("k", "l"), f"id{n}", "tag", body=bytes(500)) for n in range(40)])
 
 
-def test_topics_offsets_times_and_bodies_can_be_chosen(tmp_path: Path) -> None:
+def test_topics_times_bodies_and_the_size_of_partitions_can_be_chosen(tmp_path: Path) -> None:
     records = _orders_and_bills()
     store = write_store(tmp_path / "store", records)
     middle = records[20]
@@ -69,6 +69,10 @@ def test_topics_offsets_times_and_bodies_can_be_chosen(tmp_path: Path) -> None:
     assert offsets[20:] == _read(store, fromTime=str(middle.store_timestamp))
     without = RocketmqReader(ReadOptions.parse({"path": str(store), "body": "false"}))
     assert {None} == {row["body"] for row in read_rows(without, without.partitions())}
+    for size in (300, 2000, SEGMENT_SIZE):
+        parts = RocketmqReader(ReadOptions.parse({"path": str(store), "partitionSize": str(size)})).partitions()
+        assert len(parts) > len(list((store / "commitlog").iterdir())) or size == SEGMENT_SIZE
+        assert offsets == _read(store, partitionSize=str(size))
 
 
 _MIDDLE = 20
@@ -139,16 +143,6 @@ def test_spark_reads_the_selected_rows_and_columns(tmp_path: Path, spark: "Spark
 def test_a_given_schema_has_columns_of_messages_in_their_types(name: str, reason: str) -> None:
     with pytest.raises(UnsupportedFormat, match=f"schema: {name} is {reason}"):
         RocketmqDataSource({"path": "x"}).reader(StructType().add(name.removeprefix("column "), "string"))
-
-
-@pytest.mark.parametrize("size", [300, 700, 2000, SEGMENT_SIZE])
-def test_partitions_of_any_size_read_every_record_once(tmp_path: Path, size: int) -> None:
-    records = stored([Sent(body=bytes(100 + n)) for n in range(50)])
-    store = write_store(tmp_path / "store", records)
-
-    assert [record.physical_offset for record in records] == _read(store, partitionSize=str(size))
-    parts = RocketmqReader(ReadOptions.parse({"path": str(store), "partitionSize": str(size)})).partitions()
-    assert len(parts) > len(list((store / "commitlog").iterdir())) or size == SEGMENT_SIZE
 
 
 def test_segments_outside_the_time_range_are_not_opened(tmp_path: Path) -> None:
@@ -450,24 +444,18 @@ def test_segments_deleted_after_a_batch_was_planned_are_lost_or_left_out(tmp_pat
 
 
 def test_records_after_pages_of_zeros_are_read(tmp_path: Path) -> None:
-    message, records = Sent(body=bytes([7]) * 300), list[MessageRecord]()
-    for number in range(40):
-        offset = records[-1].end_offset if records else 0
-        records.append(message.record(number, offset, STORED + number))
-    log = bytearray(b"".join(map(encode_record, records)).ljust(1 << 16, b"\0"))
+    broker = Broker(tmp_path / "store", segment_size=1 << 16)
+    records = broker.append(some_records(150))
     start = records[5].physical_offset
-    log[start : start + 8192] = bytes(8192)
-    folder = tmp_path / "store" / "commitlog"
-    folder.mkdir(parents=True)
-    (folder / file_name_of_offset(0)).write_bytes(log)
+    overwrite(broker.root / "commitlog" / file_name_of_offset(0), start, bytes(8192))
 
-    reader = _reader(folder.parent)
+    reader = _reader(broker.root)
     before = LogPosition(start).to_json()
     end = reader.latestOffset(before, EVERYTHING)
 
-    assert _read_batch(reader, before, end) == [
-        record.physical_offset for record in records if record.physical_offset >= start + 8192
-    ]
+    after = [record.physical_offset for record in records if record.physical_offset >= start + 8192]
+    assert after == _read_batch(reader, before, end)
+    assert after
 
 
 def _truncate_and_end(store: Path, at: int) -> None:

@@ -223,7 +223,7 @@ def _mutated(body: bytes, random: Random) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "count", [3000, pytest.param(int(os.environ.get("BODIES", "1000000")), marks=pytest.mark.campaign)]
+    "count", [1500, pytest.param(int(os.environ.get("BODIES", "1000000")), marks=pytest.mark.campaign)]
 )
 @pytest.mark.parametrize("name", FORMATS)
 def test_each_of_many_bodies_is_a_row_or_a_dead_letter(name: str, count: int, tmp_path: Path) -> None:
