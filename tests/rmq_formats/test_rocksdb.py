@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,30 +10,25 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
-from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.collect import PACKED_UNIT
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
-from rmq_formats.indexfile.keys import IndexKey, KeyKind, typed_index_keys
-from rmq_formats.properties import UNIQ_KEY, index_key_hash, parse_properties
+from rmq_formats.indexfile.keys import IndexKey, KeyKind
+from rmq_formats.properties import index_key_hash
 from rmq_formats.release import Release
 from rmq_formats.rocksdb.build import QueueRowBuilder, hash_index_rows, newest_by_queue_offset, unit_keys, unit_values
 from rmq_formats.rocksdb.layout import (
     CHECKPOINT_TOPIC,
     LAST_OFFSET_KEY,
     LAST_TIME_KEY,
-    ROCKSDB_OP_TOPIC,
-    TIMER_DELIVERY_PROGRESS_KEY,
-    TIMER_SCAN_PROGRESS_KEY,
-    TRANS_OFFSET,
     UNIT_VALUE,
     IndexRow,
     PendingTransaction,
+    TimerRow,
     decode_bound_row,
     decode_index_row,
     decode_prefix,
-    decode_progress,
     decode_timer_row,
     decode_transaction_row,
     encode_bound_key,
@@ -43,9 +37,7 @@ from rmq_formats.rocksdb.layout import (
     hour_of_key,
     key_after_hour,
 )
-from tests.golden import FeatureStore, unpack_feature
 from tests.rmq_formats.reference import decode_unit_row
-from tests.support.stores import read_store_records
 
 _RELEASE = Release.from_version("5.5.1")
 
@@ -55,18 +47,6 @@ _UNIT = (
     "000000000000819300000164" + "0000000000000058000001a1fe972bb2",
 )
 _MAX = ("00000002015478016d61780100000000", "0000000000008193" + "0000000000000001")
-
-
-def rows_of(store: FeatureStore, family: str) -> dict[bytes, bytes]:
-    rows = store.answers_before_stop["rocksdbstore"][family]
-    return {bytes.fromhex(key): bytes.fromhex(value) for key, value in rows}
-
-
-def messages_of(store: FeatureStore) -> dict[int, tuple[MessageRecord, dict[str, str]]]:
-    return {
-        record.physical_offset: (record, parse_properties(record.properties_raw, _RELEASE.property_parser))
-        for record, _ in read_store_records(store.root)
-    }
 
 
 def test_a_unit_row_has_the_fields_of_a_unit_and_the_store_time() -> None:
@@ -102,35 +82,30 @@ def test_the_checkpoint_row_has_the_dispatched_offset() -> None:
     assert decode_bound_row(key, bytes(16)) == (QueueName(QueueKind.PLAIN, CHECKPOINT_TOPIC, 0), True, (0, 0))
 
 
-def test_every_index_row_is_a_key_of_its_message(tmp_path: Path) -> None:
-    """Every key, tag and unique key of each message has one row; a repeated key also has one row."""
-    store = unpack_feature("b551-indexrocks", tmp_path)
-    rows = rows_of(store, "default")
-    messages = messages_of(store)
-    progress = {name: decode_progress(rows.pop(name)) for name in (LAST_OFFSET_KEY, LAST_TIME_KEY)}
-    found = [decode_index_row(*row) for row in rows.items()]
-    expected = {
-        (key.kind, key.topic, key.key, record.physical_offset)
-        for record, _ in messages.values()
-        for key in typed_index_keys(record, _RELEASE)
-    }
-
-    assert {(row.kind, row.topic, row.key, row.physical_offset) for row in found} == expected
-    assert len(found) == len(expected)
-    for row in found:
-        record, properties = messages[row.physical_offset]
-        assert row.store_timestamp == record.store_timestamp
-        assert row.hour_ms == record.store_timestamp // 3_600_000 * 3_600_000
-        assert row.unique_key == properties[UNIQ_KEY]
-    newest = max(messages)
-    assert progress == {LAST_OFFSET_KEY: newest, LAST_TIME_KEY: messages[newest][0].store_timestamp}
+# Keys and values that brokers of 5.5.1 wrote, except the last row of each kind.
+_ID = "FD00000000000000000000000000000265EE4E0E2F2A6A2BEB020029"
 
 
-def test_a_key_and_the_topic_of_a_transaction_may_contain_the_separator() -> None:
-    key = bytes(8) + b"@T@K@a@b@U1@" + (7).to_bytes(8, "big")
+@pytest.mark.parametrize(
+    ("decode", "head", "texts", "tail", "value", "expected"),
+    [
+        (decode_index_row, "1a1fe682300", "@Orders@K@a@b@{}@", "35a3", "1a1fe93d303",
+         IndexRow(1795269600000, "Orders", KeyKind.KEY, "a@b", _ID, 13731, 1795272463107)),
+        (decode_index_row, "1a1fe682300", "@Orders@U@{}@", "35a3", "1a1fe93d303",
+         IndexRow(1795269600000, "Orders", KeyKind.UNIQUE, _ID, _ID, 13731, 1795272463107)),
+        (decode_index_row, "0", "@T@T@t@{}@", "7", "5", IndexRow(0, "T", KeyKind.TAG, "t", _ID, 7, 5)),
+        (decode_transaction_row, "2680", "@Tx@{}", "", "1c1", PendingTransaction(9856, "Tx", _ID, 0, 449)),
+        (decode_transaction_row, "2680", "@a@b@{}", "", "3000001c1", PendingTransaction(9856, "a@b", _ID, 3, 449)),
+        (decode_timer_row, "1a1fe8e7b68", "{}", "", "1530000000000000789", TimerRow(1795272113000, _ID, 339, 1929)),
+    ],
+)  # fmt: skip
+def test_rows_of_messages_have_the_values_of_their_key_and_value(  # noqa: PLR0913, PLR0917 - parts of a row
+    decode: Callable[[bytes, bytes], object], head: str, texts: str, tail: str, value: str, expected: object
+) -> None:
+    """A key and the topic of a transaction may contain the separator."""
+    key = int(head, 16).to_bytes(8) + texts.format(_ID).encode() + (int(tail, 16).to_bytes(8) if tail else b"")
 
-    assert decode_index_row(key, (5).to_bytes(8, "big")) == IndexRow(0, "T", KeyKind.KEY, "a@b", "U1", 7, 5)
-    assert decode_transaction_row(bytes(8) + b"@a@b@id", bytes(8)) == PendingTransaction(0, "a@b", "id", 0, 0)
+    assert decode(key, int(value, 16).to_bytes(12 if decode is decode_timer_row else 8)) == expected
 
 
 def test_the_next_hour_of_the_index_is_computed_up_to_the_last() -> None:
@@ -143,48 +118,6 @@ def test_the_next_hour_of_the_index_is_computed_up_to_the_last() -> None:
     assert bytes.fromhex("0100000000000001") == key_after_hour(b"\x01")
     assert bytes.fromhex("ffffffffffffffff") == key_after_hour(bytes.fromhex("fffffffffffffffe"))
     assert key_after_hour(b"\xff" * 8) is None
-
-
-def test_pending_transactions_are_half_messages_without_op_message(tmp_path: Path) -> None:
-    store = unpack_feature("b551-transrocks", tmp_path)
-    rows = rows_of(store, "trans")
-    messages = messages_of(store)
-    last = decode_progress(rows.pop(LAST_OFFSET_KEY))
-    ended = {
-        int(properties[TRANS_OFFSET]) for record, properties in messages.values() if record.topic == ROCKSDB_OP_TOPIC
-    }
-    halves = {offset: properties for offset, (record, properties) in messages.items() if "TRANS_HALF" in record.topic}
-    pending = [decode_transaction_row(*row) for row in rows.items()]
-
-    assert {message.physical_offset for message in pending} == halves.keys() - ended - {
-        offset for offset, (record, _) in messages.items() if record.topic == ROCKSDB_OP_TOPIC
-    }
-    assert last == max(message.physical_offset for message in pending)
-    for message in pending:
-        assert message.topic == halves[message.physical_offset]["REAL_TOPIC"]
-        assert message.transaction_id == halves[message.physical_offset][UNIQ_KEY]
-        assert message.size == messages[message.physical_offset][0].total_size
-        assert message.check_times == 0
-
-
-def test_a_timer_row_points_to_its_waiting_record(tmp_path: Path) -> None:
-    """It has the unique key, and the requested time rounded down to seconds."""
-    store = unpack_feature("b551-timerrocks", tmp_path)
-    rows = rows_of(store, "timer")
-    messages = messages_of(store)
-    delivered, scanned = (
-        decode_progress(rows.pop(name)) for name in (TIMER_DELIVERY_PROGRESS_KEY, TIMER_SCAN_PROGRESS_KEY)
-    )
-    waiting = [decode_timer_row(*row) for row in rows.items()]
-
-    assert len(waiting) == 26
-    assert sum(row.delivery_ms >= delivered for row in waiting) == 21
-    assert scanned == sum(record.topic == "rmq_sys_wheel_timer" for record, _ in messages.values())
-    for row in waiting:
-        record, properties = messages[row.physical_offset]
-        assert (record.topic, record.total_size) == ("rmq_sys_wheel_timer", row.size)
-        assert properties[UNIQ_KEY] == row.unique_key
-        assert int(properties["TIMER_OUT_MS"]) // 1000 * 1000 == row.delivery_ms
 
 
 _BOUND = bytes.fromhex("0000000201547801")

@@ -1,6 +1,5 @@
 """Other files of real brokers: those of the timer, the index of a tier, and epochs."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,85 +8,27 @@ import pytest
 from rmq_formats import tier_index
 from rmq_formats.broker_conf import Epoch, decode_epochs
 from rmq_formats.errors import CorruptData, NeedMoreData
-from rmq_formats.properties import index_key_hash, parse_properties
-from rmq_formats.release import Release
 from rmq_formats.tier_index import ENTRY, HEADER, decode_tier_index
 from rmq_formats.timer_files import (
     MAX_WHEEL_SIZE,
     SLOT,
     TIMER_LOG_END,
-    TIMER_PROGRESS,
     UNIT,
     Slot,
     TimerUnit,
-    decode_read_timestamp,
     decode_timer_unit,
     used_slots,
 )
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import damage, make_reader
-from tests.support.stores import read_store_records
 
 # Of 5.5.1: the second unit of a slot, and the end of a file.
 _UNIT = "00000034000000000000003400000001000001a1fe8c9af0000007d000000000000008dc0000015304d117170000000000000000"
 _END = "0000001c" + "00" * 8 + "cbd43194"
 
 
-@pytest.fixture
-def store(situation: StoreOf) -> Path:
-    """Return a store of 5.5.1 with delivered, pending, rolled and cancelled timer messages."""
-    return situation("b551-timerwheel")
-
-
 def slots_of(wheel: bytes) -> dict[int, Slot]:
     return dict(used_slots(make_reader(wheel), len(wheel)))
-
-
-def units_of(folder: Path) -> dict[int, TimerUnit]:
-    found = {}
-    for path in sorted(folder.iterdir()):
-        data, base = path.read_bytes(), int(path.name)
-        for position in range(0, len(data), UNIT.size):
-            unit = decode_timer_unit(data[position : position + UNIT.size], base + position)
-            if unit is None:
-                break
-            found[base + position] = unit
-    return found
-
-
-def test_waiting_timers_equal_those_that_the_broker_counted(store: Path) -> None:
-    """Counts the slots from the read time on, and their units without the cancelled message and its cancellation."""
-    answer = json.loads((store / "EXPECT.json").read_text())["beforeStop"]["timer"]
-    progress = (store / "store/config/timercheck").read_bytes()
-    slots = slots_of((store / "store/timerwheel").read_bytes())
-    units = units_of(store / "store/timerlog")
-    waiting = [slot for slot in slots.values() if slot.due_ms() >= decode_read_timestamp(progress)]
-    chained = []
-    for slot in waiting:
-        first = at = slot.last
-        while at >= 0:
-            chained.append(units[at])
-            assert units[at].due_ms == slot.due_ms()
-            first, at = at, units[at].previous
-        assert first == slot.first
-
-    assert all(slot.time % (2 * answer["slotsTotal"]) == number for number, slot in slots.items())
-    queue_offset = TIMER_PROGRESS.unpack(progress)[TIMER_PROGRESS.index("queue_offset")]
-    assert queue_offset == answer["currQueueOffset"] == len(units)
-    assert sum(slot.messages for slot in waiting) == answer["allNum"] == 21
-    assert len(chained) - 2 * sum(unit.is_cancellation for unit in chained) == 21
-    assert sum(unit.is_rolled for unit in chained) == 10
-
-
-def test_every_timer_unit_points_to_a_record_of_the_timer_topic(store: Path) -> None:
-    parser = Release.from_version("5.5.1").property_parser
-    records = {record.physical_offset: record for record, _ in read_store_records(store / "store")}
-
-    for unit in units_of(store / "store/timerlog").values():
-        record = records[unit.physical_offset]
-        due = int(parse_properties(record.properties_raw, parser)["TIMER_OUT_MS"])
-        assert (record.topic, record.total_size) == ("rmq_sys_wheel_timer", unit.record_size)
-        assert due > unit.due_ms if unit.is_rolled else due // 1000 * 1000 == unit.due_ms
 
 
 def test_a_timer_unit_is_decoded_and_encoded() -> None:
@@ -95,6 +36,14 @@ def test_a_timer_unit_is_decoded_and_encoded() -> None:
 
     assert decode_timer_unit(data, 104) == TimerUnit(52, 52, 1, 1795271990000, 2000, 2268, 339, 80811799, 0)
     assert UNIT.pack(*decode_timer_unit(data, 104) or ()) == data
+
+
+@pytest.mark.parametrize(("flags", "rolled", "cancels"), [(1, False, False), (3, True, False), (5, False, True)])
+def test_flags_of_a_timer_unit_show_whether_it_is_rolled_or_cancels(flags: int, rolled: bool, cancels: bool) -> None:
+    unit = TimerUnit(52, 52, flags, 1795271990000, 2000, 2268, 339, 80811799)
+
+    assert decode_timer_unit(UNIT.pack(*unit), 104) == unit
+    assert (unit.is_rolled, unit.is_cancellation, unit.due_ms) == (rolled, cancels, 1795271992000)
 
 
 @pytest.mark.parametrize("data", [b"", bytes(10), bytes(52), bytes.fromhex(_END), bytes.fromhex(_END) + bytes(36)])
@@ -153,23 +102,6 @@ def place(situation: StoreOf) -> Path:
 
 def files(place: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted((place / _FOLDER).iterdir(), key=lambda path: path.name[-20:])]
-
-
-def test_every_index_file_of_the_tier_is_consistent(place: Path) -> None:
-    found = [decode_tier_index(data) for data in files(place)]
-
-    assert {_SLOTS} == {len(index.slots) for index in found}
-    assert [[] for _ in found] == [list(index.find_contradictions()) for index in found]
-
-
-def test_tier_index_lookups_find_the_same_message_as_the_broker(place: Path) -> None:
-    """The broker found the same message in its log and in the tier, where it has another offset."""
-    own, copied = json.loads((place / "EXPECT.json").read_text())["beforeStop"]["keys"]["Orders#k3"]
-    entries = np.concatenate([decode_tier_index(data).entries for data in files(place)])
-    found = entries[entries["key_hash"] == index_key_hash("Orders#k3")]
-
-    assert own > copied
-    assert [copied] == found["physical_offset"].tolist()
 
 
 def test_time_differences_are_rounded_toward_zero(place: Path) -> None:
