@@ -13,8 +13,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from rmq_formats.commitlog.layout import INNER_MESSAGE, PROPERTIES_LENGTH
-from rmq_formats.commitlog.record import InnerMessage, MessageRecord, encode_record
+from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.consumequeue import collect
 from rmq_formats.consumequeue.collect import PackedUnits, UnitCollector
@@ -247,22 +246,6 @@ def select(files: Iterable[IndexReader], text: str, begin: int, end: int, limit:
         if file.header.begin_timestamp < begin:
             break
     return found[:limit]
-
-
-def encode_inner_batch(messages: Iterable[InnerMessage]) -> bytes:
-    return b"".join(
-        INNER_MESSAGE.pack(
-            INNER_MESSAGE.size + len(message.body) + PROPERTIES_LENGTH.size + len(message.properties_raw),
-            0,
-            0,
-            message.flag,
-            len(message.body),
-        )
-        + message.body
-        + PROPERTIES_LENGTH.pack(len(message.properties_raw))
-        + message.properties_raw
-        for message in messages
-    )
 
 
 def group_of(records: Sequence[MessageRecord], before: bytes = b"", after: bytes = b"") -> RawRecords:

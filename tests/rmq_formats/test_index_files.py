@@ -30,7 +30,6 @@ from rmq_formats.indexfile.lookup import (
 from rmq_formats.layout import Buffer, Content
 from rmq_formats.properties import MAX_LONG, index_key_hash
 from rmq_formats.release import NEWEST, Release
-from tests.golden import GOLDEN, StoreOf
 from tests.rmq_formats.builders import make_reader, make_record
 from tests.rmq_formats.reference import index_file_of
 
@@ -304,15 +303,3 @@ def test_the_geometry_of_a_partial_file_is_found_by_trying(entries: int, slots: 
 
     assert geometry in find_geometries(index_bytes(data))
     assert find_geometries(index_bytes(data + b"\0")) == []
-
-
-@pytest.mark.sample(12)
-@pytest.mark.parametrize("name", GOLDEN)
-def test_geometries_of_broker_files_are_found(golden: StoreOf, name: str) -> None:
-    files = [index_bytes(path.read_bytes()) for path in sorted((golden(name) / "index").iterdir())]
-    told = find_stated_geometry(files)
-
-    assert told is None or told.geometry == TINY
-    for file in files:
-        found = find_geometries(file)
-        assert TINY in found or IndexReader(file.read, TINY).header.entry_count == 0

@@ -26,7 +26,7 @@ from rmq_formats.commitlog.segment import (
     walk_segment,
 )
 from rmq_formats.release import Release
-from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
+from tests.golden import StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import (
     STORED,
     damage,
@@ -38,7 +38,7 @@ from tests.rmq_formats.builders import (
     place_records,
 )
 from tests.rmq_formats.strategies import FRAMINGS, mutations, records
-from tests.support.stores import find_newest_segment, walk_store
+from tests.support.stores import walk_store
 
 PLAIN, DLEDGER = Framing.PLAIN, Framing.DLEDGER
 RECORD, DAMAGE, BLANK_PIECE = PieceKind.RECORD, PieceKind.DAMAGE, PieceKind.BLANK
@@ -294,23 +294,6 @@ def test_pieces_cover_a_segment_with_any_damage_and_records_before_it_are_not_lo
         if piece.kind is RECORD:
             record = segment.record_at(piece.offset - 1000)
             assert framing.header_size + record.total_size == piece.size
-
-
-@pytest.mark.sample(12)
-@pytest.mark.parametrize("name", GOLDEN)
-def test_the_log_of_a_broker_is_contiguous_and_undamaged(golden: StoreOf, name: str) -> None:
-    """All segments except the newest are sealed; the newest ends in zeros, and a preallocated file may follow it."""
-    store = golden(name)
-    walked = list(walk_store(store))
-    newest = int(find_newest_segment(store).name)
-
-    assert [segment.base_offset for segment, _ in walked] == [
-        walked[0][0].base_offset + 16384 * number for number in range(len(walked))
-    ]
-    for segment, pieces in walked:
-        assert set(kinds(pieces)) <= {RECORD, BLANK_PIECE, UNWRITTEN}
-        assert pieces[-1].kind is (BLANK_PIECE if segment.base_offset < newest else UNWRITTEN)
-        assert sum(piece.size for piece in pieces) == segment.size == 16384
 
 
 @pytest.mark.sample(12)

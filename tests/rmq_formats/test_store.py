@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_formats.errors import NeedMoreData
-from rmq_formats.release import Release, Version
 from rmq_formats.store import (
     CHECKPOINT,
     CHECKPOINT_SIZE,
@@ -20,7 +19,7 @@ from rmq_formats.store import (
     encode_checkpoint,
     parse_first_offset,
 )
-from tests.golden import ARCHIVES, FOLDER, GOLDEN, StoreOf, release_of
+from tests.golden import ARCHIVES, FOLDER, GOLDEN, StoreOf
 from tests.support.stores import list_names
 
 ZERO = "0" * 20
@@ -146,24 +145,6 @@ def test_a_checkpoint_has_six_numbers_and_zeros() -> None:
 def test_a_truncated_checkpoint_needs_more_data(size: int) -> None:
     with pytest.raises(NeedMoreData):
         decode_checkpoint(bytes(size))
-
-
-@pytest.mark.sample(12)
-@pytest.mark.parametrize("name", [name for name in GOLDEN if name[0] == "b"])
-def test_the_checkpoint_of_a_broker_has_the_fields_of_its_release(golden: StoreOf, name: str) -> None:
-    """Later fields are zero in older releases; PROVENANCE contains the values that another program read."""
-    store = golden(name)
-    raw = (store / "checkpoint").read_bytes()
-    checkpoint = decode_checkpoint(raw)
-    version = Release.from_version(release_of(name)).version
-    told = next(line for line in (store / "PROVENANCE.md").read_text().splitlines() if line.startswith("CHECKPOINT "))
-
-    assert told == f"CHECKPOINT {tuple(checkpoint)}"
-    assert encode_checkpoint(checkpoint) == raw
-    if version < Version.parse("5.0.0"):
-        assert checkpoint[3:] == (0, 0, 0)
-    if version < Version.parse("5.5.0"):
-        assert checkpoint.dispatched_offset == 0
 
 
 def test_archives_of_golden_stores_are_unchanged() -> None:

@@ -2,7 +2,6 @@
 
 import importlib
 import random
-import re
 import sys
 import zlib
 from contextlib import nullcontext, suppress
@@ -253,25 +252,6 @@ def test_an_id_is_dated_to_the_last_month_in_the_local_time_zone(
     text = UNIQUE_ID[4].pack(*UniqueId(bytes(4), 1, 2, time_diff, 3)).hex()
 
     assert creation_time(decode_unique_id(text), now, zone) == expected
-
-
-IDS = re.compile(r"msgId=(?P<unique>[0-9A-F,]+) offsetMsgId=(?P<offset>[0-9A-F,]+|null)")
-
-
-@pytest.mark.sample(8)
-@pytest.mark.parametrize("name", golden_stores("base", "types", "retry", "timer", "dledger", "multipath", "rockscq"))
-def test_ids_returned_to_producers_belong_to_records_of_the_store(golden: StoreOf, name: str) -> None:
-    """Every id in the results of the producer belongs to a record; offset ids contain store host and offset."""
-    store = golden(name)
-    told = [match for line in (store / "EXPECT/sent.txt").read_text().splitlines() if (match := IDS.search(line))]
-    records = [stored.record for stored in read_store_records(store)]
-    known = {encode_offset_id(record.store_host, record.physical_offset) for record in records}
-    texts = [record.properties_raw for record in records]
-
-    assert told
-    for match in told:
-        assert set(match["offset"].split(",")) - {"null"} <= known
-        assert all(any(unique.encode() in text for text in texts) for unique in match["unique"].split(","))
 
 
 @pytest.mark.parametrize("name", golden_stores("base"))
