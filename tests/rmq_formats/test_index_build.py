@@ -179,45 +179,27 @@ def test_a_message_with_more_keys_than_a_block_is_packed_completely() -> None:
     assert len(packed(records, make_rules((0, NEWEST)))) == 48_000
 
 
-@given(logs(), st.integers(0, 12), releases)
-def test_copied_entries_and_further_keys_give_the_same_file(
-    records: list[MessageRecord], adopted: int, release: Release
-) -> None:
-    rules = make_rules((0, release))
+@given(written_logs(), st.tuples(st.integers(0, 12), st.integers(0, 12)))
+def test_entries_copied_in_parts_and_further_keys_give_the_same_file(log: WrittenLog, cuts: tuple[int, int]) -> None:
+    """A later part keeps the file's begin; the release at an entry's offset decides how slots are counted."""
+    records, rules = log
     keys = packed(records, rules)[: GEOMETRY.capacity]
     whole, header = built(keys.copy(), rules, 12, None)
-    adopted = min(adopted, len(keys))
-    start, end = GEOMETRY.entry_position(1), GEOMETRY.entry_position(1 + adopted)
-    begins = header._replace(end_timestamp=int(keys["store_timestamp"][adopted - 1]) if adopted else 0)
     data = bytearray(GEOMETRY.file_size)
 
     builder = FileBuilder(GEOMETRY, RuleTable.from_rules(rules), make_writer(data))
-    builder.add_entries(np.frombuffer(bytearray(whole[start:end]), np.uint8), begins)
-    builder.add(keys[adopted:].copy())
+    copied = 0
+    for stop in sorted(min(cut, len(keys)) for cut in cuts):
+        entries = whole[GEOMETRY.entry_position(1 + copied) : GEOMETRY.entry_position(1 + stop)]
+        part = header._replace(end_timestamp=int(keys["store_timestamp"][stop - 1]) if stop else 0)
+        if copied:
+            part = part._replace(begin_timestamp=1, begin_physical_offset=1)
+        builder.add_entries(np.frombuffer(bytearray(entries), np.uint8), part)
+        copied = stop
+    builder.add(keys[copied:].copy())
     builder.finish()
 
     assert bytes(data) == whole
-
-
-def test_entries_copied_in_parts_follow_the_rules_of_their_release() -> None:
-    """The second part keeps the file's begin; the release at an entry's offset decides how slots are counted."""
-    rules = make_rules((0, Release.from_version("4.7.0")), (BASE + 4, Release.from_version("4.7.1")))
-    scalar = IndexFile.created(GEOMETRY)
-    for number in range(8):
-        offset = BASE + number
-        scalar.put(13 * number, offset, 5000 + 1000 * number, release_at(rules, offset).hash_slot_count)
-    whole, header = scalar.encode(), scalar.header
-    data = bytearray(GEOMETRY.file_size)
-
-    builder = FileBuilder(GEOMETRY, RuleTable.from_rules(rules), make_writer(data))
-    for first, stop in ((1, 3), (3, 9)):
-        entries = bytearray(whole[GEOMETRY.entry_position(first) : GEOMETRY.entry_position(stop)])
-        begin = header if first == 1 else header._replace(begin_timestamp=1, begin_physical_offset=1)
-        builder.add_entries(np.frombuffer(entries, np.uint8), begin)
-    builder.finish()
-
-    assert bytes(data) == whole
-    assert header.hash_slot_count == 4
 
 
 @given(written_logs(), st.integers(0, 12), times)

@@ -135,38 +135,23 @@ def test_a_file_is_searched_if_its_times_overlap(begin: int, end: int, *, expect
     assert reader.header.matches_time(begin, end) is expected
 
 
-def test_empty_files_and_invalid_slots_have_no_hits() -> None:
-    """A slot beyond the count, or any slot of a file whose count is 1, is not followed."""
-    assert offsets_in(a_reader(a_file())) == []
-    assert offsets_in(a_reader(b"")) == []
-
+@pytest.mark.parametrize(("pointer", "count"), [(-1, 2), (0, 2), (3, 2), ((1 << 31) - 1, 2), (1, 0), (1, 1)])
+def test_a_slot_that_does_not_point_to_a_counted_entry_is_not_followed(pointer: int, count: int) -> None:
+    """Entry 0 is never used, whatever its bytes; for an entry that the header does not count yet, a file is empty."""
     data = a_file(("T#a", 1, 1000))
-    slot_at = GEOMETRY.slot_position(index_key_hash("T#a") % GEOMETRY.hash_slots)
-    for pointer in (-1, 0, 3, (1 << 31) - 1):
-        data[slot_at : slot_at + 4] = pointer.to_bytes(4, "big", signed=True)
-        assert offsets_in(a_reader(data)) == []
-
-
-def test_a_slot_that_points_to_entry_0_is_empty() -> None:
-    """Entry 0 is never used: a slot of zeros is empty, regardless of the bytes of entry 0."""
-    data = a_file(("T#a", 1, 1000), ("T#a", 2, 1000))
     slot = index_key_hash("T#a") % GEOMETRY.hash_slots
     slot_at, first = GEOMETRY.slot_position(slot), GEOMETRY.entry_position(1)
     data[GEOMETRY.entry_position(0) : first] = data[first : GEOMETRY.entry_position(2)]
-    data[slot_at : slot_at + 4] = bytes(4)
-
-    assert list(a_reader(data).chain(slot)) == []
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_a_chain_in_a_file_without_entries_is_not_followed(count: int) -> None:
-    """For an entry that the header does not count yet, the broker treats the file as empty."""
-    data = a_file(("T#a", 1, 1000))
+    data[slot_at : slot_at + 4] = pointer.to_bytes(4, "big", signed=True)
     data[HEADER.offset("index_count") : HEADER.size] = count.to_bytes(4, "big")
-    slot = index_key_hash("T#a") % GEOMETRY.hash_slots
 
-    assert a_reader(data).newest_entry(slot) == 1
+    assert a_reader(data).newest_entry(slot) == pointer
     assert list(a_reader(data).chain(slot)) == []
+    assert offsets_in(a_reader(data)) == []
+
+
+def test_a_file_without_entries_has_no_hits() -> None:
+    assert offsets_in(a_reader(a_file())) == offsets_in(a_reader(b"")) == []
 
 
 @pytest.mark.parametrize(

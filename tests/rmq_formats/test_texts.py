@@ -37,10 +37,8 @@ from rmq_formats.properties import (
     property_crc_text,
     property_items,
 )
-from tests.golden import StoreOf, golden_stores
 from tests.rmq_formats.builders import encode_properties
 from tests.support.commands import measure_peak
-from tests.support.stores import read_store_records
 
 R = "\N{REPLACEMENT CHARACTER}"
 
@@ -252,20 +250,6 @@ def test_an_id_is_dated_to_the_last_month_in_the_local_time_zone(
     text = UNIQUE_ID[4].pack(*UniqueId(bytes(4), 1, 2, time_diff, 3)).hex()
 
     assert creation_time(decode_unique_id(text), now, zone) == expected
-
-
-@pytest.mark.parametrize("name", golden_stores("base"))
-def test_the_time_of_an_id_is_the_birth_time_of_its_message(golden: StoreOf, name: str) -> None:
-    """The ids are from real clients; the time zone of the store is UTC."""
-    delays = []
-    for record, _ in read_store_records(golden(name)):
-        unique = parse_properties(record.properties_raw, PropertyParser.SCAN).get("UNIQ_KEY")
-        if unique:
-            time = creation_time(decode_unique_id(unique), record.born_timestamp + 1, UTC)
-            delays.append(record.born_timestamp - time)
-
-    assert len(delays) > 30
-    assert all(0 <= delay < 120_000 for delay in delays)
 
 
 def test_numeric_names_of_objects_are_read_as_texts() -> None:

@@ -11,14 +11,13 @@ import pytest
 from jobs.console.result import ExitCode
 from jobs.rebuild import index as rebuilding
 from jobs.rebuild import queue_run as rebuild_consumequeue
-from jobs.store.queue_ends import _look_at_all
 from jobs.store.ranges import Range
 from jobs.store.workers import SerialWorkers, Workers
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf, release_of
-from tests.support.meanwhile import DisturbedWorkers, call_after, call_before
+from tests.support.meanwhile import DisturbedWorkers, call_before
 from tests.support.stores import list_segments
 
 NAME = "b551-base"
@@ -65,20 +64,6 @@ def test_a_newest_segment_that_disappears_is_an_error(store: Path) -> None:
         verify_store(store, DisturbedWorkers(happens=partial(newest.unlink, missing_ok=True)))
 
     assert caught.value.filename == str(newest)
-
-
-def test_a_queue_created_during_verification_is_read(store: Path, tmp_path: Path) -> None:
-    queues = store / "consumequeue" / "T1"
-    queues.rename(tmp_path / "not made yet")
-
-    def make() -> None:
-        if not queues.exists():
-            (tmp_path / "not made yet").rename(queues)
-
-    with patch("jobs.store.queue_ends._look_at_all", call_after(_look_at_all, make)):
-        verdict = verify_store(store, SerialWorkers())
-
-    assert verdict.findings == []
 
 
 def content(folder: Path) -> dict[str, bytes]:

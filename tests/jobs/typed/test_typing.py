@@ -370,22 +370,6 @@ def test_a_topic_without_objects_has_no_proposal(bodies: list[bytes], broker: Br
     assert ("no types are proposed" if bodies else "the lake has no such topic") in outcome.out
 
 
-@pytest.mark.parametrize("is_inferred", [False, True])
-def test_an_unknown_topic_is_compared_with_known_ones_without_regard_to_case(
-    broker: Broker, tmp_path: Path, run: Run, *, is_inferred: bool
-) -> None:
-    write(broker, b"{}", topic="T1")
-    ingested(tmp_path)
-    declared = tmp_path / "types.toml"
-    declared.write_text('topic.t1 = {format = "json", schema = "id bigint"}')
-
-    what = ("--infer", "-t", "t1") if is_inferred else ("--types", declared)
-    outcome = run("type", tmp_path / "lake", *what, "--engine", "here")
-
-    assert ExitCode.NOT_FOUND is outcome.code
-    assert "the lake has no such topic. Did you mean T1?" in outcome.out
-
-
 @pytest.mark.slow  # Spark needs seconds to compile
 def test_spark_types_the_same_rows(spark: SparkSession, tmp_path: Path, run: Run) -> None:
     import polars as pl  # slow to load, and each test process collects this module
