@@ -1,7 +1,6 @@
 """The compiled builder compared with the scalar model; broken chains, and comparing two files."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -76,11 +75,7 @@ def packed(records: Sequence[MessageRecord], rules: Rules, from_offset: int = 0)
     return np.concatenate([np.empty(0, PACKED_KEY), *blocks], dtype=PACKED_KEY, casting="equiv")
 
 
-class WrittenLog(NamedTuple):
-    """A log, and the releases that wrote it."""
-
-    records: list[MessageRecord]
-    rules: Rules
+WrittenLog = tuple[list[MessageRecord], Rules]  # a log, and the releases that wrote it
 
 
 @st.composite
@@ -88,8 +83,8 @@ def written_logs(draw: st.DrawFn) -> WrittenLog:
     records = draw(logs())
     switch = draw(st.integers(0, len(records)))
     if not 0 < switch < len(records):
-        return WrittenLog(records, make_rules((0, draw(releases))))
-    return WrittenLog(records, make_rules((0, draw(releases)), (records[switch].physical_offset, draw(releases))))
+        return records, make_rules((0, draw(releases)))
+    return records, make_rules((0, draw(releases)), (records[switch].physical_offset, draw(releases)))
 
 
 @given(written_logs())

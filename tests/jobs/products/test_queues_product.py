@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -60,26 +60,12 @@ from tests.support.stores import list_segments, read_records, read_store_records
 Row = dict[str, Any]
 
 
-class RunResult(NamedTuple):
-    """The result of a run: the rows of the lake, the summary, and the state for the next run."""
-
-    rows: list[Row]
-    summary: Summary
-    state: dict[str, Any]
-
-
-def run(store: Path, lake: Path) -> RunResult:
+def run(store: Path, lake: Path) -> tuple[list[Row], Summary, dict[str, Any]]:
+    """Return the rows of the lake after a run, the summary of the run, and the state for the next run."""
     summary = ingest(request_of("b551-base", store, lake, tables=frozenset({"consume_queue"})), SerialWorkers())
     manifests = [json.loads(path.read_bytes()) for path in lake.glob("_manifests/*")]
     newest: Row = max(manifests, key=lambda manifest: int(manifest["run"]), default={"state": {"queues": {}}})
-    return RunResult(_rows(lake), summary, newest["state"]["queues"])
-
-
-class StoreProgress(NamedTuple):
-    """The state of a growing store: the end of its log, and the offset up to which records have units."""
-
-    log_end: int
-    dispatched: int
+    return _rows(lake), summary, newest["state"]["queues"]
 
 
 def shorten(store: Path, log_end: int) -> None:
@@ -91,16 +77,17 @@ def shorten(store: Path, log_end: int) -> None:
             path.write_bytes(path.read_bytes()[:kept].ljust(path.stat().st_size, b"\0"))
 
 
-def copy_at_moment(whole: Path, target: Path, moment: StoreProgress) -> Path:
+def copy_at_moment(whole: Path, target: Path, log_end: int, dispatched: int) -> Path:
+    """Copy a store as it was with the given end of its log, when records before *dispatched* had units."""
     if target.exists():
         shutil.rmtree(target)
     shutil.copytree(whole, target, ignore=shutil.ignore_patterns("index"))  # the checkpoint would be ahead of the log
     (target / "abort").touch()
-    shorten(target, moment.log_end)
+    shorten(target, log_end)
     for path in target.glob("consumequeue/*/*/*"):
         data = bytearray(path.read_bytes())
         for at in range(0, len(data), UNIT.size):
-            if int(UNIT.unpack(data, at)[0]) >= moment.dispatched:
+            if int(UNIT.unpack(data, at)[0]) >= dispatched:
                 data[at : at + UNIT.size] = bytes(UNIT.size)
         if any(data):
             path.write_bytes(bytes(data))
@@ -151,15 +138,14 @@ def test_every_unit_of_a_growing_store_becomes_one_row(
         count = max(int(share * len(records)), lag < 0)
         behind = max(count - lag * (number % 2 + 1), 0)
         dispatched = records[behind].physical_offset if lag >= 0 else sys.maxsize
-        moment = StoreProgress(records[count].physical_offset, dispatched)
-        store = copy_at_moment(whole, tmp_path / "store", moment)
+        store = copy_at_moment(whole, tmp_path / "store", records[count].physical_offset, dispatched)
         if lag < 0:
             (store / "abort").unlink()
-        result = run(store, lake)
-        assert result.summary.units.get("differences", 0) == 0
-        assert result.state.get("dispatched", 0) <= moment.dispatched
+        _, summary, state = run(store, lake)
+        assert summary.units.get("differences", 0) == 0
+        assert state.get("dispatched", 0) <= dispatched
 
-    assert units_of_rows(run(whole, lake).rows) == units_of_log(whole)
+    assert units_of_rows(run(whole, lake)[0]) == units_of_log(whole)
 
 
 @pytest.mark.parametrize("created", ["consumequeue/T1/0", "consumequeue/T1/0/00000000000000000200"])
@@ -173,23 +159,22 @@ def test_a_queue_file_created_between_two_probes_is_read(newer_store: Path, tmp_
             (tmp_path / "not made yet").rename(newer_store / created)
 
     with patch("jobs.store.queue_ends._look_at_all", call_after(_look_at_all, make)):
-        whole = run(newer_store, tmp_path / "lake")
+        rows, summary, _ = run(newer_store, tmp_path / "lake")
 
-    assert whole.summary.units["differences"] == 0
-    assert units_of_rows(whole.rows) == units_of_log(newer_store)
+    assert summary.units["differences"] == 0
+    assert units_of_rows(rows) == units_of_log(newer_store)
 
 
 def test_a_unit_with_a_wrong_size_does_not_move_the_boundary_of_a_run(golden: StoreOf, tmp_path: Path) -> None:
     """The next run starts at the end of a record, regardless of the last unit."""
     whole = golden("b551-base")
     records = [record for record, _ in read_store_records(whole)]
-    middle = StoreProgress(records[40].physical_offset, records[40].physical_offset)
-    store = copy_at_moment(whole, tmp_path / "store", middle)
+    store = copy_at_moment(whole, tmp_path / "store", records[40].physical_offset, records[40].physical_offset)
     path = next(path for path in store.glob("consumequeue/T1/0/*") if any(path.read_bytes()[:20]))
     unit = path.read_bytes()[:8] + (30_000).to_bytes(4) + path.read_bytes()[12:20]
     (store / "consumequeue/T1/0" / "00000000000000000000").write_bytes(unit.ljust(200, b"\0"))
 
-    state = run(store, tmp_path / "lake").state
+    _, _, state = run(store, tmp_path / "lake")
 
     assert state["boundary"] in {record.end_offset for record in records}
 
@@ -199,19 +184,19 @@ def test_a_recreated_topic_is_ingested_from_its_beginning(golden: StoreOf, tmp_p
     whole = golden("b551-base")
     unit = (whole / "consumequeue/T1/0/00000000000000000400").read_bytes()[100:120]
     newest = int(UNIT.unpack(unit)[0])
-    first = run(copy_at_moment(whole, tmp_path / "before", StoreProgress(newest, newest)), tmp_path / "lake")
+    first, _, _ = run(copy_at_moment(whole, tmp_path / "before", newest, newest), tmp_path / "lake")
     store = Path(shutil.copytree(whole, tmp_path / "store"))
     for path in (store / "consumequeue/T1/0").iterdir():
         path.unlink()
     (store / "consumequeue/T1/0/00000000000000000000").write_bytes(unit.ljust(200, b"\0"))
     segment = store / "commitlog" / f"{newest // 16384 * 16384:020d}"
     overwrite(segment, newest % 16384 + 20, bytes(8))
-    second = run(store, tmp_path / "lake")
-    new = [row for row in second.rows if row not in first.rows]
+    second, _, state = run(store, tmp_path / "lake")
+    new = [row for row in second if row not in first]
     (row,) = [row for row in new if (row["topic"], row["queue_id"]) == ("T1", 0)]
 
     assert (row["queue_offset"], row["physical_offset"], row["status"]) == (0, newest, "matched")
-    assert [*("consumequeue", "T1", 0), 1] in second.state["queues"]
+    assert [*("consumequeue", "T1", 0), 1] in state["queues"]
 
 
 OWN_UNIT = struct.Struct(">qiq")  # written by hand, independent of the code under test
@@ -339,7 +324,7 @@ def test_a_unit_read_after_its_record_was_deleted_is_compared_with_the_row_in_th
     """The lake has the message, so the unit is not wrong if retention deletes the record before the next run."""
     whole = golden("b551-base")
     dispatched = sorted(unit[3] for unit in _units(whole))[40]
-    store = copy_at_moment(whole, tmp_path / "store", StoreProgress(1 << 40, dispatched))
+    store = copy_at_moment(whole, tmp_path / "store", 1 << 40, dispatched)
     first = _ingest(store, tmp_path / "lake", "b551-base")
     shutil.copytree(whole / "consumequeue", store / "consumequeue", dirs_exist_ok=True)
     offset = dispatched + 1 if deleted.startswith("after") else 0

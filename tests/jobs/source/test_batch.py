@@ -229,14 +229,10 @@ class PartlyIngestedStore:
 
     def read_after_lake(self, **options: object) -> list[int]:
         reader = RocketmqReader(self.make_options(**options))
-        assert {("b", self.store_id)} >= {
-            (row["broker"], row["store_id"]) for row in read_rows(reader, reader.partitions())
-        }
-        return read_offsets(reader, reader.partitions())
-
-    @property
-    def store_id(self) -> str:
-        return list_known_stores(Lake(str(self.lake)))[0].store_id
+        (known,) = list_known_stores(Lake(str(self.lake)))
+        rows = read_rows(reader, reader.partitions())
+        assert {("b", known.store_id)} >= {(row["broker"], row["store_id"]) for row in rows}
+        return [int(str(row["physical_offset"])) for row in rows]
 
     def offsets(self, start: int, end: int | None = None) -> list[int]:
         return [record.physical_offset for record in self.records[start:end]]

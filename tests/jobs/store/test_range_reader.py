@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Barrier, Event
-from typing import NamedTuple
 from unittest.mock import patch
 
 import click
@@ -143,16 +142,8 @@ def test_a_page_without_a_checksum_is_also_read_again(tmp_path: Path, page: int)
 _BASE = 1 << 30
 
 
-class _Pieces(NamedTuple):
-    records: int
-    topics: Counter[str]
-    wrong: list[int]
-    newest: int | None
-    others: list[Piece]
-    end: int
-
-
-def _collect_pieces(raw: bytes, framing: Framing, *, final: bool) -> _Pieces:
+def _collect_pieces(raw: bytes, framing: Framing, *, final: bool) -> tuple[object, ...]:
+    """Return records, topics, offsets of wrong CRCs, the newest time, other pieces and the end."""
     records, topics, newest, end = 0, Counter[str](), None, _BASE
     wrong: list[int] = []
     others = []
@@ -165,7 +156,7 @@ def _collect_pieces(raw: bytes, framing: Framing, *, final: bool) -> _Pieces:
             newest = part.sample_records[-1].store_timestamp
         else:
             others.append(part.piece)
-    return _Pieces(records, topics, wrong, newest, others, end)
+    return records, topics, wrong, newest, others, end
 
 
 @given(

@@ -1,6 +1,7 @@
 """Commands that need a complete log, while retention deletes the beginning of the store."""
 
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
@@ -71,9 +72,22 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-@pytest.mark.parametrize("offset", [0, 8192, 16384])
-def test_index_files_are_built_from_the_remaining_log(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int
+def _rebuild_index(store: Path, out: Path, workers: Workers) -> None:
+    request = rebuilding.RebuildIndexRequest(str(store), str(out), range_size=4096)
+    assert rebuilding.rebuild_index(request, workers).exit_code is ExitCode.CLEAN
+
+
+def _rebuild_queues(store: Path, out: Path, workers: Workers) -> None:
+    request = rebuild_consumequeue.RebuildQueuesRequest(str(store), out, conf=BrokerConf(), release=release_of(NAME))
+    assert rebuild_consumequeue.rebuild_queues(request, workers).from_offset == 2 * 16384
+
+
+@pytest.mark.parametrize(
+    ("rebuild", "offset"),
+    [(_rebuild_index, 0), (_rebuild_index, 8192), (_rebuild_index, 16384), (_rebuild_queues, 0)],
+)
+def test_files_are_built_from_the_remaining_log(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rebuild: Callable[..., None], offset: int
 ) -> None:
     """This also holds if an index file already has keys of a deleted segment."""
     monkeypatch.setattr("jobs.launch.engine.count_cores", lambda: 1)
@@ -82,29 +96,8 @@ def test_index_files_are_built_from_the_remaining_log(
         if range_.start_offset >= offset:
             expire(store)
 
-    for out, workers in (
-        (tmp_path / "meanwhile", DisturbedWorkers(before_range=happens)),
-        (tmp_path / "before", SerialWorkers()),
-    ):
-        request = rebuilding.RebuildIndexRequest(str(store), str(out), range_size=4096)
-        result = rebuilding.rebuild_index(request, workers)
-        assert result.exit_code is ExitCode.CLEAN
+    rebuild(store, tmp_path / "meanwhile", DisturbedWorkers(before_range=happens))
+    rebuild(store, tmp_path / "before", SerialWorkers())
 
-    assert content(tmp_path / "meanwhile") == content(tmp_path / "before")
-    assert content(tmp_path / "before")
-
-
-def test_queues_are_built_from_the_remaining_log(store: Path, tmp_path: Path) -> None:
-    starts = []
-    for out, workers in (
-        (tmp_path / "meanwhile", DisturbedWorkers(happens=partial(expire, store))),
-        (tmp_path / "before", SerialWorkers()),
-    ):
-        request = rebuild_consumequeue.RebuildQueuesRequest(
-            str(store), out, conf=BrokerConf(), release=release_of(NAME)
-        )
-        starts.append(rebuild_consumequeue.rebuild_queues(request, workers).from_offset)
-
-    assert starts == [2 * 16384] * 2
     assert content(tmp_path / "meanwhile") == content(tmp_path / "before")
     assert content(tmp_path / "before")

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -239,21 +240,12 @@ def test_the_read_rate_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert 3.4 <= clock.now - 1000 <= 4.1
 
 
-class Usage(NamedTuple):
-    """The usage of a file system."""
-
-    total: int
-    used: int
-    free: int
-
-
 def test_a_lake_that_would_fill_the_disk_of_the_broker_is_refused(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Above 75 %, a running broker would delete files early."""
-    monkeypatch.setattr(
-        "jobs.store.running_broker.shutil.disk_usage", lambda _: Usage(10 * MIB, 7 * MIB + MIB // 2, 2 * MIB)
-    )
+    usage = SimpleNamespace(total=10 * MIB, used=7 * MIB + MIB // 2, free=2 * MIB)
+    monkeypatch.setattr("jobs.store.running_broker.shutil.disk_usage", lambda _: usage)
     lake = str(tmp_path / "lake")
     with hold_lock(store):
         with pytest.raises(OSError, match=r"75%"):
