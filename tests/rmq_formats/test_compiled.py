@@ -17,11 +17,19 @@ def double(value: int) -> int:
     return 2 * value
 
 
-def test_a_missing_cache_directory_causes_only_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Numba itself raises an error at import if it cannot write anywhere."""
-    occupied = tmp_path / "file"
-    occupied.write_text("a file has no children")
-    monkeypatch.setattr(compiled, "_candidates", lambda: iter([occupied / "cache"]))
+@pytest.mark.parametrize("folder", ["file/cache", "rocketmq-lake-12345"], ids=["in a file", "of another user"])
+def test_a_missing_cache_directory_causes_only_a_warning(
+    folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """
+    Numba itself raises an error at import if it cannot write anywhere.
+
+    Cached code is executed, and any user can create a directory of this name in /tmp.
+    """
+    (tmp_path / "file").write_text("a file has no children")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    monkeypatch.setattr(compiled, "_candidates", lambda: iter([tmp_path / folder]))
     with pytest.warns(RuntimeWarning, match="every process compiles it again"):
         assert compiled._find_cache() is None  # noqa: SLF001
     monkeypatch.setattr(compiled, "_CACHE", None)
@@ -77,16 +85,6 @@ def test_code_compiled_at_installation_is_copied_to_the_first_writable_directory
         "scan.1.nbc": "scan.1.nbc",
         "scan.nbi": "scan.nbi",
     }
-
-
-def test_directories_of_other_users_are_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Cached code is executed, and any user can create a directory of this name in /tmp."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(compiled, "_candidates", lambda: iter([tmp_path / "rocketmq-lake-12345"]))
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
-
-    with pytest.warns(RuntimeWarning, match="compiles it again"):
-        assert compiled._find_cache() is None  # noqa: SLF001
 
 
 def test_cached_code_is_not_used_after_its_sources_changed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

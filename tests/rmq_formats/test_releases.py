@@ -69,23 +69,20 @@ def test_every_switch_has_a_first_value_and_changes_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parser", "versions"),
+    ("switch", "value", "versions"),
     [
-        (PropertyParser.SPLIT, ("4.0.0", "4.9.0", "5.0.0-PREVIEW")),
-        (PropertyParser.SCAN, ("4.9.1", "4.9.8", "5.0.0-ALPHA", "5.5.1")),
+        # The first preview of 5.0.0 still had the old parser.
+        ("property_parser", PropertyParser.SPLIT, ("4.0.0", "4.9.0", "5.0.0-PREVIEW")),
+        ("property_parser", PropertyParser.SCAN, ("4.9.1", "4.9.8", "5.0.0-ALPHA", "5.5.1")),
+        # An unpublished version, such as a private build, behaves like the newest release before it.
+        ("indexes_tags", False, ("5.3.9",)),
+        ("indexes_tags", True, ("6.0.0",)),
     ],
 )
-def test_the_property_parser_changed_twice(parser: PropertyParser, versions: Sequence[str]) -> None:
-    """The first preview of 5.0.0 still had the old parser."""
-    assert {version: Release.from_version(version).property_parser for version in versions} == dict.fromkeys(
-        versions, parser
+def test_a_version_has_the_switches_of_its_release(switch: str, value: object, versions: Sequence[str]) -> None:
+    assert {version: getattr(Release.from_version(version), switch) for version in versions} == dict.fromkeys(
+        versions, value
     )
-
-
-def test_an_unpublished_version_behaves_like_the_newest_release_before_it() -> None:
-    """A private build such as 5.3.9 must not be refused."""
-    assert Release.from_version("5.3.9").indexes_tags is False
-    assert Release.from_version("6.0.0").indexes_tags is True
 
 
 def test_rules_must_be_in_ascending_order() -> None:

@@ -9,31 +9,25 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from jobs.console.result import Severity
 from jobs.ingest import Summary
 from jobs.ingest.run import ingest
 from jobs.products.product import RangeResult, RunOutput
-from jobs.products.queues import DifferenceKind
 from jobs.products.queues.join import compare_queue_group
 from jobs.products.queues.leftover_units import (
-    classify_displaced,
     explain_remainder,
-    group_displaced_units,
     lost_offset_of_blanks,
 )
 from jobs.products.queues.settings import determine_unit_rules
 from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits, write_units
-from jobs.products.queues.unmatched import CollectedLog, gaps_between
+from jobs.products.queues.unmatched import CollectedLog
 from jobs.storage.scratch import Scratch
 from jobs.store.queue_ends import ProbedQueue, _look_at_all
 from jobs.store.queue_files import StoredQueue
@@ -430,21 +424,9 @@ def test_rows_of_units_are_the_same_without_the_tags_and_topics_that_are_exclude
     assert not [tag for tag in tags for data in written if f'"{tag}"'.encode() in data]
 
 
-RUNS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), max_size=12)
 NAMES = [QueueName(QueueKind.PLAIN, "T", number) for number in range(20)]
 SIZE = 100  # bytes of a record
 A_RANGE = 10  # units of each queue
-
-
-@given(RUNS, st.integers(0, 40), st.integers(0, 80))
-def test_gaps_are_the_positions_outside_all_runs(runs: list[tuple[int, int]], start: int, end: int) -> None:
-    end = max([start, end, *(at + length for at, length in runs)])
-    covered = {place for at, length in runs for place in range(at, at + length)}
-    matched = np.array(sorted(runs), np.int64).reshape(-1, 2)
-    gaps = list(gaps_between(start, end, matched))
-
-    assert [place for gap in gaps for place in range(*gap)] == sorted(set(range(start, end)) - covered)
-    assert all(before[1] < after[0] for before, after in pairwise(gaps))
 
 
 def packed_units(range_number: int) -> PackedUnits:
@@ -503,14 +485,6 @@ def test_blanks_are_assigned_to_lost_records_between_their_neighbours(
     end: int, start: int, count: int, lost: tuple[tuple[int, int], ...], found: int | None
 ) -> None:
     assert lost_offset_of_blanks(end, start, count, lost) == found
-
-
-def test_displaced_units_are_grouped_into_runs_with_their_shift() -> None:
-    assert list(group_displaced_units([(7, 1), (3, 4), (4, 3)])) == [[(3, 4), (4, 3)], [(7, 1)]]
-    assert list(group_displaced_units([])) == []
-    shifted, restarted = classify_displaced(NAMES[0], [(3, 2), (4, 0)])
-    assert (shifted.kind, shifted.shift) == (DifferenceKind.MISPLACED, 1)
-    assert restarted.kind is DifferenceKind.RESTARTED
 
 
 def test_many_ranges_do_not_multiply_the_reads_of_queues(tmp_path: Path, golden: StoreOf) -> None:

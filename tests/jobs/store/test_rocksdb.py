@@ -20,7 +20,6 @@ from jobs.store.pending_messages import open_rocksdb_store, read_timers
 from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_files import QueueStorage, detect_queue_storage, list_queues, rocksdbstore_folder
 from jobs.store.rocksdb import open_database
-from jobs.store.rocksdb_queues import find_queue_database
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify import PartReport
@@ -42,18 +41,6 @@ def test_queues_are_files_in_a_store_whose_databases_have_other_tables(name: str
     store = list_store(str(unpack_feature(name, tmp_path).root))
 
     assert (detect_queue_storage(store), rocksdbstore_folder(store)) == (QueueStorage.FILES, "rocksdbstore")
-
-
-def test_a_clean_stop_shows_how_far_the_log_was_dispatched(tmp_path: Path) -> None:
-    unpacked = unpack_feature("b551-rockscq-separate", tmp_path)
-    database = find_queue_database(list_store(str(unpacked.root)))
-
-    assert database is not None
-    dispatched_end, last_units = database.read_bounds()
-    assert dispatched_end == unpacked.answers_before_stop["maxPhyOffset"]
-    assert {f"{queue.topic}/{queue.queue_id}": last.queue_offset + 1 for queue, last in last_units.items()} == {
-        name: queue["max"] for name, queue in unpacked.answers_before_stop["queues"].items()
-    }
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
