@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
-from deltalake import DeltaTable
 from py4j.protocol import Py4JError
 
 from jobs.command import VERBS, Verb, cli
@@ -23,8 +21,7 @@ from jobs.console import process
 from jobs.console.log import log_as_json
 from jobs.console.result import ExitCode
 from jobs.launch.engine import SetupError
-from jobs.launch.failures import one_line_message
-from jobs.launch.session import copy_jvm_output
+from jobs.launch.session import copy_jvm_output, worker_python_advice
 from rmq_formats.errors import CorruptData
 from tests.support.commands import ROOT, start_campaigns
 from tests.support.query_stores import Sent, stored, write_store
@@ -65,6 +62,16 @@ _ON_A_WORKER = (
     "OSError: [Errno 28] No space left on device: '/lake/messages/part-0.parquet'\n\n"
     "\tat org.apache.spark.api.python.BasePythonRunner.compute(PythonRunner.scala:1)\n"
 )
+_FAILED_TASK = (
+    "Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: "
+    "Lost task 0.3 in stage 0.0 (TID 3) (10.0.0.5 executor 0): "
+)
+_NO_PACKAGE = (
+    "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+    '  File "/opt/spark/python/pyspark/worker.py", line 1, in main\n'
+    "ModuleNotFoundError: No module named 'numpy'\n"
+)
+_NO_PYTHON = 'java.io.IOException: Cannot run program "py3": error=2, No such file or directory\n'
 
 
 @pytest.mark.parametrize(
@@ -74,6 +81,14 @@ _ON_A_WORKER = (
         (SetupError("Java 17 or newer is needed"), "Java 17 or newer is needed"),
         (PermissionError(13, "Permission denied", "/store/commitlog"), "/store/commitlog: Permission denied"),
         (Py4JError(_ON_A_WORKER), "/lake/messages/part-0.parquet: No space left on device"),
+        (
+            Py4JError(f"{_FAILED_TASK}{_NO_PACKAGE}"),
+            f"worker 10.0.0.5: its Python lacks a package (No module named 'numpy'). {worker_python_advice()}",
+        ),
+        (
+            Py4JError(f"{_FAILED_TASK}{_NO_PYTHON}"),
+            "worker 10.0.0.5: the Python interpreter py3 (from spark.pyspark.python, or the default) does not exist",
+        ),
         (
             Py4JError("An error occurred while calling o38.count.\n: java.io.IOException: no such bucket\n\tat a"),
             "java.io.IOException: no such bucket",
@@ -85,7 +100,7 @@ _ON_A_WORKER = (
         ),
         (MemoryError("Unable to allocate 2 TiB"), "out of memory: Unable to allocate 2 TiB"),
     ],
-    ids=["damage", "setup", "file", "worker", "JVM", "refused", "memory"],
+    ids=["damage", "setup", "file", "worker", "no package", "no Python", "JVM", "refused", "memory"],
 )
 def test_an_error_is_printed_in_one_line_that_begins_with_the_place(
     probe: Probe, capsys: pytest.CaptureFixture[str], error: BaseException, message: str
@@ -175,50 +190,6 @@ def test_the_death_of_the_jvm_is_reported(
         assert ExitCode.FAILED == cli.main(["probe"])
 
     assert capfd.readouterr().err.startswith("rmq-lake: Spark's JVM has died (killed by SIGKILL; ")
-
-
-_OF_SPARK = (
-    "Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: "
-    "Lost task 0.3 in stage 0.0 (TID 3) (10.0.0.5 executor 0): "
-)
-_RAISED = (
-    "  File \"/opt/spark/python/pyspark/worker.py\", line 1, in main\nModuleNotFoundError: No module named 'numpy'\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (
-            f"{_OF_SPARK}org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n{_RAISED}",
-            "worker 10.0.0.5: its Python lacks a package (No module named 'numpy').",
-        ),
-        (
-            f'{_OF_SPARK}java.io.IOException: Cannot run program "python3.99": error=2, No such file or directory\n',
-            "worker 10.0.0.5: the Python interpreter python3.99 (from spark.pyspark.python, or the default) does not ",
-        ),
-    ],
-)
-def test_a_worker_without_a_suitable_python_is_named(text: str, expected: str) -> None:
-    line = one_line_message(Py4JError(text))
-
-    assert line.startswith(expected)
-    assert "spark.pyspark.python" in line
-
-
-def test_a_server_that_does_not_answer_is_named_with_the_cause() -> None:
-    nobody = socket.create_server(("127.0.0.1", 0))
-    port = nobody.getsockname()[1]
-    nobody.close()
-    server = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
-    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "max_retries": "1"}
-    with pytest.raises(OSError, match="S3") as error:
-        DeltaTable("s3://bucket/lake/runs", storage_options={**server, **keys})
-    line = one_line_message(error.value)
-
-    assert line.startswith(f"Generic S3 error: Error performing GET http://127.0.0.1:{port}/bucket/lake/runs/")
-    assert line.endswith(": Connection refused (os error 111)")
-    assert line.isprintable()
 
 
 def test_a_traceback_is_printed_on_request_and_a_bug_is_raised(
@@ -321,36 +292,6 @@ def test_output_of_the_jvm_is_logged_as_json(capsys: pytest.CaptureFixture[str])
     assert ("jvm", "12:00:00 ERROR Something: \ufffd") == (event["source"], event["message"])
 
 
-@pytest.mark.parametrize(
-    ("number", "own"),
-    [
-        (signal.SIGINT, signal.default_int_handler),
-        (signal.SIGTERM, signal.default_int_handler),
-        (signal.SIGTERM, signal.SIG_IGN),
-    ],
-)
-def test_an_interrupt_that_python_drops_in_a_finalizer_is_repeated(
-    number: signal.Signals, own: signal.Handlers, probe: Probe
-) -> None:
-    """Python drops an interrupt in a finalizer, such as one of llvmlite while numba starts."""
-
-    class Finalized:
-        def __del__(self) -> None:
-            signal.raise_signal(number)
-
-    def body() -> None:
-        Finalized()
-        for _ in range(1000):  # a single sleep would not be interrupted
-            time.sleep(0.01)
-
-    probe(body)
-    before = signal.signal(signal.SIGINT, own)
-    try:
-        assert ExitCode.INTERRUPTED == cli.main(["probe"])
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def test_an_interrupt_during_the_imports_prints_no_traceback() -> None:
     code = """if True:
         import builtins, signal
@@ -385,30 +326,53 @@ def test_an_interrupt_that_another_error_wraps_or_follows_is_one(probe: Probe) -
         assert ExitCode.INTERRUPTED == cli.main(["probe"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("own", [signal.SIG_IGN, signal.default_int_handler])
-def test_sigterm_and_a_lost_terminal_end_a_command_like_ctrl_c(
-    probe: Probe, own: signal.Handlers, number: signal.Signals
-) -> None:
-    def body() -> None:
-        signal.raise_signal(number)
+def raise_in_finalizer(number: signal.Signals) -> None:
+    """Raise a signal in a finalizer, such as one of llvmlite while numba starts: Python drops the interrupt."""
 
-    probe(body)
-    before = signal.signal(signal.SIGINT, own), signal.getsignal(number)
-    try:
-        assert ExitCode.INTERRUPTED == cli.main(["probe"])
-        assert before[1] == signal.getsignal(number)
-    finally:
-        signal.signal(signal.SIGINT, before[0])
+    class Finalized:
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+
+    Finalized()
+    for _ in range(1000):  # a single sleep would not be interrupted
+        time.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def _restored_signal_handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("raise_signal", [signal.raise_signal, raise_in_finalizer])
+@pytest.mark.parametrize(
+    ("number", "of_interrupts"),
+    [
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGTERM, signal.default_int_handler),
+        (signal.SIGTERM, signal.SIG_IGN),
+        (signal.SIGHUP, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_IGN),
+    ],
+)
+def test_ctrl_c_sigterm_and_a_lost_terminal_end_a_command(
+    raise_signal: Callable[[signal.Signals], None], number: signal.Signals, of_interrupts: signal.Handlers, probe: Probe
+) -> None:
+    signal.signal(signal.SIGINT, of_interrupts)
+    before = signal.getsignal(number)
+    probe(lambda: raise_signal(number))
+
+    assert ExitCode.INTERRUPTED == cli.main(["probe"])
+    assert before == signal.getsignal(number)
 
 
 def test_a_command_under_nohup_survives_the_loss_of_its_terminal(probe: Probe) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     probe(lambda: signal.raise_signal(signal.SIGHUP))
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        assert ExitCode.CLEAN == cli.main(["probe"])
-    finally:
-        signal.signal(signal.SIGHUP, before)
+
+    assert ExitCode.CLEAN == cli.main(["probe"])
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -427,7 +391,6 @@ def test_a_closed_standard_stream_is_treated_like_a_closed_pipe(number: int, tmp
         ("inspect {store}", ExitCode.FAILED),
         ("query list --json --store {store}", ExitCode.FAILED),
         ("export --store {store} --out - --quiet", ExitCode.FAILED),  # no progress lines on slow machines
-        ("dump --json {store}/commitlog/00000000000000000000", ExitCode.FAILED),
         ("--version", ExitCode.FAILED),
         ("inspect {store} --no-such-option", ExitCode.USAGE),
     ],

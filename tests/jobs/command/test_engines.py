@@ -1,10 +1,7 @@
 """The choice of the engine; this process and tasks of Spark give the same results."""
 
-import json
 import os
-import random
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,12 +15,10 @@ from jobs.console.result import ExitCode
 from jobs.launch import engine
 from jobs.launch.engine import HERE, SPARK, EngineChoice, choose_engine, one_process_limit
 from jobs.store.store import list_store
-from tests.golden import GOLDEN, StoreOf
-from tests.support.commands import Run
+from tests.golden import StoreOf
+from tests.support.commands import Run, copy_store
 
 GIB = 1 << 30
-SEED = 32
-SAMPLE = ("b551-base", *random.Random(SEED).sample(GOLDEN, 1))
 COMMANDS = (
     "ingest {store} --lake {lake}",
     "verify {store}",
@@ -40,12 +35,6 @@ COMMANDS = (
 _OF_THE_RUN = {"seconds", "engine", "store_id", "out", "lake", "store"}  # fields that differ from run to run
 
 
-@pytest.fixture
-def session_of_tests(spark: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    del spark
-    monkeypatch.setattr(engine, "has_session", lambda: False)
-
-
 def _read_result_files(place: Path) -> dict[str, bytes]:
     """Read the files of a result, except those of a lake and manifests, which contain ids and times."""
     files = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
@@ -59,28 +48,25 @@ def _without_volatile(document: object) -> object:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("session_of_tests")
-@pytest.mark.sample(0, always=["b551-base"])
-@pytest.mark.parametrize("name", SAMPLE)
-def test_both_engines_print_and_write_the_same(name: str, golden: StoreOf, tmp_path: Path, run: Run) -> None:
-    broken = Path(shutil.copytree(golden(name), tmp_path / "broken"))
-    for file in sorted((broken / "index").glob("*"))[:1]:
-        file.unlink()
+def test_both_engines_print_and_write_the_same(
+    spark: object, golden: StoreOf, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del spark
+    monkeypatch.setattr(engine, "has_session", lambda: False)
+    store = golden("b551-base")
+    broken = copy_store(store, tmp_path)
+    min((broken / "index").iterdir()).unlink()
     for number, command in enumerate(COMMANDS):
-        documents, files = {}, {}
+        results = []
         for one in (HERE, SPARK):
             out, lake = tmp_path / f"{one}-{number}", tmp_path / f"lake-{one}"
-            words = command.format(
-                store=golden(name), broken=broken, lake=lake, out=out, one_lake=tmp_path / "lake-here"
-            ).split()
-            ended = run(words[0], "--engine", one, "--json", *words[1:])
-            document = json.loads(ended.out or "{}")  # no document: the release of the store is unknown
-            documents[one] = (ended.code, _without_volatile(document) or ended.err)
-            files[one] = _read_result_files(out) if out.exists() else {}
-            assert one == (document["engine"]["name"] if "engine" in document else one)
-            assert document or name != "b551-base"
-        assert documents[HERE] == documents[SPARK], command
-        assert files[HERE] == files[SPARK], command
+            places = {"store": store, "broken": broken, "lake": lake, "out": out, "one_lake": tmp_path / "lake-here"}
+            verb, *words = command.format(**places).split()
+            ended = run(verb, "--engine", one, "--json", *words)
+            assert one == ended.document.get("engine", {"name": one})["name"]
+            files = _read_result_files(out) if out.exists() else {}
+            results.append((ended.code, _without_volatile(ended.document), files))
+        assert results[0] == results[1], command
 
 
 def test_the_engine_depends_on_bytes_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,51 +81,36 @@ def test_the_engine_depends_on_bytes_and_cores(monkeypatch: pytest.MonkeyPatch) 
     assert choose_engine("verify", two * 9, "here").engine == HERE
 
 
-def _make_control_groups(own: str, files: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "own").write_text(own)
-    for name, text in files.items():
-        (folder / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "groups" / name).write_text(text)
-    monkeypatch.setattr(engine, "_OWN_GROUPS", folder / "own")
-    monkeypatch.setattr(engine, "_CONTROL_GROUPS", folder / "groups")
+_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @pytest.mark.parametrize(
-    ("own", "files", "cores"),
+    ("own", "files", "cores", "memory"),
     [
-        ("0::/\n", {"cpu.max": "150000 100000\n"}, 2),
-        ("0::/user/job\n", {"user/cpu.max": "100000 100000\n", "user/job/cpu.max": "max 100000\n"}, 1),
-        ("0::/docker/1\n", {"cpu.max": "300000 100000\n"}, 3),
-        ("3:cpu,cpuacct:/\n", {"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
-        ("3:cpu,cpuacct:/\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
-        ("0::/\n", {"cpu.max": "1000 100000\n"}, 1),
-        ("0::/\n", {"cpu.max": "max 100000\n"}, 8),
-        ("0::/\n", {}, 8),
+        ("0::/\n", {"cpu.max": "150000 100000\n"}, 2, _MEMORY),
+        ("0::/user/job\n", {"user/cpu.max": "100000 100000\n", "user/job/cpu.max": "max 100000\n"}, 1, _MEMORY),
+        ("0::/user/job\n", {"user/memory.max": "70000\n", "user/job/memory.max": "max\n"}, 8, 70_000),
+        ("0::/docker/1\n", {"cpu.max": "300000 100000\n"}, 3, _MEMORY),
+        ("3:cpu,cpuacct:/\n", {"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2, _MEMORY),
+        ("3:cpu,cpuacct:/\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8, _MEMORY),
+        ("3:memory:/\n", {"memory/memory.limit_in_bytes": "80000\n"}, 8, 80_000),
+        ("0::/\n", {"cpu.max": "1000 100000\n"}, 1, _MEMORY),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, 8, _MEMORY),
+        ("0::/\n", {}, 8, _MEMORY),
     ],
 )
-def test_the_cpu_quota_of_a_container_limits_the_cores(
-    own: str, files: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_limits_of_a_container_limit_cores_and_memory(  # noqa: PLR0913, PLR0917 - fixtures and cases
+    own: str, files: dict[str, str], cores: int, memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _make_control_groups(own, files, tmp_path, monkeypatch)
+    (tmp_path / "own").write_text(own)
+    for name, text in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(text)
+    monkeypatch.setattr(engine, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(engine, "_CONTROL_GROUPS", tmp_path / "groups")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
 
-    assert cores == engine.count_cores()
-
-
-@pytest.mark.parametrize(
-    ("own", "files", "memory"),
-    [
-        ("0::/user/job\n", {"user/memory.max": "70000\n", "user/job/memory.max": "max\n"}, 70_000),
-        ("3:memory:/\n", {"memory/memory.limit_in_bytes": "80000\n"}, 80_000),
-        ("0::/\n", {}, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
-    ],
-)
-def test_the_memory_limit_of_a_container_limits_the_memory(
-    own: str, files: dict[str, str], memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _make_control_groups(own, files, tmp_path, monkeypatch)
-
-    assert memory == engine.count_memory()
+    assert (cores, memory) == (engine.count_cores(), engine.count_memory())
 
 
 @pytest.fixture

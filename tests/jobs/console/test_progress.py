@@ -41,6 +41,8 @@ def show(work: Work, done: int, messages: int = 0) -> None:
         (MIB, 3 << 20, 0, r"reading: 3\.0 of 8\.0 MiB · [\d.,]+ MiB/s"),
         (MIB, 0, 0, r"reading: 0\.0 of 8\.0 MiB"),
         (Work("reading", 4, "parts"), 1, 1234567, r"reading: 1 of 4 parts · 1,234,567 messages"),
+        (Work("reading", 2, "parts"), 0, 0, r"reading: 0 of 2 parts"),
+        (Work("reading", 1, "parts"), 0, 0, r"reading …"),
     ],
 )
 def test_progress_shows_the_amount_and_the_rate(
@@ -59,14 +61,6 @@ def test_the_remaining_time_counts_down_between_two_advances() -> None:
 
     shown = [line(done, 0, seconds).partition(" · ")[2] for done, seconds in at]
     assert shown == ["", "about 12 s left", "about 7 s left", "", "about 31 s left", ""]
-
-
-def test_work_of_one_part_shows_no_count() -> None:
-    shown = [
-        progress.Progress(Work("reading queues", total, "parts"), StringIO()).line_text(0, 0, 1) for total in (1, 2)
-    ]
-
-    assert ["reading queues …", "reading queues: 0 of 2 parts"] == shown
 
 
 def test_a_quiet_command_shows_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,19 +96,23 @@ def test_a_rate_does_not_count_the_time_of_compiling(monkeypatch: pytest.MonkeyP
     assert "done, 100.0 MiB (1 min 0 s, 1.7 MiB/s)" == Result(Severity.HEALTHY, "done", 60.0, 100 << 20).amount_text
 
 
-def test_a_terminal_shows_new_work_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = StringIO()
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> StringIO:
+    stream = StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
+    return stream
+
+
+def test_a_terminal_shows_new_work_immediately(terminal: StringIO) -> None:
     progress.Progress(Work("starting Spark"), terminal)
 
     assert "starting Spark …" in terminal.getvalue()
 
 
-def test_the_line_of_a_complete_search_is_cleared_before_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = StringIO()
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
-    monkeypatch.setenv("TERM", "xterm")
+def test_the_line_of_a_complete_search_is_cleared_before_the_answer(
+    terminal: StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stderr", terminal)
     with progress.create_delayed_progress("searching the log") as show:
         show(1 << 20, 4 << 20)
