@@ -67,41 +67,24 @@ def read_answer(answer: "subprocess.CompletedProcess[str]") -> dict[str, list[st
     return printed
 
 
-def test_the_launcher_passes_arguments_unchanged(prepared_checkout: Path) -> None:
-    expected = ["--conf", "a=b c", "", "*", "$HOME", "it's", '"x"']
-
-    assert expected == read_answer(launch(prepared_checkout / "spark-submit.sh", *expected))["arguments"]
-
-
-def test_the_second_start_of_the_launcher_creates_nothing(prepared_checkout: Path, tmp_path: Path) -> None:
-    moved = shutil.copytree(prepared_checkout, tmp_path / "moved", symlinks=True)
-
-    second = launch(moved / "spark-submit.sh")
-
-    assert "" == second.stderr
-    assert str(moved) in read_answer(second)["path"]
-
-
-def test_the_launcher_finds_its_checkout_through_links_from_any_directory(
+def test_the_launcher_finds_its_checkout_through_links_and_passes_arguments_unchanged(
     prepared_checkout: Path, tmp_path: Path
 ) -> None:
-    checkout = shutil.copytree(prepared_checkout, tmp_path / prepared_checkout.name, symlinks=True)
+    """Neither the working directory nor PYTHONPATH shadows our code, and a second start creates nothing."""
+    moved = shutil.copytree(prepared_checkout, tmp_path / prepared_checkout.name, symlinks=True)
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "inner").symlink_to(Path("..") / checkout.name / "spark-submit.sh")
+    (tmp_path / "bin" / "inner").symlink_to(Path("..") / moved.name / "spark-submit.sh")
     (tmp_path / "bin" / "rmq").symlink_to("inner")
-
-    answer = launch(tmp_path / "bin" / "rmq", cwd=Path("/"))
-
-    assert str(checkout) in [os.path.normpath(path) for path in read_answer(answer)["path"]]
-
-
-def test_neither_the_working_directory_nor_pythonpath_shadows_our_code(prepared_checkout: Path, tmp_path: Path) -> None:
     hostile = tmp_path / "hostile"
     (hostile / "jobs").mkdir(parents=True)
     (hostile / "jobs" / "__init__.py").write_text("raise SystemExit('shadowed')")
+    words = ["--conf", "a=b c", "", "*", "$HOME", "it's", '"x"']
 
-    answer = launch(prepared_checkout / "spark-submit.sh", cwd=hostile, PYTHONPATH=str(hostile), PYTHONHOME="/nowhere")
+    answer = launch(tmp_path / "bin" / "rmq", *words, cwd=hostile, PYTHONPATH=str(hostile), PYTHONHOME="/nowhere")
 
+    assert "" == answer.stderr
+    assert words == read_answer(answer)["arguments"]
+    assert str(moved) in [os.path.normpath(path) for path in read_answer(answer)["path"]]
     assert str(hostile) not in read_answer(answer)["path"]
 
 

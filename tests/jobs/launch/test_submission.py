@@ -54,15 +54,7 @@ def test_a_run_without_options_is_local_and_retries_tasks() -> None:
     assert sys.executable == submission[1]["PYSPARK_PYTHON"]
     assert "127.0.0.1" == submission[1]["SPARK_LOCAL_IP"]
     assert "-XX:TieredStopAtLevel=1" in jvm_flags(submission)  # it only schedules Python tasks
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="each worker imports by itself there")
-def test_local_workers_share_their_imports_and_those_of_a_cluster_do_not() -> None:
-    local = prepare_submission([])
-    cluster = prepare_submission(["--master", "yarn"])
-
-    assert ["spark.python.daemon.module=jobs.store.spark_workers"] == values(local, "--conf")
-    assert [] == values(cluster, "--conf")
+    assert ["spark.python.daemon.module=jobs.store.spark_workers"] == values(submission, "--conf")  # shared imports
 
 
 def test_an_unreachable_spark_master_is_reported_in_one_line_and_one_of_several_is_enough() -> None:
@@ -120,6 +112,7 @@ def test_a_cluster_gets_our_code_and_not_our_jvm_flags() -> None:
     assert "mine.zip" == mine
     assert {"jobs/__init__.py", "rmq_formats/__init__.py", "payload.zip"} <= set(ZipFile(shipped).namelist())
     assert [] == [flag for flag in jvm_flags(submission) if flag.startswith("-X")]
+    assert [] == values(submission, "--conf")
     assert "PYSPARK_PYTHON" not in submission[1]
     assert "./bin/python" == named[1]["PYSPARK_PYTHON"]
 
