@@ -153,17 +153,6 @@ def test_light_commands_import_without_spark_and_numba() -> None:
     assert "" == answer.stderr
 
 
-def test_a_small_command_loads_no_module_that_it_does_not_use() -> None:
-    """Imports take half of the time of `inspect` and of a query."""
-    used = "jobs.command.cli, jobs.verbs.viewers, jobs.inspect.inspection, jobs.inspect.text, jobs.verbs.query"
-    unused = {"_hashlib", "subprocess", "tempfile", "traceback", "asyncio", "numpy", "pyarrow", "jobs.dump.units"}
-    program = f"import sys, {used}, jobs.query.store_source; print(sorted({unused} & sys.modules.keys()))"
-
-    answer = run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
-
-    assert "[]\n" == answer.stdout
-
-
 def test_rows_of_a_lake_are_read_in_one_module() -> None:
     may = {"jobs.lake.snapshot_files", "jobs.storage"}
     readers = {name for name in modules_of("jobs") if ".open_arrow_file(" in modules()[name].read_text()}

@@ -13,6 +13,7 @@ import pytest
 from jobs.console.result import ExitCode
 from tests.golden import unpack
 from tests.sampling import mark_campaign_except, sample, spread_over_workers
+from tests.support.agreeing_verbs import check_agreement
 from tests.support.commands import ROOT
 from tests.support.fault_draws import (
     Draw,
@@ -26,7 +27,7 @@ from tests.support.fault_draws import (
 from tests.support.fault_kinds import NO_FAULT, STORE
 from tests.support.faults import PAGE, VERBS, line, matrix, page, run_verb
 
-CHECKS = {"faults": check_faults, "repairs": check_repairs}
+CHECKS = {"faults": check_faults, "repairs": check_repairs, "agreement": check_agreement}
 # Draws that failed before, each reduced to the fewest faults.
 _LINES = (ROOT / "tests" / "support" / "past_draws.txt").read_text(encoding="utf-8").splitlines()
 _OFTEN = sample(_LINES, 16)
@@ -87,6 +88,12 @@ def _check(check: str, seed: int, max_faults: int = 4) -> None:
 @pytest.mark.parametrize("seed", spread_over_workers(range(33)))
 def test_random_faults_break_no_rule(seed: int) -> None:
     _check("faults", seed)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("seed", spread_over_workers(range(1000, 1040)))
+def test_no_verb_omits_a_message_silently(seed: int) -> None:
+    _check("agreement", seed, 3)
 
 
 @pytest.mark.sample(2)

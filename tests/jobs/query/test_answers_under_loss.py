@@ -28,10 +28,8 @@ from jobs.store.store import list_store
 from rmq_formats.indexfile.layout import Geometry
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED
-from tests.support.agreeing_verbs import check_agreement
 from tests.support.commands import Outcome, Run, overwrite
 from tests.support.data_source import read_offsets
-from tests.support.fault_draws import Draw, draw_case, find_smallest_failure, find_violations
 from tests.support.lakes import ingest_store
 from tests.support.query_stores import SEGMENT_SIZE, Sent, offsets, open_lake, stored, write_store
 from tests.support.stores import flip, list_segments, read_records
@@ -269,24 +267,3 @@ def test_a_list_of_a_time_range_is_complete_after_the_clock_was_set_back(run: Ru
             times_asked = ("--since", str(begin), "--until", str(end), "-m", "500", "--json")
             answer = run("query", "list", f"--{place}", tmp_path / place, *query_topic, *times_asked)
             assert (answer.code, _numbers(answer)) == (ExitCode.CLEAN, expected)
-
-
-# Draws that failed before, each reduced to the fewest faults.
-PAST = (
-    pytest.param("b514-timer random-queue-page:94476", marks=pytest.mark.slow),
-    "b514-expired bit-queue-offset:598185",
-    pytest.param("b551-crash-later bit-body:271793", marks=pytest.mark.slow),
-    "b533-types-crc misdirected-log:689745",
-)
-
-
-@pytest.mark.parametrize("draw", PAST)
-def test_cases_that_failed_before_pass(draw: str) -> None:
-    assert find_violations(Draw.parse(f"- {draw}"), check_agreement) == []
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("seed", range(1000, 1040))
-def test_no_verb_omits_a_message_silently(seed: int) -> None:
-    """The printed line repeats the smallest failing case."""
-    assert find_smallest_failure(draw_case(seed, 3), check_agreement) is None

@@ -92,72 +92,47 @@ def _find_start_of_check(segment: Path) -> int:
     return 1 << 62 if found < 0 else int(segment.name) + data.rfind(MAGIC, 0, found) - 4
 
 
-def _answer(  # noqa: PLR0913, PLR0917 - parts of a call
-    store: Path,
-    release: str,
-    arguments: list[str],
-    bodies: Path,
-    capfdbinary: pytest.CaptureFixture[bytes],
-    place: str = "--store",
-) -> tuple[int, bytes, str]:
-    own = [place, str(store), "--release", release, "--time-zone", "UTC", "--bodies", str(bodies)]
-    code = cli.main(["query", "mqadmin", *own, *arguments])
-    sys.stdout.flush()
-    captured = capfdbinary.readouterr()
-    return code, captured.out, captured.err.decode()
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("name", BASES)
-def test_each_recorded_line_is_answered_byte_for_byte(
-    name: str, golden: StoreOf, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    store = golden(name)
-    earlier = copy_before_check(store, tmp_path) if name in {case[0] for case in _ANSWERED_BEFORE_THE_END} else store
-    written: dict[str, bytes] = {}
-    for path in sorted((store / "EXPECT").glob("[0-9]*.txt")):
-        call = read_recorded_calls(path)
-        asked = earlier if (name, path.stem) in _ANSWERED_BEFORE_THE_END else store
-        bodies = tmp_path / path.stem
-        code, out, err = _answer(asked, release_of(name), call.arguments, bodies, capfdbinary)
-
-        expected = call.stdout.replace(_TRACKS, b"").replace(_BODY_PATH, f"{bodies}/".encode())
-        assert expected == out, path.name
-        is_hit = bool(expected)
-        # The earlier log ends before messages to which the final index points.
-        codes = {0, 3} if asked != store else {0}
-        assert code in (codes if is_hit else {5}), (path.name, err)
-        assert is_hit or err.startswith("rmq-lake: "), path.name
-        own = {body.name: body.read_bytes() for body in bodies.glob("*")}
-        assert sorted(call.new_bodies) == sorted(own), path.name
-        written |= own
-
-    assert {path.name: path.read_bytes() for path in (store / "EXPECT" / "msgbodys").iterdir()} == written
-
-
 # Pulls and queryCq end at the ends of ConsumeQueue files; a lake has none, so it finds more, without empty pulls.
 _END_WITH_A_QUEUE_FILE = ("printMsg-tag", "queryCq-tail")
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("place", ["store", "lake"])
 @pytest.mark.parametrize("name", BASES)
-def test_a_lake_of_the_store_answers_each_recorded_line_byte_for_byte(
-    name: str, golden: StoreOf, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+def test_each_recorded_line_is_answered_byte_for_byte(
+    name: str, place: str, golden: StoreOf, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     store, lake = golden(name), tmp_path / "lake"
-    ingest_store(store, lake, "b0", release=release_of(name))
-    later = {case for of, case in _ANSWERED_BEFORE_THE_END if of == name}
+    before_check = {case for of, case in _ANSWERED_BEFORE_THE_END if of == name}
+    earlier = copy_before_check(store, tmp_path) if before_check else store
+    if place == "lake":
+        ingest_store(store, lake, "b0", release=release_of(name))
+    written: dict[str, bytes] = {}
     for path in sorted((store / "EXPECT").glob("[0-9]*.txt")):
-        call = read_recorded_calls(path)
-        if path.stem in later or path.stem.endswith(_END_WITH_A_QUEUE_FILE):
+        is_earlier = path.stem in before_check
+        if place == "lake" and (is_earlier or path.stem.endswith(_END_WITH_A_QUEUE_FILE)):
             continue
-        bodies = tmp_path / "bodies"
-        arguments = ["--broker", "b0", *call.arguments]
-        code, out, err = _answer(lake, release_of(name), arguments, bodies, capfdbinary, "--lake")
+        call = read_recorded_calls(path)
+        asked = lake if place == "lake" else earlier if is_earlier else store
+        bodies = tmp_path / path.stem
+        own = ["--broker", "b0", f"--{place}", str(asked), "--release", release_of(name), "--time-zone", "UTC"]
+        code = cli.main(["query", "mqadmin", *own, "--bodies", str(bodies), *call.arguments])
+        sys.stdout.flush()
+        captured = capfdbinary.readouterr()
 
         expected = call.stdout.replace(_TRACKS, b"").replace(_BODY_PATH, f"{bodies}/".encode())
-        assert expected == out, (path.name, err)
-        assert (0 if expected else 5) == code, (path.name, err)
+        assert expected == captured.out, path.name
+        is_hit = bool(expected)
+        # The earlier log ends before messages to which the final index points.
+        codes = {0, 3} if is_earlier else {0}
+        assert code in (codes if is_hit else {5}), (path.name, captured.err)
+        assert is_hit or captured.err.startswith(b"rmq-lake: "), path.name
+        found = {body.name: body.read_bytes() for body in bodies.glob("*")}
+        assert sorted(call.new_bodies) == sorted(found), path.name
+        written |= found
+
+    recorded = {path.name: path.read_bytes() for path in (store / "EXPECT" / "msgbodys").iterdir()}
+    assert written == {name: body for name, body in recorded.items() if place == "store" or name in written}
 
 
 _EVERY = (*FEATURES, "b551-compaction", "b551-timerwheel")
@@ -184,45 +159,34 @@ def test_light_queues_that_a_killed_broker_had_in_memory_are_answered_from_the_l
                 assert [unit.physical_offset for unit in units if unit] == [place for _, place, *_ in expected["units"]]
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("place", ["store", "lake"])
 @pytest.mark.parametrize("name", [*_EVERY, "b550-tiered"])
-def test_every_queue_has_the_limits_and_messages_that_the_broker_answered(recorded: Recorded, name: str) -> None:
+def test_every_queue_has_the_limits_and_messages_that_the_broker_answered(
+    recorded: Recorded, tmp_path: Path, name: str, place: str
+) -> None:
+    """Light queues are not in a lake."""
     unpacked = recorded(name)
+    answered = unpacked.answers_on_disk["queues"]
+    if place == "lake":
+        ingest_store(unpacked.root, tmp_path, "b0")
+        answered = {queue: answer for queue, answer in answered.items() if not queue.startswith("%LMQ%")}
     compared = 0
-    with open_source(store=str(unpacked.root)) as source:
-        for queue, expected in unpacked.answers_on_disk["queues"].items():
+    with open_source(store=unpacked.root) if place == "store" else open_source(lake=tmp_path) as source:
+        for queue, expected in answered.items():
             topic, _, queue_id = queue.rpartition("/")
             limits = source.queue_offsets(topic, int(queue_id))
-            assert limits is not None, queue
-            if topic not in WRITTEN_BY_THE_STOP:
-                assert (limits.minimum, limits.maximum) == (expected["min"], expected["max"]), queue
+            assert limits is not None or place == "lake", queue
+            assert (limits or (0, 0)) == (expected["min"], expected["max"]) or topic in WRITTEN_BY_THE_STOP, queue
             for number, *unit in expected["units"]:
                 message = source.by_queue_offset(topic, int(queue_id), number)
                 assert message is not None, (queue, number)
                 assert message.record.physical_offset == unit[0], (queue, number)
-                assert list(source.read_unit(topic, int(queue_id), number) or ()) == unit, (queue, number)
+                if place == "store":
+                    assert list(source.read_unit(topic, int(queue_id), number) or ()) == unit, (queue, number)
                 compared += 1
 
-    assert compared == sum(len(queue["units"]) for queue in unpacked.answers_on_disk["queues"].values()) > 0
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("name", [*_EVERY, "b550-tiered"])
-def test_a_lake_has_every_message_of_the_queues_that_the_broker_answered(
-    recorded: Recorded, tmp_path: Path, name: str
-) -> None:
-    """Light queues are not in a lake."""
-    unpacked = recorded(name)
-    ingest_store(unpacked.root, tmp_path, "b0")
-    with open_source(lake=str(tmp_path)) as source:
-        for queue, expected in unpacked.answers_on_disk["queues"].items():
-            topic, _, queue_id = queue.rpartition("/")
-            if not topic.startswith("%LMQ%"):
-                messages = [source.by_queue_offset(topic, int(queue_id), number) for number, *_ in expected["units"]]
-                places = [message.record.physical_offset for message in messages if message]
-                assert places == [place for _, place, *_ in expected["units"]], queue
-                limits = source.queue_offsets(topic, int(queue_id)) or (0, 0)
-                assert limits == (expected["min"], expected["max"]) or topic in WRITTEN_BY_THE_STOP, queue
+    assert compared == sum(len(answer["units"]) for answer in answered.values()) > 0
 
 
 @pytest.mark.sample(6)
@@ -278,25 +242,6 @@ def test_without_the_package_keys_come_from_the_log(recorded: Recorded, monkeypa
 
         assert len(answer.messages) == 1
         assert any("pip install" in note and "so the log is searched" in note for note in source.notes)
-
-
-@pytest.mark.parametrize(
-    "name", ["b551-rockscq-clean", "b551-rockscq-killed", "b551-rockscq-separate", "b540-cqcombine-rocksonly"]
-)
-def test_without_the_package_every_queue_with_a_message_comes_from_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setitem(sys.modules, "rocksdict", None)
-    unpacked = unpack_feature(name, tmp_path)
-    written_by_a_start = ("RMQ_SYS_TRANS", "rmq_sys", "SCHEDULE_TOPIC", "RMQ_SYS_ROCKSDB")
-    with open_source(store=str(unpacked.root)) as source:
-        for queue, expected in unpacked.answers_before_stop["queues"].items():
-            topic, _, queue_id = queue.rpartition("/")
-            if expected["units"] and not topic.startswith(written_by_a_start):
-                numbers = [number for number, *_ in expected["units"]]
-                units = [[number, *(source.read_unit(topic, int(queue_id), number) or ())] for number in numbers]
-                assert source.queue_offsets(topic, int(queue_id)) == (expected["min"], expected["max"]), queue
-                assert units == expected["units"], queue
 
 
 @pytest.mark.parametrize("name", ["b551-transrocks", "b551-transrocks-killed"])
