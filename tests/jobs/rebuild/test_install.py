@@ -149,18 +149,6 @@ def test_a_store_is_locked_if_no_broker_runs_and_the_output_is_elsewhere(store: 
         assert not (store / "lock").exists()
 
 
-@pytest.mark.parametrize("kind", ["a symbolic link, which is not followed", "a directory"])
-def test_a_lock_file_that_is_not_a_file_is_named(store: Path, tmp_path: Path, kind: str) -> None:
-    lock = store / "lock"
-    lock.unlink()
-    lock.mkdir() if kind == "a directory" else lock.symlink_to(tmp_path / "victim")
-    (tmp_path / "victim").write_text("x")
-
-    with pytest.raises(NotInstalledError, match=f"{lock}: this lock file is {kind}"), lock_store(str(store), tmp_path):
-        pytest.fail("the lock was taken")
-    assert "x" == (tmp_path / "victim").read_text()
-
-
 def test_the_broker_cannot_start_while_files_are_installed(store: Path) -> None:
     """Also after a check for a running broker: closing any descriptor of a file releases its POSIX locks."""
     broker = [sys.executable, "-c", HOLD_LOCK_PROGRAM, str(store / "lock")]

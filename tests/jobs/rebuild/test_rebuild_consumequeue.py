@@ -21,7 +21,8 @@ from pyspark.sql import SparkSession
 
 from jobs.console.result import ExitCode
 from jobs.lake.lake import Lake
-from jobs.rebuild import index, queue_database
+from jobs.rebuild import queue_database
+from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
 from jobs.rebuild.queue_run import MANIFEST_FILE, QueueRebuildSummary, RebuildQueuesRequest, rebuild_queues
 from jobs.rebuild.queues import FILES, ROCKSDB
 from jobs.repair.run import RepairRequest, repair
@@ -36,7 +37,6 @@ from jobs.store.store import list_store
 from jobs.store.units import read_stored_units
 from jobs.store.workers import SerialWorkers, Workers
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, UnitRules, expected_units
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.release import Release
@@ -49,11 +49,12 @@ from rmq_formats.rocksdb.layout import (
     encode_unit_key,
 )
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of, unpack_feature
-from tests.rmq_formats.builders import frame_record, make_record, make_segment, place_records
+from tests.rmq_formats.builders import make_record, place_records
 from tests.rmq_formats.reference import decode_unit_row
-from tests.support.commands import Run
+from tests.support.commands import Run, copy_store
 from tests.support.lakes import ingest_store
 from tests.support.meanwhile import DisturbedWorkers
+from tests.support.query_stores import write_segment
 from tests.support.stores import (
     compare_queues,
     flip,
@@ -122,11 +123,9 @@ def test_a_truncated_scratch_file_of_units_is_an_error(
 
 
 def test_a_topic_that_is_not_a_valid_folder_name_is_not_written(tmp_path: Path) -> None:
-    (tmp_path / "store" / "commitlog").mkdir(parents=True)
-    log = make_segment([make_record(topic="../../evil"), make_record(topic="good")])
-    (tmp_path / "store" / "commitlog" / "00000000000000000000").write_bytes(log)
+    store = write_segment(tmp_path / "store", [make_record(topic="../../evil"), make_record(topic="good")])
     conf = BrokerConf(consume_queue_size=200)
-    summary = rebuild_queues(RebuildQueuesRequest(str(tmp_path / "store"), tmp_path / "out", conf), SerialWorkers())
+    summary = rebuild_queues(RebuildQueuesRequest(str(store), tmp_path / "out", conf), SerialWorkers())
 
     assert list(read_rebuilt_files(tmp_path / "out")) == ["good/0/00000000000000000000"]
     why = "The name of their topic is not a valid directory name"
@@ -135,6 +134,7 @@ def test_a_topic_that_is_not_a_valid_folder_name_is_not_written(tmp_path: Path) 
 
 
 DIED = "b498-base"
+Build = Callable[[Path, Path, Path, Workers], object]
 
 
 class _KilledError(BaseException):
@@ -156,41 +156,24 @@ def _kill_once(kills: list[_KilledError], work: Callable[[], object], is_of_pass
             kills.append(kill)
 
 
-def index_files(store: Path, out: Path, workers: Workers) -> None:
-    index.rebuild_index(index.RebuildIndexRequest(str(store), str(out)), workers)
+_BUILDS: dict[str, Build] = {
+    "index": lambda store, _, out, workers: rebuild_index(RebuildIndexRequest(str(store), str(out)), workers),
+    "queues": lambda store, _, out, workers: rebuild_queues(RebuildQueuesRequest(str(store), out), workers),
+    "store": lambda _, lake, out, workers: restore(RestoreRequest(Lake(str(lake)), out), workers),
+    "segment": lambda store, lake, out, workers: repair(RepairRequest(str(store), out, Lake(str(lake))), workers),
+}
 
 
-def queue_files(store: Path, out: Path, workers: Workers) -> None:
-    rebuild_queues(RebuildQueuesRequest(str(store), out), workers)
-
-
-def lake_of(store: Path, out: Path) -> Lake:
-    lake = out.with_name("lake")
-    if not lake.exists():
-        ingest_store(store, lake)
-    return Lake(str(lake))
-
-
-def whole_store(store: Path, out: Path, workers: Workers) -> None:
-    restore(RestoreRequest(lake_of(store, out), out), workers)
-
-
-def segment(store: Path, out: Path, workers: Workers) -> None:
-    lake, damaged = lake_of(store, out), Path(shutil.copytree(store, out.with_name(f"{out.name}-store")))
+@pytest.mark.parametrize("build", _BUILDS.values(), ids=_BUILDS)
+def test_a_dead_attempt_leaves_no_incomplete_files(golden: StoreOf, tmp_path: Path, build: Build) -> None:
+    damaged = copy_store(golden(DIED), tmp_path)
+    ingest_store(damaged, tmp_path / "lake")
     flip(list_segments(damaged)[0], 2000)
-    assert repair(RepairRequest(str(damaged), out, lake), workers).files
-
-
-@pytest.mark.parametrize("build", [index_files, queue_files, whole_store, segment])
-def test_a_dead_attempt_leaves_no_incomplete_files(
-    golden: StoreOf, tmp_path: Path, build: Callable[[Path, Path, Workers], None]
-) -> None:
     kills: list[_KilledError] = []
     for name, workers in (("once", SerialWorkers()), ("again", DisturbedWorkers(attempt=partial(_kill_once, kills)))):
-        build(golden(DIED), tmp_path / name, workers)
+        build(damaged, tmp_path / "lake", tmp_path / name, workers)
 
     assert kills
-
     whole, again = (
         sorted(str(path.relative_to(tmp_path / name)) for path in (tmp_path / name).rglob("*"))
         for name in ("once", "again")
@@ -247,18 +230,6 @@ def move_queues(store: Path, queues: Path) -> None:
 def numbers_of(folder: Path, topic: str) -> dict[int, int]:
     units = (decode_unit_row(key, value) for key, value in rows_in(folder)[UNIT_FAMILY].items())
     return {row.queue_offset: row.physical_offset for row in units if row.queue[1:] == (topic, 0)}
-
-
-def test_a_database_is_compacted_on_the_cores_that_the_process_may_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from rocksdict import Rdict
-
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    Rdict(str(tmp_path), queue_database.database_options()).close()
-
-    assert "max_subcompactions=1\n" in max(tmp_path.glob("OPTIONS-*")).read_text()
 
 
 @pytest.mark.parametrize("name", _COMPLETE)
@@ -406,18 +377,12 @@ def test_lost_records_get_blank_rows_for_consumers_which_verify_explains(store: 
     assert [note.rpartition(". ")[2] for note in (*alone.notes, *both.notes)] == ["Switching to RocksDB is safe"]
 
 
-def _store_of(folder: Path, records: list[MessageRecord]) -> Path:
-    (folder / "commitlog").mkdir(parents=True)
-    content = b"".join(frame_record(record) for record in place_records(records))
-    (folder / "commitlog" / f"{0:020}").write_bytes(content.ljust(1 << 16, b"\0"))
-    return folder
-
-
 def test_the_queue_of_a_recreated_topic_has_only_the_later_messages(tmp_path: Path) -> None:
     """No rows after its end may remain, because a broker would later serve old messages there."""
-    store = _store_of(tmp_path / "store", [make_record(queue_offset=number) for number in (0, 1, 2, 3, 4, 0, 1)])
+    records = place_records([make_record(queue_offset=number) for number in (0, 1, 2, 3, 4, 0, 1)])
+    store = write_segment(tmp_path / "store", records)
     summary = build(store, tmp_path / "out")
-    places = [record.physical_offset for record, _ in read_store_records(store)]
+    places = [record.physical_offset for record in records]
 
     assert numbers_of(tmp_path / "out" / "consumequeue", "Orders") == {0: places[5], 1: places[6]}
     assert any(note.startswith("records whose queue offset ") for note in summary.notes)
@@ -432,9 +397,8 @@ def test_light_queues_with_invalid_folder_names_get_rows(tmp_path: Path) -> None
     """As written by a broker; also for a long name, and one that is not UTF-8."""
     further = {"INNER_MULTI_DISPATCH": "%LMQ%$Lite$a/b,%LMQ%..", "INNER_MULTI_QUEUE_OFFSET": "7,8"}
     odd = make_record(topic="Odd", queue_offset=9)._replace(topic_raw=b"Od\xff")
-    store = _store_of(
-        tmp_path / "store", [make_record(topic="Ä" * 60, queue_offset=5), make_record(properties=further), odd]
-    )
+    records = place_records([make_record(topic="Ä" * 60, queue_offset=5), make_record(properties=further), odd])
+    store = write_segment(tmp_path / "store", records)
     build(store, tmp_path / "out")
     folder = tmp_path / "out" / "consumequeue"
 

@@ -3,14 +3,13 @@
 import errno
 import hashlib
 import os
-import random
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, timedelta, timezone
-from itertools import combinations
 from pathlib import Path
+from random import Random
 from socket import gethostname
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
@@ -281,8 +280,7 @@ def test_a_rebuilt_file_is_reread_unless_this_process_wrote_it(tmp_path: Path) -
 
 TINY = Geometry(100, 20)
 RULES = {"up470-471": "4.7.0,4.7.1@11232", "up533-540": "5.3.3,5.4.0@11232"}
-FEW = 10  # from this number of files on, not every subset is tried
-RANDOM = 24
+SUBSETS = 24
 
 
 def built(build: BuildTask) -> bytes:
@@ -292,17 +290,10 @@ def built(build: BuildTask) -> bytes:
     return bytes(data)
 
 
-def subsets(names: list[str], seed: str, *, every: bool) -> Iterator[set[str]]:
-    if every and len(names) <= FEW:
-        for size in range(1, len(names) + 1):
-            yield from map(set, combinations(names, size))
-        return
-    chance = random.Random(seed)
-    for _ in range(RANDOM * (10 if every else 1)):
-        yield set(chance.sample(names, chance.randint(1, len(names))))
-
-
-def check_restored_losses(root: Path, name: str, folder: Path, *, every: bool) -> None:
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("name", UNDISTURBED)
+def test_any_lost_files_of_an_undisturbed_store_are_rebuilt(golden: StoreOf, name: str, tmp_path: Path) -> None:
+    root = golden(name)
     store, rules = list_store(str(root), commitlog=log_folders(root)), RULES.get(name, release_of(name))
     settings = IndexSettings(
         Known(TINY, "given", ""),
@@ -314,9 +305,10 @@ def check_restored_losses(root: Path, name: str, folder: Path, *, every: bool) -
     real = {file.name: Path(file.location).read_bytes() for file in files}
     ranges = plan_ranges(store, range_size=WHOLE_SEGMENTS)
     asked = RebuildIndexRequest(str(root), "", is_broker_running=True)
-    with open_scratch_below_output(str(folder), {}) as scratch:
+    random = Random(name)
+    with open_scratch_below_output(str(tmp_path), {}) as scratch:
         keys = collect_keys(SerialWorkers(), store, ranges, parse_rules(rules), scratch)
-        for lost in subsets([*real], name, every=every):
+        for lost in (random.sample([*real], random.randint(1, len(real))) for _ in range(SUBSETS)):
             kept = FilePlacer(keys, TINY, store).place_all([file for file in files if file.name not in lost])
             explained = tuple(ExplainedFile(one.broker_file, FileVerdict.EQUAL, one) for one in kept)
             builds = plan_builds(asked, Explanation(store, settings, keys, explained))
@@ -325,18 +317,6 @@ def check_restored_losses(root: Path, name: str, folder: Path, *, every: bool) -
 
             assert [data for _, data in order] == [*real.values()], sorted(lost)
             assert all(not build.doubt for build in builds) or keys.start_offset
-
-
-@pytest.mark.sample(6)
-@pytest.mark.parametrize("name", UNDISTURBED)
-def test_lost_files_of_an_undisturbed_store_are_rebuilt(golden: StoreOf, name: str, tmp_path: Path) -> None:
-    check_restored_losses(golden(name), name, tmp_path, every=False)
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("name", UNDISTURBED)
-def test_every_subset_of_lost_files_is_rebuilt(golden: StoreOf, name: str, tmp_path: Path) -> None:
-    check_restored_losses(golden(name), name, tmp_path, every=True)
 
 
 def make_survivor(start: int, end: int, begins: range | None = None) -> Survivor:

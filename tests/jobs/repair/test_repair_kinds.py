@@ -3,10 +3,8 @@
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -16,16 +14,10 @@ from jobs.diagnosis.kinds import DELETED_OR_LOST_QUEUE
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
 from jobs.products.queues import DifferenceKind
-from jobs.repair.range_cache import CachingWorkers
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
-from jobs.store.chain import run_range
-from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
-from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
-from rmq_formats.commitlog.scan import RawRecords
-from rmq_formats.commitlog.segment import Piece
 from tests.golden import StoreOf, release_of
 from tests.rmq_formats.builders import STORED, make_record
 from tests.support.broker import Broker
@@ -126,18 +118,6 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(
     assert read_store_files(kind.store) == damaged
 
 
-def test_a_lost_file_of_a_batch_queue_is_rebuilt_also_with_a_lake(golden: StoreOf, tmp_path: Path) -> None:
-    """The units that the lake records are those of plain queues; batches were taken for different ones."""
-    kind = Kind("b533-types", golden("b533-types"), tmp_path / "lake", BrokerConf())
-    ingest_store(kind.store, kind.lake, release="5.3.3")
-    lost = _files(kind, "batchconsumequeue/*/*/*")[-1]
-    data = lost.read_bytes()
-    lost.unlink()
-
-    assert kind.repair_store(with_lake=True).exit_code is ExitCode.CLEAN
-    assert lost.read_bytes() == data
-
-
 # The segments are tiny: in each pass, an additional fourth of a segment is read, for example to find the log's end.
 @pytest.mark.parametrize(("has_lost_files", "most"), [(False, 2.3), (True, 2.4)])
 def test_a_repair_reads_segments_that_stay_once_for_each_purpose(
@@ -191,39 +171,3 @@ def test_verify_reads_each_segment_once(store: Path, reads: Counter[int], is_dam
     assert verdict.parts[INDEX].numbers["equal"] > 1
     for segment in segments[:-1]:
         assert 1 <= reads[segment.stat().st_ino] / segment.stat().st_size < 1.5, segment
-
-
-class _RecordCounter:
-    def __init__(self, _range: Range, _files: ExitStack) -> None:
-        self._count = 0
-
-    def add(self, item: RawRecords | Piece) -> None:
-        self._count += 0 if isinstance(item, Piece) else item.positions.size
-
-    def finish(self) -> int:
-        return self._count
-
-
-def test_a_segment_that_changed_is_read_again(store: Path) -> None:
-    ranges = plan_ranges(list_store(str(store)), range_size=WHOLE_SEGMENTS)[:-1]
-    read: list[int] = []
-
-    class Counting(SerialWorkers):
-        def map(self, items: Any, *rest: Any) -> list[Any]:  # noqa: ANN401
-            read.extend(range_.base_offset for range_ in items if isinstance(range_, Range))
-            return super().map(items, *rest)
-
-    workers = CachingWorkers(Counting(), store)
-    task = partial(run_range, new_collectors=[_RecordCounter])
-
-    first = workers.map(ranges, task)
-    second = workers.map(ranges, task)
-    assert read == [range_.base_offset for range_ in ranges]
-    assert second == first
-
-    del read[:]
-    place = Path(ranges[1].location)
-    place.with_name("copy").write_bytes(place.read_bytes())
-    place.with_name("copy").replace(place)
-    assert workers.map(ranges, task) == first
-    assert read == [ranges[1].base_offset]

@@ -201,27 +201,6 @@ def test_verify_reports_any_content_of_a_queue_and_never_fails(
     assert joined.matched <= joined.expected
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("name", NAMES)
-@given(data=st.data())
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_verify_reports_any_content_of_a_log_and_never_fails(
-    golden: StoreOf, tmp_path: Path, name: str, data: st.DataObject
-) -> None:
-    root = fresh_copy(golden(name), tmp_path / "store")
-    path = data.draw(st.sampled_from(sorted((root / "commitlog").iterdir())))
-    content = bytearray(path.read_bytes())
-    for at in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=4)):
-        content[at] ^= data.draw(st.integers(1, 255))
-    path.write_bytes(bytes(content))
-    store = list_store(str(root))
-    rules = determine_unit_rules(store, determine_writers(store, "5.3.3").value.rules, BrokerConf())
-
-    report, *_ = verify_queues(SerialWorkers(), store, rules)
-
-    assert report.numbers["expected"] >= report.numbers["matched"]
-
-
 COUNT = 60_000
 A_FILE = 6_000  # units
 TAG_A = 65  # Java's hash of "A"
