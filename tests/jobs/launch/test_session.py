@@ -55,7 +55,6 @@ def test_only_useful_output_of_the_jvm_is_printed(
     assert list(expected) == capfd.readouterr().err.splitlines()
 
 
-@pytest.mark.usefixtures("_no_jvm_yet")
 @pytest.mark.parametrize("given", [None, "-Xmx1g"])
 def test_flags_of_one_jvm_are_not_those_of_the_next(given: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second session of a notebook treated our own flags of the first one as flags of the user."""
@@ -66,6 +65,7 @@ def test_flags_of_one_jvm_are_not_those_of_the_next(given: str | None, monkeypat
         raise SetupError("enough is known")
 
     monkeypatch.setattr(session, "launch_gateway", launch)
+    monkeypatch.setattr(session, "_jvms", [])
     if given is None:
         monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
     else:
@@ -76,11 +76,6 @@ def test_flags_of_one_jvm_are_not_those_of_the_next(given: str | None, monkeypat
 
     assert flags[0] == flags[1]
     assert given == os.environ.get("SPARK_SUBMIT_OPTS")
-
-
-@pytest.fixture
-def _no_jvm_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_jvms", [])
 
 
 def test_a_worker_that_lacks_a_package_is_named_with_its_python(spark: SparkSession) -> None:
