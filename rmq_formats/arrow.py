@@ -32,7 +32,7 @@ def type_without_dictionary(type_: pa.DataType) -> pa.DataType:
 
 
 _TEXT = pa.string()
-_REPEATED = pa.dictionary(pa.int32(), pa.string())
+REPEATED_TEXT = pa.dictionary(pa.int32(), pa.string())
 _TIME = pa.timestamp("us", "UTC")
 
 
@@ -56,17 +56,17 @@ MESSAGE_SCHEMA = pa.schema((
     column("born_time", _TIME, "born_timestamp as time; NULL outside years 1 to 9999"),
     column("store_time", _TIME, "store_timestamp as time; NULL outside years 1 to 9999"),
     required("is_compressed", pa.bool_(), "whether the body is stored compressed"),
-    required("transaction_type", _REPEATED, "none, prepared, commit or rollback"),
-    required("topic", _REPEATED, "the topic, decoded as Java decodes it"),
-    required("born_host", _REPEATED, "address:port of the producer"),
-    required("store_host", _REPEATED, "address:port of the broker"),
+    required("transaction_type", REPEATED_TEXT, "none, prepared, commit or rollback"),
+    required("topic", REPEATED_TEXT, "the topic, decoded as Java decodes it"),
+    required("born_host", REPEATED_TEXT, "address:port of the producer"),
+    required("store_host", REPEATED_TEXT, "address:port of the broker"),
     required("offset_msg_id", _TEXT, "the broker's message id: store host and physical offset in hex"),
     column("uniq_key", _TEXT, "property UNIQ_KEY: the unique key, assigned by the producer"),
     column("tags", _TEXT, "property TAGS"),
     column("keys", pa.list_(pa.string()), "property KEYS, split at spaces"),
     required(
         "properties",
-        pa.map_(_REPEATED, pa.string()),
+        pa.map_(REPEATED_TEXT, pa.string()),
         "the properties as the broker's release parses them; if a name occurs twice, the last value is used",
     ),
     column("topic_raw", pa.binary(), "the topic's bytes, if they are not valid UTF-8"),

@@ -47,7 +47,7 @@ def compile_queues_and_index() -> None:
     from rmq_formats.consumequeue.collect import UnitCollector
     from rmq_formats.consumequeue.dispatch import QueueKind, UnitRules
     from rmq_formats.indexfile.build import FileBuilder, RuleTable, pack_keys
-    from rmq_formats.indexfile.columns import text_array
+    from rmq_formats.indexfile.columns import key_texts
     from rmq_formats.indexfile.layout import Geometry
     from rmq_formats.release import NEWEST, make_rules
 
@@ -67,7 +67,7 @@ def compile_queues_and_index() -> None:
     list(QueueBuilder(QueueKind.PLAIN, 20, rules.releases).append(units))
     table = RuleTable.from_rules(make_rules((0, NEWEST)))
     for keys, places in pack_keys(records, table, with_places=True):
-        text_array(records.buffer, places["key"], places["key_end"])
+        key_texts(places, records.buffer)
         FileBuilder(Geometry(4, 4), table, None).add(keys.copy())
 
 

@@ -34,7 +34,6 @@ ROW_GROUP_BYTES = 4 << 20  # bytes of rows in a row group, except the last one
 STATISTICS_LENGTH = 56  # characters of text minima and maxima: IPv6 ids are this long
 _CONSTANT_TEXT = pa.dictionary(pa.int32(), pa.string())
 _ASCENDING = ("physical_offset", "queue_offset")
-_ASCENDING_TEXT = ("offset_msg_id",)  # minima and maxima are enough to find a value, so these columns need no filter
 _HIGHEST = "\U0010ffff"
 _FALSE_POSITIVES = 0.01  # the false positive rate of bloom filters
 
@@ -268,7 +267,7 @@ def _dictionary_columns(table: Table) -> Iterator[str]:
         is_text = pa.types.is_dictionary(field.type) or pa.types.is_string(field.type)
         if pa.types.is_map(field.type):
             yield f"{field.name}.key_value.key"
-        elif is_text and field.name not in {*table.bloom_filters, *_ASCENDING_TEXT}:
+        elif is_text and field.name not in {*table.bloom_filters, *table.distinct_texts}:
             yield field.name
 
 

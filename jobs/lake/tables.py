@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from rmq_formats.arrow import MESSAGE_SCHEMA, column, required, type_without_dictionary
+from rmq_formats.arrow import MESSAGE_SCHEMA, REPEATED_TEXT, column, required, type_without_dictionary
 from rmq_formats.indexfile.columns import SCHEMA as ENTRY_SCHEMA
 from rmq_formats.trace_columns import SCHEMA as TRACE_SCHEMA
 
@@ -52,6 +52,7 @@ class Table:
     columns: tuple[pa.Field, ...]
     statistics: tuple[str, ...] = ()  # columns whose minimum and maximum go into the Delta log
     bloom_filters: tuple[str, ...] = ()
+    distinct_texts: tuple[str, ...] = ()  # columns in which nearly every row has another text
     sorted_by: str | None = None  # inside a file; files of the others are in the order of the log
     has_foreign_rows: bool = False  # rows that another engine may have written: NULL in any column
 
@@ -101,6 +102,7 @@ STORED_MESSAGES = Table(
         "store_time", "store_date", "topic", "uniq_key", "offset_msg_id",
     ),
     bloom_filters=("uniq_key",),
+    distinct_texts=("offset_msg_id",),
 )  # fmt: skip
 BODY_INFLATED, BODY_ERROR, RECORD_CRC = "body_inflated", "body_error", "record_crc"
 MESSAGES = replace(
@@ -149,7 +151,7 @@ CONSUME_QUEUE = Table(
     "consume_queue",
     "one ConsumeQueue unit, joined with its message",
     (
-        required("topic", pa.string(), "topic of the queue, from the name of its directory"),
+        required("topic", REPEATED_TEXT, "topic of the queue, from the name of its directory"),
         required("queue_id", pa.int32(), "id of the queue, from the name of its directory"),
         required(
             "queue_offset",
@@ -168,14 +170,14 @@ CONSUME_QUEUE = Table(
         column("batch_count", pa.int16(), "number of messages in a BatchConsumeQueue unit; NULL in a plain queue"),
         required(
             "status",
-            pa.string(),
+            REPEATED_TEXT,
             "matched; mismatched: see `mismatch`; dangling: does not point to a record; "
             "expired: its record was deleted by retention; missing: its record exists, but the unit does not; "
             "deleted: missing because the topic was deleted",
         ),
         column("mismatch", pa.list_(pa.string()), "fields of the record that the unit contradicts"),
         column("store_timestamp", pa.int64(), "store time of the record, in ms; NULL without a record"),
-        column("tags", pa.string(), "TAGS of the record"),
+        column("tags", REPEATED_TEXT, "TAGS of the record"),
     ),
     statistics=("topic", "queue_id", "queue_offset", "physical_offset", "status", "store_timestamp"),
 )
@@ -185,6 +187,7 @@ INDEX_ENTRIES = Table(
     "one IndexFile entry; it never changes",
     tuple(ENTRY_SCHEMA),
     statistics=("index_file", "entry", "key_hash", "physical_offset", "store_timestamp"),
+    distinct_texts=("key",),
     sorted_by="key_hash",
 )
 
@@ -223,6 +226,7 @@ SUPERSEDED_MESSAGES = Table(
         column("superseded_by_run", pa.int64(), "number of the run that found other bytes at this offset"),
     ),
     statistics=("physical_offset", "superseded_by_run"),
+    distinct_texts=MESSAGES.distinct_texts,
 )
 
 

@@ -1,5 +1,6 @@
 """Entries of index files as Arrow columns, each with its key."""
 
+import secrets
 from typing import Any
 
 import numpy as np
@@ -7,14 +8,26 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmq_formats.arrays import dtype_of
-from rmq_formats.arrow import column, required
+from rmq_formats.arrow import REPEATED_TEXT, column, required
 from rmq_formats.compiled import compiled
 from rmq_formats.indexfile.build import KEY_KINDS
 from rmq_formats.indexfile.layout import ENTRY, Geometry
-from rmq_formats.kernels.integers import Bytes, as_int64, number_at
-from rmq_formats.kernels.text import copy_as_java_text, java_text_size
+from rmq_formats.kernels.integers import Bytes, as_int64, copy_by_words, number_at
+from rmq_formats.kernels.text import (
+    TABLE_FULL,
+    TextTable,
+    copy_as_java_text,
+    find_or_add_text,
+    is_ascii,
+    java_text_size,
+    new_text_table,
+)
 
 STORED_ENTRY = dtype_of(ENTRY)
+_SLOTS = 1 << 10  # the initial number of slots for distinct topics
+_HEAP_SIZE = 1 << 15  # a topic has less
+_GROWTH = 4
+_SEED = secrets.randbits(31)
 
 
 SCHEMA = pa.schema(
@@ -31,22 +44,42 @@ SCHEMA = pa.schema(
         ),
         required("prev_entry", pa.int32(), "number of the previous entry of the slot; 0 for none"),
         column(
-            "topic", pa.string(), "topic of the message; NULL if the message was deleted before it could be ingested"
+            "topic", REPEATED_TEXT, "topic of the message; NULL if the message was deleted before it could be ingested"
         ),
         column("key", pa.string(), "unique key, one word of KEYS, or the full TAGS; NULL if topic is NULL"),
-        column("kind", pa.string(), "unique, key, or tag (5.4.0+)"),
+        column("kind", REPEATED_TEXT, "unique, key, or tag (5.4.0+)"),
         column("store_timestamp", pa.int64(), "store time of the message, in ms; NULL if topic is NULL"),
     ]
 )
 _KINDS = pa.array([kind.value for kind in KEY_KINDS])
-# The texts of keys; `kind` is the index of the kind in `KEY_KINDS`.
-KEY_TEXT_SCHEMA = pa.schema([("topic", pa.string()), ("key", pa.string()), ("kind", pa.int32())])
+KEY_TEXT_SCHEMA = pa.schema([("topic", REPEATED_TEXT), ("key", pa.string()), ("kind", REPEATED_TEXT)])
 
 
 def key_texts(places: NDArray[np.void], buffer: Bytes) -> pa.RecordBatch:
     """Return the texts of keys whose *places* in *buffer* were noted as they were packed."""
-    texts = [text_array(buffer, places[name], places[f"{name}_end"]) for name in ("topic", "key")]
-    return pa.RecordBatch.from_arrays([*texts, pa.array(np.ascontiguousarray(places["kind"]))], schema=KEY_TEXT_SCHEMA)
+    kinds = pa.array(np.ascontiguousarray(places["kind"]))
+    texts = [
+        _repeated_texts(buffer, places["topic"], places["topic_end"]),
+        text_array(buffer, places["key"], places["key_end"]),
+        pa.DictionaryArray.from_arrays(kinds, _KINDS, safe=False),
+    ]
+    return pa.RecordBatch.from_arrays(texts, schema=KEY_TEXT_SCHEMA)
+
+
+def _repeated_texts(buffer: Bytes, starts: NDArray[np.int32], ends: NDArray[np.int32]) -> pa.DictionaryArray:
+    """Return slices of *buffer*, most of which have the same bytes as another one, as the texts that Java reads."""
+    first, last = np.ascontiguousarray(starts), np.ascontiguousarray(ends)
+    numbers = np.empty(len(first), np.int32)
+    slots, heap_size = _SLOTS, _HEAP_SIZE
+    while True:
+        texts = new_text_table(slots, heap_size, _SEED)
+        if _number_texts(buffer, first, last, texts, numbers):
+            break
+        slots, heap_size = _GROWTH * slots, _GROWTH * heap_size
+    bounds = texts.ends[: texts.text_count + 1]
+    # Different bytes may be the same text, and Parquet's writer needs a dictionary without duplicates.
+    distinct = text_array(texts.heap, bounds[:-1], bounds[1:]).dictionary_encode()
+    return pa.DictionaryArray.from_arrays(distinct.indices.to_numpy()[numbers], distinct.dictionary, safe=False)
 
 
 def entry_batch(
@@ -67,7 +100,7 @@ def entry_batch(
         **native,
     }
     if texts is not None:
-        columns |= {"topic": texts["topic"], "key": texts["key"], "kind": _KINDS.take(texts["kind"])}
+        columns |= {name: texts[name] for name in KEY_TEXT_SCHEMA.names}
         columns["store_timestamp"] = store_timestamps
     arrays = [
         pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type)
@@ -80,10 +113,43 @@ def text_array(buffer: Bytes, starts: NDArray[np.int32], ends: NDArray[np.int32]
     """Return slices of *buffer* as the texts that Java reads in them."""
     first, last = np.ascontiguousarray(starts), np.ascontiguousarray(ends)
     offsets = np.zeros(len(first) + 1, np.int32)
-    _measure(buffer, first, last, offsets)
-    data = np.empty(int(offsets[-1]), np.uint8)
-    _copy(buffer, first, last, data)
+    data = np.empty(int((last - first).sum(dtype=np.int64)), np.uint8)
+    if not _copy_ascii(buffer, first, last, offsets, data):
+        _measure(buffer, first, last, offsets)
+        data = np.empty(int(offsets[-1]), np.uint8)
+        _copy(buffer, first, last, data)
     return pa.StringArray.from_buffers(len(first), pa.py_buffer(offsets), pa.py_buffer(data))
+
+
+@compiled
+def _number_texts(
+    buffer: Bytes, starts: NDArray[np.int32], ends: NDArray[np.int32], texts: TextTable, numbers: NDArray[np.int32]
+) -> bool:
+    """Write the number of each text; return False if the table is full."""
+    number = as_int64(0)
+    for i in range(starts.size):
+        start = number_at(starts, i)
+        if i == 0 or start != number_at(starts, i - 1):  # keys of one message share its topic
+            number = find_or_add_text(texts, buffer, start, number_at(ends, i))
+        if number == TABLE_FULL:
+            return False
+        numbers[i] = number
+    return True
+
+
+@compiled
+def _copy_ascii(
+    buffer: Bytes, starts: NDArray[np.int32], ends: NDArray[np.int32], offsets: NDArray[np.int32], data: Bytes
+) -> bool:
+    """Copy texts of ASCII characters; return False, with nothing of use in *offsets* and *data*, if one has others."""
+    to = as_int64(0)
+    for i in range(starts.size):
+        start, end = number_at(starts, i), number_at(ends, i)
+        if not is_ascii(buffer, start, end):
+            return False
+        to = copy_by_words(buffer, start, end, data, to)
+        offsets[i + 1] = to
+    return True
 
 
 @compiled

@@ -35,7 +35,7 @@ from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.indexfile.build import PACKED_KEY, RuleTable, pack_keys
-from rmq_formats.indexfile.columns import KEY_TEXT_SCHEMA, key_texts
+from rmq_formats.indexfile.columns import key_texts
 from rmq_formats.release import Rules
 
 KEYS_PER_BLOCK = 1 << 18
@@ -107,7 +107,7 @@ def _texts_of(scratch: Scratch, part: KeyPart) -> Iterator[tuple[int, pa.RecordB
             if before < rows:
                 data = np.empty(size, np.uint8)
                 scratch.read_into(file, f"{part.file}{_TEXTS}", position, data.data)
-                some = pa.ipc.read_record_batch(pa.py_buffer(data), KEY_TEXT_SCHEMA).slice(before, left)
+                some = pa.ipc.open_stream(pa.py_buffer(data)).read_next_batch().slice(before, left)
                 yield some.num_rows, some
                 left -= some.num_rows
             before, position = max(before - rows, 0), position + size
@@ -237,6 +237,14 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
+def _stream_of(texts: pa.RecordBatch) -> pa.Buffer:
+    """Return a batch with its dictionaries in Arrow's stream format."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, texts.schema) as writer:
+        writer.write_batch(texts)
+    return sink.getvalue()
+
+
 class RangeKeyCollector:
     """Writes the keys of one range to a scratch file."""
 
@@ -278,7 +286,7 @@ class RangeKeyCollector:
                 self._sinks = [self._files.enter_context(self._scratch.create(name)) for name in names]
             self._sinks[0].write(keys.view(np.uint8).data)
             if self._with_texts:
-                texts = key_texts(places, item.buffer).serialize()
+                texts = _stream_of(key_texts(places, item.buffer))
                 self._sinks[1].write(_FRAME.pack(len(keys), texts.size))
                 self._sinks[1].write(texts)
 

@@ -85,33 +85,38 @@ def make_record_batches(blocks: Iterable[RowBlock], tags: Sequence[str]) -> Iter
 
 def _batch(blocks: Sequence[RowBlock], tags: Sequence[str]) -> pa.RecordBatch:
     counts = [block.queue_offset.size for block in blocks]
+    numbers = np.repeat(np.arange(len(blocks), dtype=np.int32), counts)
+    tag_numbers = np.concatenate(
+        [
+            np.full(block.queue_offset.size, -1, np.int32) if block.tag_numbers is None else block.tag_numbers
+            for block in blocks
+        ]
+    )
     of_blocks = {
-        "topic": pa.array([storable_text(block.name.topic) for block in blocks], pa.string()),
         "queue_id": pa.array([block.name.queue_id for block in blocks], pa.int32()),
         "is_pre_blank": pa.array([block.is_pre_blank for block in blocks], pa.bool_()),
-        "status": pa.array([block.status.value for block in blocks], pa.string()),
         "mismatch": pa.array([list(block.mismatch) or None for block in blocks], pa.list_(pa.string())),
     }
-    numbers = pa.array(np.repeat(np.arange(len(blocks)), counts))
-    columns = {name: values.take(numbers) for name, values in of_blocks.items()} | {
+    columns = {name: values.take(pa.array(numbers)) for name, values in of_blocks.items()} | {
+        "topic": _repeated([storable_text(block.name.topic) for block in blocks], numbers),
+        "status": _repeated([block.status.value for block in blocks], numbers),
         "batch_count": _optional([block.batch_count for block in blocks], counts, np.int16),
         "store_timestamp": _optional([block.store_timestamp for block in blocks], counts, np.int64),
-        "tags": _tags([block.tag_numbers for block in blocks], counts, tags),
+        "tags": _repeated(tags, tag_numbers),
     }
     for name in ("queue_offset", "physical_offset", "size", "tags_code"):
         columns[name] = pa.array(np.concatenate([getattr(block, name) for block in blocks]), SCHEMA.field(name).type)
     return pa.RecordBatch.from_arrays([columns[name] for name in _NAMES], schema=SCHEMA)
 
 
+def _repeated(texts: Sequence[object], numbers: NDArray[np.int32]) -> pa.DictionaryArray:
+    """Return the texts with these *numbers*, and NULL for -1; Parquet's writer needs each text once."""
+    distinct = pa.array(texts, pa.string()).dictionary_encode()
+    places = np.append(distinct.indices.to_numpy(), np.int32(-1))[numbers]
+    return pa.DictionaryArray.from_arrays(pa.array(places, mask=places < 0), distinct.dictionary, safe=False)
+
+
 def _optional(parts: Sequence[NDArray[Any] | None], counts: Sequence[int], type_: type[np.integer[Any]]) -> pa.Array:
     missing = np.repeat([part is None for part in parts], counts)
     filled = [np.zeros(count, type_) if part is None else part for part, count in zip(parts, counts, strict=True)]
     return pa.array(np.concatenate(filled).astype(type_), mask=missing)
-
-
-def _tags(parts: Sequence[NDArray[np.int32] | None], counts: Sequence[int], tags: Sequence[str]) -> pa.Array:
-    filled = [np.full(count, -1, np.int32) if part is None else part for part, count in zip(parts, counts, strict=True)]
-    numbers = np.concatenate(filled)
-    return pa.DictionaryArray.from_arrays(pa.array(numbers, mask=numbers < 0), pa.array(tags, pa.string())).cast(
-        pa.string()
-    )
