@@ -38,6 +38,7 @@ from rmq_formats.indexfile.layout import IndexHeader
 
 ROWS_PER_ROW_GROUP = 1 << 18  # rows in a row group, which are sorted in memory
 ROWS_PER_FILE = 1 << 21
+_LEAST_ROWS_PER_FILE = 1 << 20  # fewer are not worth another file
 LOG_BYTES_PER_LOOKUP = 256 << 20  # bytes of the log whose rows of `messages` are looked up in one batch
 
 
@@ -73,6 +74,7 @@ class EntryWork:
     open_ranges: tuple[Range, ...] = ()
     entries_without_row: int = 0  # number of its entries without a row, whose messages are not in the lake
     earlier_runs_end: int = 0  # messages before it get rows only if the lake has them
+    threads: int = 1  # threads that sort and write rows at most, each into its own files
 
 
 class EntryRows(NamedTuple):
@@ -92,6 +94,54 @@ def write_entries(work: EntryWork, *, output: RunOutput) -> EntryRows:
     return _FileWriter(work, output).run()
 
 
+class _RowWriter:
+    """Writes rows of an index file into Parquet files, one group of rows at a time, in a thread of *pool*."""
+
+    def __init__(self, file_ordinal: int, output: RunOutput, pool: ThreadPoolExecutor, files: ExitStack) -> None:
+        self._file_ordinal, self._output, self._pool, self._files = file_ordinal, output, pool, files
+        self._writing: Future[None] | None = None
+        self._rows: TableFile | None = None  # the Parquet file that is being written
+        self._rows_written = 0  # into it
+        self._actions: list[AddedFile] = []
+
+    def start(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Wait for the previous group, then write rows in the background."""
+        self._await_written()
+        self._writing = self._pool.submit(self._write_group, batches)
+
+    def finish(self) -> list[AddedFile]:
+        """Return the files that were written."""
+        self._await_written()
+        self._close_rows()
+        return self._actions
+
+    def _await_written(self) -> None:
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.result()
+
+    def _write_group(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Write rows as one row group, sorted by hash, so that a lookup reads few pages."""
+        group = pa.concat_batches(batches)
+        if self._rows is None:
+            first = group["entry"][0].as_py()
+            opened = self._output.new_file(INDEX_ENTRIES, f"index-{self._file_ordinal:08d}-{first:010d}")
+            self._rows = self._files.enter_context(opened)
+        # Numbers are sorted faster than their places; those of equal hashes keep their order.
+        order = group["key_hash"].to_numpy().astype(np.int64) << 32 | np.arange(group.num_rows)
+        order.sort()
+        self._rows.write(group.take(order & 0xFFFFFFFF))
+        self._rows_written += group.num_rows
+        if self._rows_written >= ROWS_PER_FILE:
+            self._close_rows()
+
+    def _close_rows(self) -> None:
+        if self._rows is not None:
+            action = self._rows.close()
+            self._actions += [action] if action else []
+            self._rows, self._rows_written = None, 0
+
+
 class _FileWriter:
     """Writes the new entries of one index file as rows, and the complete file if its hash is needed."""
 
@@ -100,12 +150,11 @@ class _FileWriter:
         self._store = output.lake.location, output.naming.store_id
         self._pending: list[pa.RecordBatch] = []
         self._files = ExitStack()
-        # Sorting and writing rows takes as long as building them, so a thread does it while the next ones are built.
-        self._thread = ThreadPoolExecutor(1)
-        self._writing: Future[None] | None = None
-        self._rows: TableFile | None = None  # the Parquet file that is being written
-        self._rows_written = 0  # into it
-        self._actions: list[AddedFile] = []
+        # Sorting and writing rows takes longer than building them, so threads do it while the next ones are built. Each
+        # writes its own files, so there are as many as the rows can fill.
+        threads = max(min(work.threads, work.recipe.entry_count // _LEAST_ROWS_PER_FILE), 1)
+        self._pool = ThreadPoolExecutor(threads)
+        self._writers = [_RowWriter(work.file_ordinal, output, self._pool, self._files) for _ in range(threads)]
         self._left_out = 0
         self._needs_lake_until = work.earlier_runs_end
         self._looked_up = 0, 0, np.empty(0, np.int64)  # a part of the log, and its messages in the lake
@@ -116,16 +165,14 @@ class _FileWriter:
         work, recipe, geometry = self._work, self._work.recipe, self._work.recipe.geometry
         # Only a full file is hashed, and it is too large to be kept in memory.
         is_hashed = recipe.entry_count + (work.open_header.entry_count if work.open_header else 0) >= geometry.capacity
-        with TemporaryFile() if is_hashed else nullcontext() as file, self._files, self._thread:
+        with TemporaryFile() if is_hashed else nullcontext() as file, self._files, self._pool:
             write = partial(write_all, file.fileno()) if file is not None else None
             builder = FileBuilder(geometry, RuleTable.from_rules(recipe.rules), write, recipe.previous_header)
             if work.open_header is not None and work.open_header.entry_count:
                 self._continue(builder, work.open_header, is_hashed=is_hashed)
             add_entries(builder, recipe, self._note)
-            self._await_written()
             if self._pending:
-                self._write_group(self._pending)
-            self._close_rows()
+                self._write_pending()
             header = builder.finish()
             is_complete = header.index_count >= geometry.index_num
             digest: str | None = None
@@ -133,11 +180,12 @@ class _FileWriter:
                 descriptor = file.fileno()
                 os.ftruncate(descriptor, geometry.file_size)
                 digest = hash_file(lambda position, length: os.pread(descriptor, length, position), CACHE_SIZED_BLOCK)
+            added = [file for writer in self._writers for file in writer.finish()]
         kept = _kept.get()
         if not is_complete and kept is not None:
             kept[self._store] = work.file_ordinal, header, builder.slots
         name = recipe.broker_file.name if recipe.broker_file else None
-        return EntryRows(work.file_ordinal, name, header, is_complete, digest, tuple(self._actions), self._left_out)
+        return EntryRows(work.file_ordinal, name, header, is_complete, digest, tuple(added), self._left_out)
 
     def _continue(self, builder: FileBuilder, opened: IndexHeader, *, is_hashed: bool) -> None:
         """
@@ -227,7 +275,7 @@ class _FileWriter:
         if wanted.any():
             self._pending.append(batch if wanted.all() else batch.filter(pa.array(wanted)))
         if sum(pending.num_rows for pending in self._pending) >= ROWS_PER_ROW_GROUP:
-            self._flush()
+            self._write_pending()
 
     def _are_in_lake(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return, for each of the ascending offsets, whether `messages` has a row of this store."""
@@ -248,37 +296,12 @@ class _FileWriter:
             at = some.stop
         return found
 
-    def _flush(self) -> None:
-        """Wait for the previous write, then write pending rows in the background."""
-        self._await_written()
+    def _write_pending(self) -> None:
+        """Let the writer whose turn it is write the pending rows."""
         pending, self._pending = self._pending, []
-        self._writing = self._thread.submit(self._write_group, pending)
-
-    def _await_written(self) -> None:
-        if self._writing is not None:
-            writing, self._writing = self._writing, None
-            writing.result()
-
-    def _write_group(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Write rows as one row group, sorted by hash, so that a lookup reads few pages."""
-        group = pa.concat_batches(batches)
-        if self._rows is None:
-            first = group["entry"][0].as_py()
-            opened = self._output.new_file(INDEX_ENTRIES, f"index-{self._work.file_ordinal:08d}-{first:010d}")
-            self._rows = self._files.enter_context(opened)
-        # Numbers are sorted faster than their places; those of equal hashes keep their order.
-        order = group["key_hash"].to_numpy().astype(np.int64) << 32 | np.arange(group.num_rows)
-        order.sort()
-        self._rows.write(group.take(order & 0xFFFFFFFF))
-        self._rows_written += group.num_rows
-        if self._rows_written >= ROWS_PER_FILE:
-            self._close_rows()
-
-    def _close_rows(self) -> None:
-        if self._rows is not None:
-            action = self._rows.close()
-            self._actions += [action] if action else []
-            self._rows, self._rows_written = None, 0
+        writer = self._writers.pop(0)
+        self._writers.append(writer)
+        writer.start(pending)
 
 
 def read_index_file_entries(

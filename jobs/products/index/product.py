@@ -9,6 +9,7 @@ file gets a newer row in `index_files`.
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from tempfile import gettempdir
 from typing import NamedTuple
@@ -33,6 +34,7 @@ from jobs.store.store import Store, read_index_header
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry, IndexHeader
 from rmq_formats.release import Release, make_rules
 
+_MOST_THREADS = 4  # that write the rows of one index file
 _LEAST_BYTES_OF_KEY = 50  # the fewest bytes of the log per key: small messages have about 100 bytes and two keys
 
 
@@ -61,6 +63,8 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
         damaged = tuple(collect_damaged_ranges(outcomes))
         keys = KeySequence(output.scratch, spans, opening.from_offset, damaged_ranges=damaged)
         works = plan_index_files_work(opening, run, keys)
+        threads = min(run.workers.width // max(len(works), 1), _MOST_THREADS)  # workers that have no file of their own
+        works = [replace(work, threads=threads) for work in works]
         written = run.workers.map(works, partial(write_entries, output=output), "building index entries")
         names = _find_broker_names(run.store, written)
         finished = FinishedProduct(state=_state(opening, written, to_offset))

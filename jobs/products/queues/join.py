@@ -166,9 +166,10 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
         dispatched_offset=dispatched,
         records_end=ends[-1] if ends else None,
     )
-    compared = workers.map(
-        list(_groups(queue_ends, log)), partial(compare_queue_group, log=log), "matching queue units"
-    )
+    groups = list(_groups(queue_ends, log))
+    # Each task writes one file of rows, which should not be so small that it is merged soon.
+    tasks = [[group] for group in groups] if write is None else _divide_groups(groups, log, workers.width)
+    compared = workers.map(tasks, partial(compare_queue_groups, log=log), "matching queue units")
     rest = sorted((one for _, unsettled in compared for one in unsettled), key=lambda one: one.queue.name)
     # For queues whose units point to records of other queues, the segments with these records are read again.
     offsets = np.concatenate([np.empty(0, np.int64), *(find_offsets_to_resolve(one, log) for one in rest)])
@@ -184,7 +185,10 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
     return joined
 
 
-def _groups(seen: QueueEnds, log: CollectedLog) -> Iterator[tuple[int, Sequence[ProbedQueue]]]:
+_Group = tuple[int, Sequence[ProbedQueue]]  # the number of a group, and its queues
+
+
+def _groups(seen: QueueEnds, log: CollectedLog) -> Iterator[_Group]:
     members: list[list[ProbedQueue]] = [[] for _ in range(log.group_count)]
     for one in seen.probed_queues:
         members[group_of_queue(one.queue.name, log.group_count)].append(one)
@@ -193,20 +197,31 @@ def _groups(seen: QueueEnds, log: CollectedLog) -> Iterator[tuple[int, Sequence[
             yield number, queues
 
 
-def compare_queue_group(
-    group: tuple[int, Sequence[ProbedQueue]], *, log: CollectedLog
-) -> tuple[JoinResult, list[QueueRemainder]]:
+def _divide_groups(groups: Sequence[_Group], log: CollectedLog, count: int) -> list[list[_Group]]:
+    """Divide groups among *count* tasks at most, so that each task has about as many units as the others."""
+    files = [file for one in (*log.lake_only, *log.ranges) for file in one.parts]
+    units = sum((file.sections[:, 2].astype(np.int64) for file in files), np.zeros(log.group_count, np.int64))
+    tasks: list[list[_Group]] = [[] for _ in range(min(count, len(groups)))]
+    sizes = [0] * len(tasks)
+    for group in sorted(groups, key=lambda group: -units[group[0]]):  # largest first
+        smallest = sizes.index(min(sizes))
+        tasks[smallest].append(group)
+        sizes[smallest] += int(units[group[0]])
+    return tasks
+
+
+def compare_queue_groups(groups: Sequence[_Group], *, log: CollectedLog) -> tuple[JoinResult, list[QueueRemainder]]:
     """
-    Compare the queues of a group with the log, and write their rows if they are wanted.
+    Compare the queues of groups with the log, and write their rows into one file if they are wanted.
 
     Also return the remainder of queues with units that point to records of other queues, or to records that have their
     unit elsewhere: only the log can explain these.
     """
-    number, queues = group
-    task = _GroupTask(number, queues, log)
-    task.result.row_files = _written_rows(log, f"queues-{number:02d}", task.rows())
-    task.result.wrong_fields = list(merge_differences(task.result.wrong_fields))
-    return task.result, task.unsettled
+    result, unsettled = JoinResult(), list[QueueRemainder]()
+    rows = (batch for group in groups for batch in _GroupComparison(*group, log, result, unsettled).rows())
+    result.row_files = _written_rows(log, f"queues-{groups[0][0]:02d}", rows)
+    result.wrong_fields = list(merge_differences(result.wrong_fields))
+    return result, unsettled
 
 
 def _settle_rest(part: Sequence[QueueRemainder], *, log: CollectedLog, resolved: ResolvedRecords) -> JoinResult:
@@ -225,16 +240,24 @@ def _written_rows(log: CollectedLog, name: str, rows: Rows) -> list[AddedFile]:
     return [] if written is None else [written]
 
 
-class _GroupTask:
-    def __init__(self, number: int, queues: Sequence[ProbedQueue], log: CollectedLog) -> None:
+class _GroupComparison:
+    """Compares the queues of one group; adds to *result* and *unsettled*."""
+
+    def __init__(
+        self,
+        number: int,
+        queues: Sequence[ProbedQueue],
+        log: CollectedLog,
+        result: JoinResult,
+        unsettled: list[QueueRemainder],
+    ) -> None:
         self._number, self._log, self._queues = number, log, queues
         self._rest = {queue.name: QueueRemainder(queue) for queue, *_ in queues}
-        self.result = JoinResult()
-        self.unsettled: list[QueueRemainder] = []
+        self._result, self._unsettled = result, unsettled
 
     def rows(self) -> Rows:
         """Compare in log order, then explain the remainder of each queue; yield rows if they are wanted."""
-        log, result = self._log, self.result
+        log, result = self._log, self._result
         for ranges, compare in ((log.lake_only, self._match_kept), (log.ranges, self._compare)):
             for parts in read_units(log.scratch, ranges, self._number):
                 yield from make_record_batches((block for part in parts for block in compare(part)), parts[0].tags)
@@ -243,7 +266,7 @@ class _GroupTask:
             end = rest.close(log, processed_end, seen_end)
             result.processed_ends[queue.name], result.ends[queue.name] = end, max(end, seen_end)
             if find_offsets_to_resolve(rest, log).size:
-                self.unsettled.append(rest)
+                self._unsettled.append(rest)
             elif not rest.is_empty:
                 yield from make_record_batches(*explain_remainder(rest, log, {}, result))
 
@@ -254,7 +277,7 @@ class _GroupTask:
 
     def _compare(self, part: GroupUnits) -> Iterator[RowBlock]:
         """Compare units of a queue with the existing ones; note those that are expected later."""
-        log, result, own = self._log, self.result, self._rest.get(part.name)
+        log, result, own = self._log, self._result, self._rest.get(part.name)
         stop = int(np.searchsorted(part.units["physical_offset"], log.dispatched_offset))
         result.undispatched_records += find_undispatched_runs(part.name, part.units[stop:])
         if log.light_dispatched_offset != NO_LIMIT and part.name.topic.startswith(LMQ_PREFIX):
@@ -297,9 +320,9 @@ class _GroupTask:
             right = {"size": stored["size"], "tags_code": read_tags_codes(own.queue, stored, at_place)}
             wrong = {name: at_place & (values != part.units[name]) for name, values in right.items()}
             for name, kind in (("size", DifferenceKind.WRONG_SIZE), ("tags_code", DifferenceKind.WRONG_TAGS_CODE)):
-                self.result.wrong_fields += _wrong_fields(kind, part, np.flatnonzero(wrong[name]), name, right[name])
-        self.result.matched += int(at_place.sum())
-        self.result.expected += int(at_place.sum()) if is_kept else 0
+                self._result.wrong_fields += _wrong_fields(kind, part, np.flatnonzero(wrong[name]), name, right[name])
+        self._result.matched += int(at_place.sum())
+        self._result.expected += int(at_place.sum()) if is_kept else 0
         own.add_matched(part.units["queue_offset"][at_place], is_kept=is_kept)
         if not is_kept and not at_place.all():
             own.add_unmatched(part, ~at_place)

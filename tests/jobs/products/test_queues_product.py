@@ -20,7 +20,7 @@ from jobs.console.result import Severity
 from jobs.ingest import Summary
 from jobs.ingest.run import ingest
 from jobs.products.product import RangeResult, RunOutput
-from jobs.products.queues.join import compare_queue_group
+from jobs.products.queues.join import compare_queue_groups
 from jobs.products.queues.leftover_units import (
     explain_remainder,
     lost_offset_of_blanks,
@@ -456,7 +456,7 @@ def test_the_result_of_a_group_does_not_grow_with_the_number_of_ranges(tmp_path:
 
     def result(count: int) -> bytes:
         end = count * ranges[0].units.size * SIZE
-        compared, unsettled = compare_queue_group((0, queues), log=CollectedLog(files[:count], scratch, 1, 0, end))
+        compared, unsettled = compare_queue_groups([(0, queues)], log=CollectedLog(files[:count], scratch, 1, 0, end))
         assert compared.matched == compared.expected == count * ranges[0].units.size
         assert not compared.differences
         assert not unsettled
