@@ -26,7 +26,7 @@ from jobs.lake.runs import (
 )
 from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, SUPERSEDED_MESSAGES, TIERED
-from jobs.lake.upkeep import merge_and_vacuum
+from jobs.lake.upkeep import await_background_merges, merge_and_vacuum
 from jobs.launch.failures import one_line_message
 from jobs.products import PRODUCTS
 from jobs.products.product import RunOutput, State
@@ -111,6 +111,7 @@ class NextRun:
             commit_prepared(self.lake, newest)
             self.summary.recovered = leftover.run
         if newest is not None and (self.was_killed or newest is not self.known_store.newest):
+            await_background_merges()
             delete_files_outside_manifest(self.lake, newest)
         self.known_store = replace(self.known_store, newest=newest)
         return tables
@@ -182,6 +183,7 @@ class NextRun:
         self.summary.run = manifest.run
         self.summary.versions = commit_prepared(self.lake, manifest)
         if self.may_have_leftover_files:
+            await_background_merges()
             delete_files_outside_manifest(self.lake, manifest)
         for error in merge_and_vacuum(self.lake, manifest):
             # The run is complete. Later runs retry the upkeep.

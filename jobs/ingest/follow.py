@@ -23,7 +23,7 @@ from jobs.ingest.run import run_steps
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock_for_process
 from jobs.lake.snapshots import cache_snapshots
-from jobs.lake.upkeep import shorten_file_retention
+from jobs.lake.upkeep import merge_in_background, shorten_file_retention
 from jobs.launch.engine import jvm_death_text
 from jobs.launch.failures import one_line_message
 from jobs.products.index.entries import cache_open_slots
@@ -161,7 +161,7 @@ class Follower:
         waits_since: float | None = None  # the time of the probe before the one that found something
         # After an error the lock keeps its note, so that the next run deletes leftover files.
         request = self.request
-        with cache_snapshots(), cache_open_slots(), ExitStack() as stack:
+        with cache_snapshots(), cache_open_slots(), ExitStack() as stack, merge_in_background():
             while True:
                 began = monotonic()
                 if place is not None and waits_since is None and place.has_changed():

@@ -22,11 +22,14 @@ Measured against `optimize` of deltalake, with 96 files of 20,000 entries of two
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
 from itertools import chain, groupby
 from math import ceil
 from pathlib import Path
+from threading import Event
 from uuid import uuid4
 
 import pyarrow as pa
@@ -34,6 +37,8 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from jobs.console.log import log_message
+from jobs.console.process import raise_if_stopped, stop_thread_on_event
 from jobs.lake.commit import (
     CHECKPOINT_INTERVAL,
     FILE_RETENTION_PROPERTY,
@@ -336,6 +341,7 @@ def merge_group(lake: Lake, table: Table, group: MergeGroup) -> AddedFile | None
 
 
 def _read_rows(lake: Lake, table: Table, file: SnapshotFile, node: HashRange | None) -> Iterator[pa.RecordBatch]:
+    raise_if_stopped()
     column = table.sorted_by
     if node is None or column is None:
         yield from read_batches(lake, table, file)
@@ -445,12 +451,12 @@ def merge_and_vacuum(lake: Lake, manifest: Manifest) -> list[Exception]:
     Return the errors of tables: the run is committed, and an unreadable file must not stop the maintenance of other
     tables.
     """
-    naming = FileNaming(manifest.store_id, manifest.run)
-    errors: list[Exception] = []
-    for number, table in enumerate(WRITTEN_BY_RUNS):
-        if _is_due(manifest, table, number):
-            with _collecting_errors(errors):
-                merge_small_files(lake, table, least_files=MAX_SMALL_FILES, naming=naming)
+    due = [table for number, table in enumerate(WRITTEN_BY_RUNS) if _is_due(manifest, table, number)]
+    background = _background.get()
+    large = [] if background is None else [table for table in due if _takes_seconds(lake, manifest, table)]
+    errors = _merge_tables(lake, manifest, [table for table in due if table not in large])
+    if background is not None:
+        errors += background.merge(lake, manifest, large)
     if manifest.run % MAX_SMALL_FILES:
         return errors
     with _collecting_errors(errors):
@@ -463,6 +469,89 @@ def merge_and_vacuum(lake: Lake, manifest: Manifest) -> list[Exception]:
                     vacuum(lake, table)
         delete_manifests_up_to(lake, manifest.store_id, manifest.run - _MANIFESTS_KEPT)
     return errors
+
+
+def _merge_tables(lake: Lake, manifest: Manifest, tables: Iterable[Table]) -> list[Exception]:
+    naming = FileNaming(manifest.store_id, manifest.run)
+    errors: list[Exception] = []
+    for table in tables:
+        with _collecting_errors(errors):
+            merge_small_files(lake, table, least_files=MAX_SMALL_FILES, naming=naming)
+    return errors
+
+
+def _takes_seconds(lake: Lake, manifest: Manifest, table: Table) -> bool:
+    """Return whether a merge of a table's files takes long in this process: a run writes many rows."""
+    if not _writes_many_rows(manifest, table):
+        return False
+    snapshot = open_table(lake, table.name)
+    return snapshot is not None and not needs_spark(snapshot)
+
+
+class _BackgroundMerges:
+    """Merges in a thread, one at a time. Files are replaced as by another process, in commits of their own."""
+
+    def __init__(self, stop: Event) -> None:
+        self._pool = ThreadPoolExecutor(1, initializer=stop_thread_on_event, initargs=(stop,))
+        self._merging: Future[list[Exception]] | None = None
+        self._due: list[Table] = []
+
+    def merge(self, lake: Lake, manifest: Manifest, tables: Iterable[Table]) -> list[Exception]:
+        """Merge the files of *tables* once the previous merge has ended; return the errors of those that have."""
+        self._due = list(dict.fromkeys((*self._due, *tables)))
+        if self._merging is not None and not self._merging.done():
+            return []  # the next run starts the merges that are due by then
+        errors = self.finish()
+        if self._due:
+            due, self._due = self._due, []
+            self._merging = self._pool.submit(_merge_tables, lake, manifest, due)
+        return errors
+
+    def wait(self) -> None:
+        """Wait until the running merge has ended."""
+        if self._merging is not None:
+            wait([self._merging])
+
+    def finish(self) -> list[Exception]:
+        """Wait for the running merge, and return its errors."""
+        merging, self._merging = self._merging, None
+        return merging.result() if merging is not None else []
+
+    def close(self) -> None:
+        """End the thread."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+_background: ContextVar[_BackgroundMerges | None] = ContextVar("background", default=None)
+
+
+@contextmanager
+def merge_in_background() -> Iterator[None]:
+    """
+    Let runs of this thread not wait for merges that take seconds: a thread does them until the block ends.
+
+    Otherwise the messages that arrive during such a merge would wait for it. After an error, the merge is stopped.
+    """
+    stop = Event()
+    merges = _BackgroundMerges(stop)
+    before = _background.set(merges)
+    try:
+        yield
+        for error in merges.finish():
+            log_message(f"rmq-lake: maintenance of the lake failed; a later run retries it: {error}", "warning")
+    except BaseException:
+        stop.set()
+        raise
+    finally:
+        _background.reset(before)
+        merges.close()
+
+
+def await_background_merges() -> None:
+    """Wait until this thread's merges have ended: uncommitted files can then be deleted."""
+    background = _background.get()
+    if background is not None:
+        background.wait()
 
 
 @contextmanager
@@ -480,11 +569,18 @@ def _is_due(manifest: Manifest, table: Table, number: int) -> bool:
     The next step waits for a merge. If runs write many rows, files are merged as soon as their sum is not small, and
     messages and index in different runs: merging sixteen runs of 100,000 messages took six seconds of one run.
     """
-    size = sum(action.size for action in manifest.tables.get(table.name, ()))
-    if size < SMALL_FILE_BYTES // MAX_SMALL_FILES:
+    if not _writes_many_rows(manifest, table):
         return manifest.run % MAX_SMALL_FILES == 0
-    turns = max(min(_MOST_TURNS, SMALL_FILE_BYTES // size), 2)
+    turns = max(min(_MOST_TURNS, SMALL_FILE_BYTES // _size_of_files(manifest, table)), 2)
     return (manifest.run + number + 2) % turns == 0
+
+
+def _writes_many_rows(manifest: Manifest, table: Table) -> bool:
+    return _size_of_files(manifest, table) >= SMALL_FILE_BYTES // MAX_SMALL_FILES
+
+
+def _size_of_files(manifest: Manifest, table: Table) -> int:
+    return sum(action.size for action in manifest.tables.get(table.name, ()))
 
 
 def _thin_checkpoints(lake: Lake, table: Table) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import Any, NoReturn
 from unittest.mock import patch
 from uuid import uuid4
@@ -28,8 +29,9 @@ from jobs.ingest import follow as following
 from jobs.ingest.follow import Follower, StopRequest
 from jobs.ingest.run import ingest
 from jobs.lake import upkeep
-from jobs.lake.commit import FILE_RETENTION_PROPERTY, LOG_RETENTION_PROPERTY
+from jobs.lake.commit import FILE_RETENTION_PROPERTY, LOG_RETENTION_PROPERTY, Savings
 from jobs.lake.lake import Lake
+from jobs.lake.tables import MESSAGES, Table
 from jobs.launch.engine import AUTO_ENGINE, HERE, SPARK
 from jobs.products.index import entries
 from jobs.storage.local import ReadLimits
@@ -116,6 +118,34 @@ def test_a_table_created_later_has_the_same_short_retention(broker: Broker, tmp_
     assert {(of[LOG_RETENTION_PROPERTY], of[FILE_RETENTION_PROPERTY]) for of in kept.values()} == {
         ("interval 60 minutes",) * 2
     }
+
+
+def test_a_step_does_not_wait_for_a_merge_of_many_rows(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 100,000 messages per second, every third step waited four seconds for a merge."""
+    monkeypatch.setattr(upkeep, "SMALL_FILE_BYTES", 20_000)  # of which these runs write a sixteenth
+    last_step, merged_before = Event(), list[bool]()
+    merge = upkeep.merge_small_files
+
+    def merge_after_last_step(lake: Lake, table: Table, **options: Any) -> Savings:  # noqa: ANN401 - arguments of `merge_small_files`
+        if table is MESSAGES:
+            merged_before.append(last_step.wait(60))
+        return merge(lake, table, **options)
+
+    monkeypatch.setattr(upkeep, "merge_small_files", merge_after_last_step)
+    written = broker.append(some_records(20))
+
+    def write() -> None:
+        written.extend(broker.append(some_records(20, seed=len(written))))
+
+    script = FollowScript([*[write] * 8, last_step.set])
+    script.run(request(broker))
+
+    assert merged_before
+    assert all(merged_before)
+    assert raw_rows(tmp_path / "lake") == encode_rows(written)
+    assert any("-merged-" in file for file in DeltaTable(tmp_path / "lake" / "messages").file_uris())
 
 
 def test_index_entries_are_chained_as_separate_runs_chain_them(broker: Broker, tmp_path: Path) -> None:

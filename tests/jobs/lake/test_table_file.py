@@ -218,6 +218,20 @@ def _rows(table: Path) -> Counter[tuple[object, ...]]:
     return Counter(zip(*(found.column(name).to_pylist() for name in found.column_names), strict=True))
 
 
+def test_files_of_a_sorted_table_with_many_short_rows_are_not_merged(tmp_path: Path) -> None:
+    """A first run of 4 GiB wrote its index entries, and then wrote all of them again."""
+    random = Random(1)
+    for run in range(20):
+        _add_file(tmp_path / INDEX_ENTRIES.name, random, "a", run)
+    rows = [
+        file.row_count for file in list_snapshot_files(Lake(str(tmp_path)), DeltaTable(tmp_path / INDEX_ENTRIES.name))
+    ]
+    with patch.object(upkeep, "_MOST_ROWS", 2 * sorted(rows)[10]):
+        merged = merge_small_files(Lake(str(tmp_path)), INDEX_ENTRIES, least_files=2).merged
+
+    assert merged == sum(count < sorted(rows)[10] for count in rows) > 1
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", _SEEDS)
 def test_clustering_keeps_all_rows_and_puts_each_hash_into_few_files(tmp_path: Path, seed: int) -> None:

@@ -16,12 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from jobs.ingest import Summary
+from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import SnapshotFile
 from jobs.lake.table_file import FileNaming
 from jobs.products import PRODUCT_NAMES
+from jobs.products.index import entries
 from jobs.products.index import product as index_product
 from jobs.products.index.entries import read_index_file_entries
 from jobs.products.index.file_builder import detect_zone, file_name_for_time, file_names_between
@@ -29,7 +30,7 @@ from jobs.products.product import RunOutput
 from jobs.store.range_reader import RangeReader
 from jobs.store.selection import Selection
 from jobs.store.store import list_store
-from jobs.store.workers import SerialWorkers
+from jobs.store.workers import InProcessWorkers, SerialWorkers, Workers
 from rmq_formats.commitlog.record import decode_record
 from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import decode_header
@@ -138,6 +139,25 @@ def test_every_entry_names_its_key(golden: StoreOf, tmp_path: Path) -> None:
     assert [tuple(row[name] for name in names) for row in entry_rows(lake)] == expected
     assert {row["kind"] for row in entry_rows(lake)} == {"unique", "key", "tag"}
     assert all(row["slot"] == row["key_hash"] % SLOTS for row in entry_rows(lake))
+
+
+def test_threads_that_write_an_index_file_together_write_each_row_once(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.append(some_records(200))
+    expected = ingest_and_list_entries(broker.root, tmp_path / "serial", SerialWorkers())
+    monkeypatch.setattr(entries, "_LEAST_ROWS_PER_FILE", 1)
+    monkeypatch.setattr(entries, "ROWS_PER_ROW_GROUP", 1)
+
+    assert ingest_and_list_entries(broker.root, tmp_path / "threads", InProcessWorkers(width=3)) == expected
+    files = DeltaTable(tmp_path / "threads" / "index_entries").file_uris()
+    assert len(files) == 3  # one of each thread
+
+
+def ingest_and_list_entries(store: Path, lake: Path, workers: Workers) -> list[Row]:
+    request = IngestRequest(str(store), str(lake), "b", hash_slots=100, index_num=10_000)
+    ingest(request, workers)
+    return [{**row, "store_id": ""} for row in rows_of(lake, "index_entries", "entry")]
 
 
 def test_a_run_without_new_keys_changes_nothing(golden: StoreOf, tmp_path: Path) -> None:
