@@ -25,6 +25,7 @@ from jobs.products.queues.leftover_units import (
     explain_remainder,
     lost_offset_of_blanks,
 )
+from jobs.products.queues.rows import UnitStatus, make_record_batches, make_row_block
 from jobs.products.queues.settings import determine_unit_rules
 from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits, write_units
 from jobs.products.queues.unmatched import CollectedLog
@@ -463,6 +464,21 @@ def test_the_result_of_a_group_does_not_grow_with_the_number_of_ranges(tmp_path:
         return pickle.dumps(compared)
 
     assert len(result(50)) < len(result(5)) + 8 * len(queues)
+
+
+def test_rows_have_the_tags_of_their_numbers_and_each_text_once_in_the_dictionary() -> None:
+    name = NAMES[0]
+    units = np.zeros(4, PACKED_UNIT)
+    with_tags = make_row_block(name, units, UnitStatus.MATCHED, np.array([0, -1, 2, 1], np.int32))
+    (rows,) = make_record_batches([with_tags, make_row_block(name, units[:1], UnitStatus.MISSING)], ["a", "b", "a"])
+
+    assert rows["tags"].to_pylist() == ["a", None, "a", "b", None]
+    assert rows["status"].to_pylist() == ["matched"] * 4 + ["missing"]
+    assert rows["topic"].to_pylist() == [name.topic] * 5
+    assert {column: rows[column].dictionary.to_pylist() for column in ("tags", "topic")} == {
+        "tags": ["a", "b"],
+        "topic": [name.topic],
+    }
 
 
 GAPS = ((2_000, 3_000),)
