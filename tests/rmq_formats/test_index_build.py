@@ -5,7 +5,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -119,6 +119,9 @@ def test_positions_lead_to_the_text_of_each_key(records: list[MessageRecord], re
 
 
 @given(logs(), releases)
+@example(
+    [new_record(topic=topic, magic_code=MAGIC_V1, properties=b"KEYS\x01k\x02") for topic in (b"\xfe", b"\xff")], NEWEST
+)
 def test_texts_of_keys_are_those_of_the_scalar_model(records: list[MessageRecord], release: Release) -> None:
     """The tables begin so small that they grow; malformed topics may be the same text, which is then in there once."""
     group = group_of(records)
