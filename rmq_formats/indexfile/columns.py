@@ -1,6 +1,5 @@
 """Entries of index files as Arrow columns, each with its key."""
 
-import secrets
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ STORED_ENTRY = dtype_of(ENTRY)
 _SLOTS = 1 << 10  # the initial number of slots for distinct topics
 _HEAP_SIZE = 1 << 15  # a topic has less
 _GROWTH = 4
-_SEED = secrets.randbits(31)
 
 
 SCHEMA = pa.schema(
@@ -72,7 +70,7 @@ def _repeated_texts(buffer: Bytes, starts: NDArray[np.int32], ends: NDArray[np.i
     numbers = np.empty(len(first), np.int32)
     slots, heap_size = _SLOTS, _HEAP_SIZE
     while True:
-        texts = new_text_table(slots, heap_size, _SEED)
+        texts = new_text_table(slots, heap_size)
         if _number_texts(buffer, first, last, texts, numbers):
             break
         slots, heap_size = _GROWTH * slots, _GROWTH * heap_size

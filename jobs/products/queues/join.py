@@ -199,8 +199,10 @@ def _groups(seen: QueueEnds, log: CollectedLog) -> Iterator[_Group]:
 
 def _divide_groups(groups: Sequence[_Group], log: CollectedLog, count: int) -> list[list[_Group]]:
     """Divide groups among *count* tasks at most, so that each task has about as many units as the others."""
-    files = [file for one in (*log.lake_only, *log.ranges) for file in one.parts]
-    units = sum((file.sections[:, 2].astype(np.int64) for file in files), np.zeros(log.group_count, np.int64))
+    units = np.zeros(log.group_count, np.int64)
+    for one in (*log.lake_only, *log.ranges):
+        for *_, sections in one.parts:
+            units += sections[:, 2]
     tasks: list[list[_Group]] = [[] for _ in range(min(count, len(groups)))]
     sizes = [0] * len(tasks)
     for group in sorted(groups, key=lambda group: -units[group[0]]):  # largest first
