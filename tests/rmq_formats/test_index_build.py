@@ -128,7 +128,7 @@ def test_texts_of_keys_are_those_of_the_scalar_model(records: list[MessageRecord
     found, distinct = [], list[list[str]]()
     with patch.multiple(columns, _SLOTS=2, _HEAP_SIZE=1):
         for _, places in pack_keys(group, RuleTable.from_rules(make_rules((0, release))), with_places=True):
-            texts = key_texts(places, group.buffer)
+            texts = columns.key_texts(places, group.buffer)
             found += texts.to_pylist()
             distinct.append(texts["topic"].dictionary.to_pylist())
     keys = [key for record in records for key in typed_index_keys(record, release)]
