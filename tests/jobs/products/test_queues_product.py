@@ -20,9 +20,12 @@ from jobs.console.result import Severity
 from jobs.ingest import Summary
 from jobs.ingest.run import ingest
 from jobs.products.product import RangeResult, RunOutput
+from jobs.products.queues import DifferenceKind
 from jobs.products.queues.join import compare_queue_groups
 from jobs.products.queues.leftover_units import (
+    classify_displaced,
     explain_remainder,
+    group_displaced_units,
     lost_offset_of_blanks,
 )
 from jobs.products.queues.rows import UnitStatus, make_record_batches, make_row_block
@@ -501,6 +504,13 @@ def test_blanks_are_assigned_to_lost_records_between_their_neighbours(
     end: int, start: int, count: int, lost: tuple[tuple[int, int], ...], found: int | None
 ) -> None:
     assert lost_offset_of_blanks(end, start, count, lost) == found
+
+
+def test_displaced_units_are_grouped_into_runs_with_their_shift() -> None:
+    assert list(group_displaced_units([(7, 1), (3, 4), (4, 3)])) == [[(3, 4), (4, 3)], [(7, 1)]]
+    shifted, restarted = classify_displaced(NAMES[0], [(3, 2), (4, 0)])
+    assert (shifted.kind, shifted.shift) == (DifferenceKind.MISPLACED, 1)
+    assert restarted.kind is DifferenceKind.RESTARTED
 
 
 def test_many_ranges_do_not_multiply_the_reads_of_queues(tmp_path: Path, golden: StoreOf) -> None:
