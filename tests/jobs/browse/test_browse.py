@@ -4,8 +4,6 @@ import json
 import re
 import shutil
 import socket
-import subprocess
-import sys
 import tempfile
 import webbrowser
 import zlib
@@ -36,7 +34,7 @@ from rmq_formats.release import NEWEST
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import make_record
 from tests.support.broker import Broker
-from tests.support.commands import ROOT
+from tests.support.commands import ROOT, Run
 from tests.support.pages import HOSTILE, Pages, render_page, serve_pages
 from tests.support.stores import list_segments, read_store_records, tree_state
 
@@ -205,17 +203,15 @@ def test_one_message_is_shown_with_its_bytes_story_and_chains(
         assert "0000002f" not in pages.get(f"{at}&body=hex").text
 
 
-def test_every_page_shows_the_command_with_the_same_answer(store: Path, store_pages: Pages) -> None:
+def test_every_page_shows_the_command_with_the_same_answer(store: Path, store_pages: Pages, run: Run) -> None:
     page = store_pages.get("/messages?topic=T1&tag=TagA").text
     (line,) = re.findall(r'<pre class="command">([^<]*)</pre>', page)
     words = unescape(line).split()
     assert ["python", "-m", "jobs.main", "query", "list"] == words[:5]
 
-    answer = subprocess.run(
-        [sys.executable, *words[1:], "--json"], capture_output=True, text=True, check=True, cwd=ROOT
-    )
+    answer = run(*words[3:], "--json")
 
-    assert len(answer.stdout.splitlines()) == len(messages_of(store_pages, "/messages?topic=T1&tag=TagA")) > 0
+    assert len(answer.lines) == len(messages_of(store_pages, "/messages?topic=T1&tag=TagA")) > 0
     assert str(store) in line
 
 
@@ -437,30 +433,23 @@ def test_a_body_too_large_to_decompress_is_downloaded_compressed(tmp_path: Path)
     assert bomb == render_page(Place(str(tmp_path)), "/body?at=0").body
 
 
-def _run(*arguments: str, code: str = "from jobs.main import main; main()") -> tuple[int, str]:
-    command = [sys.executable, "-c", code, "browse", "--no-open", *arguments]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=240)
-    assert answer.stdout == ""
-    return answer.returncode, answer.stderr.strip()
-
-
-def test_a_failure_to_start_the_server_is_reported_in_one_line(store: Path, tmp_path: Path) -> None:
-    without = "import sys; sys.modules['uvicorn'] = None; from jobs.main import main; main()"
+def test_a_failure_to_start_the_server_is_reported_in_one_line(
+    store: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        in_use = _run("--port", str(port), str(store))
+        in_use = run("browse", "--no-open", "--port", str(port), store)
     (tmp_path / "file").write_text("x")
-    no_place = _run(str(tmp_path))
+    no_place = run("browse", "--no-open", tmp_path)
+    monkeypatch.setattr("jobs.verbs.viewers.find_spec", lambda _: None)
+    lacking = run("browse", "--no-open", store)
 
-    assert (
-        1,
-        f"rmq-lake: port {port} on 127.0.0.1 is in use: pass another --port, or omit it to use a free one",
-    ) == in_use
-    assert (1, True) == (
-        (lacking := _run(str(store), code=without))[0],
-        "pip install 'rocketmq-lake[browse]'" in lacking[1],
-    )
-    assert (2, True) == (no_place[0], "neither a RocketMQ store" in no_place[1])
+    advice = "pass another --port, or omit it to use a free one"
+    assert (1, "", f"rmq-lake: port {port} on 127.0.0.1 is in use: {advice}\n") == in_use
+    assert (2, "", 1) == (no_place.code, no_place.out, no_place.err.count("\n"))
+    assert "neither a RocketMQ store" in no_place.err
+    assert (1, "", 1) == (lacking.code, lacking.out, lacking.err.count("\n"))
+    assert lacking.err.endswith("pip install 'rocketmq-lake[browse]'\n")
 
 
 def test_every_text_of_the_pages_has_a_chinese_translation() -> None:
