@@ -62,10 +62,7 @@ _HEADERS = {
 _ENTER = '<!doctype html><html lang="en"><title>rmq-lake</title><meta http-equiv="refresh" content="0;url=/"></html>'
 _SOON = 0.3  # seconds within which most answers arrive: their pages are sent whole, with their own status
 _SECONDS = 60.0  # time limit of one answer
-_FILES = {
-    "/style.css": (STYLE, "text/css"),
-    "/bars.js": (SCRIPT, "text/javascript"),
-}
+_FILES = {"/style.css": (STYLE, "text/css"), "/bars.js": (SCRIPT, "text/javascript")}
 _DOWNLOADS = {
     "/messages.ndjson": ("messages.ndjson", "application/x-ndjson"),
     "/body": ("body.bin", "application/octet-stream"),

@@ -132,10 +132,7 @@ def _print_versions(ctx: click.Context, _parameter: click.Parameter, asked: str 
     cls=_Verbs,
     epilog=_EPILOG,
     subcommand_metavar="COMMAND [ARGS]…",
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "max_content_width": 120,
-    },
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 @click.option(
     "--version",

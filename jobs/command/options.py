@@ -34,19 +34,19 @@ _Value = TypeVar("_Value")
 _DURATION = r"(\d{1,9}(?:\.\d{1,3})?)\s*(ms|s|m|h|d|w)?"
 
 
-class _NeededByVerb(click.Parameter):
-    """A parameter that may be missing if `--show-config` prints the settings instead of running the command."""
+def _is_needed() -> bool:
+    """Return whether a value may not be missing: `--show-config` prints settings instead of running the command."""
+    return not click.get_current_context().params.get("show_config")
 
+
+class _Option(click.Option):
     def value_is_missing(self, value: object) -> bool:
-        return super().value_is_missing(value) and not click.get_current_context().params.get("show_config")
+        return super().value_is_missing(value) and _is_needed()
 
 
-class _Option(_NeededByVerb, click.Option):
-    pass
-
-
-class _Argument(_NeededByVerb, click.Argument):
-    pass
+class _Argument(click.Argument):
+    def value_is_missing(self, value: object) -> bool:
+        return super().value_is_missing(value) and _is_needed()
 
 
 class _Declared(NamedTuple):

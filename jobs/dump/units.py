@@ -48,13 +48,7 @@ from rmq_formats.store import (
     parse_first_offset,
     parse_offset_name,
 )
-from rmq_formats.timer_files import (
-    PRECISION_MS,
-    TIMER_PROGRESS,
-    TIMER_PROGRESS_SIZE,
-    decode_timer_unit,
-    used_slots,
-)
+from rmq_formats.timer_files import PRECISION_MS, TIMER_PROGRESS, TIMER_PROGRESS_SIZE, decode_timer_unit, used_slots
 from rmq_formats.timer_files import SLOT as TIMER_SLOT
 from rmq_formats.timer_files import UNIT as TIMER_UNIT
 

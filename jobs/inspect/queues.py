@@ -135,9 +135,7 @@ def compare_with_sampled_records(sampled: SampledRecords, queues: QueuesReport, 
             queue = known.get((topic, queue_id))
             if queue is None:
                 found.add_gap(
-                    name,
-                    "the queue's directory is missing, although the log has messages of the queue",
-                    places[0][0],
+                    name, "the queue's directory is missing, although the log has messages of the queue", places[0][0]
                 )
             elif queue.kind is QueueKind.PLAIN:
                 missing = (place for place in places if not queue.first_unit <= place[1] < queue.next_unit)

@@ -8,7 +8,8 @@ returns the n at which both are equal. Both engines give the same results.
 import os
 import re
 import shutil
-import sys
+import signal
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -24,7 +25,9 @@ class SetupError(Exception):
     """Something that a run needs is missing and could not be created; the message says what to do."""
 
 
-_SESSION = "jobs.launch.session"  # a module that imports pyspark, which takes a second
+# The JVM that this process has started, and whether its master is local. One at most, as pyspark's gateways.
+JVMS: "list[tuple[subprocess.Popen[bytes], bool]]" = []
+_DEATH_SECONDS = 5  # the time until a JVM whose connections are closed has ended, on a busy machine
 # The values of the option `--engine`: this process, Spark, or the one that the rule selects.
 HERE, SPARK, AUTO_ENGINE = "here", "spark", "auto"
 
@@ -149,15 +152,21 @@ def choose_engine(
 
 
 def has_session() -> bool:
-    """Return whether this process has a Spark session, without importing anything."""
-    session = sys.modules.get(_SESSION)
-    return session is not None and bool(session.is_started())
+    """Return whether this process has started a Spark session."""
+    return bool(JVMS)
 
 
 def jvm_death_text() -> str | None:
-    """Return how this process's JVM has died, if it has."""
-    session = sys.modules.get(_SESSION)
-    return session.jvm_death() if session is not None else None
+    """Return how this process's JVM has died, if it has; a failed call is noticed slightly before its end."""
+    if not JVMS:
+        return None
+    try:
+        code = JVMS[-1][0].wait(_DEATH_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
+    if code >= 0:
+        return f"exit code {code}"
+    return f"killed by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"killed by signal {-code}"
 
 
 def is_spark_requested() -> bool:
@@ -218,8 +227,6 @@ def _major_version(home: Path) -> int:
     try:
         text = (home / "release").read_text(errors="replace")
     except OSError:  # no file `release`, or no access: run Java to get its version
-        import subprocess
-
         command = [str(home / "bin" / "java"), "-XshowSettings:properties", "-version"]
         try:
             answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)  # noqa: S603  found above

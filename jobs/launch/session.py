@@ -20,11 +20,10 @@ from jobs.console.progress import Work, show_progress
 from jobs.launch import spark
 from jobs.launch.arguments import given_spark_options, split_secrets
 from jobs.launch.cache import build_code_archive
-from jobs.launch.engine import SetupError
+from jobs.launch.engine import JVMS, SetupError
 from jobs.storage.settings import file_system_settings
 
 _JVM_FLAGS = "SPARK_SUBMIT_OPTS"
-_DEATH_SECONDS = 5  # the time until a JVM whose connections are closed has ended, on a busy machine
 _JVM_EXIT_SECONDS = 120  # a JVM that takes longer is left to itself
 
 # Warnings that the JVM always prints when Spark starts it, and that no flag suppresses; the second on Java 25.
@@ -35,16 +34,8 @@ _TRACEBACK, _FRAME, _SOURCE = b"Traceback (most recent call last):", b'  File "'
 _NOBODY_READS = (b"BrokenPipeError: ", b"ConnectionResetError: ")
 
 
-# The JVM that this process has started, and whether its master is local. One at most, as pyspark's gateways.
-_jvms: "list[tuple[subprocess.Popen[bytes], bool]]" = []
-
-
 def spark_session(
-    app_name: str,
-    *,
-    spark_options: Sequence[str] | None = None,
-    half: bool = False,
-    s3: bool = False,
+    app_name: str, *, spark_options: Sequence[str] | None = None, half: bool = False, s3: bool = False
 ) -> SparkSession:
     """
     Return the session of this process; start one if none is running.
@@ -53,7 +44,7 @@ def spark_session(
     machine's cores unused, unless the user chose a master. *s3* loads the JARs for S3. A driver that was started by
     spark-submit already has its JVM.
     """
-    if not _jvms:
+    if not JVMS:
         with show_progress(Work("rmq-lake: starting Spark")):
             _start(app_name, spark_options, half=half, s3=s3)
     return SparkSession.builder.appName(app_name).getOrCreate()
@@ -78,35 +69,15 @@ def _start(app_name: str, spark_options: Sequence[str] | None, *, half: bool, s3
 
 def close_cluster_session() -> None:
     """End a cluster's session at the end of a command; a local JVM stays for later ones until its input closes."""
-    if not _jvms or _jvms[-1][1]:
+    if not JVMS or JVMS[-1][1]:
         return
-    process, _ = _jvms.pop()
+    process, _ = JVMS.pop()
     SparkSession.builder.getOrCreate().stop()
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else pyspark takes the dead one for the next session
     if process.stdin is not None:
         process.stdin.close()
     with suppress(subprocess.TimeoutExpired):  # a busy JVM may end later; nothing depends on it any more
         process.wait(_JVM_EXIT_SECONDS)
-
-
-def is_started() -> bool:
-    """Return whether this process has started a session."""
-    return bool(_jvms)
-
-
-def jvm_death() -> str | None:
-    """Return how this process's JVM has died, if it has; a failed call is noticed slightly before its end."""
-    if not _jvms:
-        return None
-    try:
-        code = _jvms[-1][0].wait(_DEATH_SECONDS)
-    except subprocess.TimeoutExpired:
-        return None
-    if code < 0:
-        return (
-            f"killed by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"killed by signal {-code}"
-        )
-    return f"exit code {code}"
 
 
 def hadoop_options(spark: SparkSession) -> dict[str, str]:
@@ -136,7 +107,7 @@ def _start_jvm(app_name: str, spark_options: Sequence[str], secret: Mapping[str,
         os.environ.pop(_JVM_FLAGS)
         if given is not None:
             os.environ[_JVM_FLAGS] = given
-    _jvms.append((gateway.proc, is_local))
+    JVMS.append((gateway.proc, is_local))
     interrupt = signal.getsignal(signal.SIGINT)
     settings = SparkConf(loadDefaults=False).setAll([*secret.items()])
     context = SparkContext(appName=app_name, gateway=gateway, conf=settings)

@@ -91,12 +91,7 @@ def by_key_like_mqadmin(source: Source, topic: str, key: str, window: TimeWindow
 
 
 def by_unique_key(
-    source: Source,
-    topic: str,
-    unique_key: str,
-    *,
-    show_all: bool = False,
-    limit: int | None = UNIQUE_KEY_QUERY_LIMIT,
+    source: Source, topic: str, unique_key: str, *, show_all: bool = False, limit: int | None = UNIQUE_KEY_QUERY_LIMIT
 ) -> Answer:
     """Find the message of *topic* with a producer's id: the one stored first, or all, by store time."""
     _refuse_none(limit)

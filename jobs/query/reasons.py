@@ -167,8 +167,7 @@ def explain_invalid_offset_id(text: str) -> Reason:
 def explain_unknown_id(text: str) -> Reason:
     """Explain that a text cannot be an offset id, and that no message with this unique key was found."""
     return Reason(
-        ReasonKind.WRONG_KIND_OF_ID,
-        f"no message with the unique key {text!r} was found, and this {_NOT_AN_OFFSET_ID}",
+        ReasonKind.WRONG_KIND_OF_ID, f"no message with the unique key {text!r} was found, and this {_NOT_AN_OFFSET_ID}"
     )
 
 

@@ -46,15 +46,7 @@ from jobs.query import MAX_TIME, MIN_TIME, ListConditions, lookups, reasons
 from jobs.query.lookups import KEY_QUERY_LIMIT, TimeWindow
 from jobs.query.output import Printer
 from jobs.query.place import Place, open_stores
-from jobs.query.source import (
-    Answer,
-    OtherBrokerError,
-    Reason,
-    ReasonKind,
-    Source,
-    do_nothing,
-    find_only_answer,
-)
+from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, do_nothing, find_only_answer
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.indexfile.layout import Geometry

@@ -75,10 +75,7 @@ UNSUPPORTED_COMMANDS: Mapping[str, Sequence[str]] = {
         *("clusterList", "topicRoute", "topicClusterList", "allocateMQ"),
         *("getNamesrvConfig", "getControllerConfig", "getControllerMetaData"),
     ),
-    "shows the settings of the broker's process, which are in broker.conf": (
-        "getBrokerConfig",
-        "exportConfigs",
-    ),
+    "shows the settings of the broker's process, which are in broker.conf": ("getBrokerConfig", "exportConfigs"),
     "shows users and their permissions, which rmq-lake does not read": ("getUser", "listUser", "getAcl", "listAcl"),
     "prints a file of compacted messages; use `dump`": ("dumpCompactionLog",),
     "exports topics, groups and offsets; use `topicList`, `getConsumerConfig` and `consumerProgress`": (

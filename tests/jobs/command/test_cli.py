@@ -167,7 +167,7 @@ def test_an_existing_session_is_not_stopped_by_a_command(
 
     closed = []
     started = iter([was_there, True])
-    monkeypatch.setattr(session, "is_started", lambda: next(started))
+    monkeypatch.setattr(cli, "has_session", lambda: next(started))
     monkeypatch.setattr(session, "close_cluster_session", lambda: closed.append(True))
     probe(lambda: None)
 
@@ -180,11 +180,9 @@ def test_the_death_of_the_jvm_is_reported(
 ) -> None:
     from py4j.protocol import Py4JNetworkError
 
-    from jobs.launch import session
-
     with subprocess.Popen(["sleep", "600"]) as jvm:
         jvm.kill()
-        monkeypatch.setattr(session, "_jvms", [(jvm, True)])
+        monkeypatch.setattr("jobs.launch.engine.JVMS", [(jvm, True)])
         probe(raise_error(Py4JNetworkError("Answer from Java side is empty")))
 
         assert ExitCode.FAILED == cli.main(["probe"])

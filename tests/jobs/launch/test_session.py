@@ -173,7 +173,7 @@ def test_a_jvm_that_is_interrupted_during_its_start_is_killed(monkeypatch: pytes
         raise KeyboardInterrupt
 
     monkeypatch.setattr(session, "launch_gateway", launch)
-    monkeypatch.setattr(session, "_jvms", [])
+    monkeypatch.setattr(session, "JVMS", [])
     with pytest.raises(KeyboardInterrupt):
         _start_jvm("test", [], {}, s3=False)
 
