@@ -277,9 +277,9 @@ def limit_option(plural_noun: str) -> Any:  # noqa: ANN401 - as above
 class StorePlace(NamedTuple):
     """The location of a store and of its log, as given on the command line."""
 
-    store: str
-    commitlog: tuple[str, ...] | None
-    broker_conf: Path | None
+    store: str = argument("STORE", STORE)
+    commitlog: tuple[str, ...] | None = commitlog_option
+    broker_conf: Path | None = broker_conf_option
 
     def read_conf(self) -> BrokerConf:
         """Read the broker's own configuration."""
@@ -290,19 +290,21 @@ class StorePlace(NamedTuple):
         return tuple(log_directories(self.commitlog, conf))
 
 
-store_options = bundle(
-    StorePlace, store=argument("STORE", STORE), commitlog=commitlog_option, broker_conf=broker_conf_option
-)
+store_options = bundle(StorePlace)
 
 
 class StoreSettings(NamedTuple):
     """User settings on the sizes and the release of a store's files, and on how fast to read them."""
 
-    hash_slots: int | None
-    index_num: int | None
-    consume_queue_size: int | None
-    release: str | None
-    time_zone: ZoneInfo | None
+    hash_slots: int | None = hash_slots_option
+    index_num: int | None = index_num_option
+    consume_queue_size: int | None = option(
+        "BYTES", "Size of one ConsumeQueue file (mappedFileSizeConsumeQueue).", _integer(20, _MOST)
+    )
+    release: str | None = releases_option
+    time_zone: ZoneInfo | None = option(
+        "ZONE", "The broker's time zone; index files are named after their local creation time.", ZONE
+    )
     max_rate: int | None = None
 
     def given_settings(self, conf: BrokerConf) -> "GivenSettings":
@@ -322,14 +324,5 @@ def format_store_options(place: StorePlace, settings: StoreSettings) -> tuple[st
     return tuple(word for name, value in given for word in (f"--{name}", str(value)))
 
 
-_FORM = {
-    "hash_slots": hash_slots_option,
-    "index_num": index_num_option,
-    "consume_queue_size": option(
-        "BYTES", "Size of one ConsumeQueue file (mappedFileSizeConsumeQueue).", _integer(20, _MOST)
-    ),
-    "release": releases_option,
-    "time_zone": option("ZONE", "The broker's time zone; index files are named after their local creation time.", ZONE),
-}
-settings_options = bundle(StoreSettings, **_FORM)
-settings_and_rate_options = bundle(StoreSettings, max_rate=max_rate_option, **_FORM)
+settings_options = bundle(StoreSettings)
+settings_and_rate_options = bundle(StoreSettings, max_rate=max_rate_option, **options_of_function(StoreSettings))
