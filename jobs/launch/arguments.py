@@ -59,19 +59,12 @@ def find_option_value(option: str, spark_options: Sequence[str]) -> str | None:
     return values[-1] if values else None
 
 
-def conf_settings(spark_options: Sequence[str]) -> dict[str, str]:
-    """Return the settings of `--conf`; the last one wins."""
-    parts = (value.partition("=") for name, value in pairwise(spark_options) if name in {"--conf", "-c"})
-    return {setting: value for setting, _, value in parts}
-
-
 def effective_spark_settings(spark_options: Sequence[str]) -> dict[str, str]:
-    """Return the settings of `--properties-file`, overridden by those of `--conf`."""
+    """Return the settings of `--properties-file`, overridden by those of `--conf`, of which the last one wins."""
     properties = find_option_value("--properties-file", spark_options)
-    return {
-        **(parse_properties_file(Path(properties)) if properties is not None else {}),
-        **conf_settings(spark_options),
-    }
+    parts = (value.partition("=") for name, value in pairwise(spark_options) if name in {"--conf", "-c"})
+    given = {setting: value for setting, _, value in parts}
+    return {**(parse_properties_file(Path(properties)) if properties is not None else {}), **given}
 
 
 def given_spark_options() -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 from urllib.parse import urlsplit
 
-from jobs.launch.arguments import conf_settings, effective_spark_settings, find_option_value
+from jobs.launch.arguments import effective_spark_settings, find_option_value
 from jobs.launch.cache import CONF_DIRECTORY, build_code_archive, cache_directory
 from jobs.launch.engine import NO_SPARK_MESSAGE, SetupError, count_cores, find_java_home
 
@@ -86,7 +86,7 @@ def prepare_submission(spark_options: Sequence[str], *, s3: bool = False) -> tup
         if host == "localhost" or host.startswith("127."):
             environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
         # spark-submit does this for drivers that it starts itself; ours would have workers start any `python3`.
-        python = conf_settings(spark_options).get("spark.pyspark.python")
+        python = effective_spark_settings(spark_options).get("spark.pyspark.python")
         if python is not None:
             environment["PYSPARK_PYTHON"] = python
     return options, environment

@@ -5,6 +5,7 @@ This module has the message as shown by queries: a log record, interpreted as th
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -20,26 +21,14 @@ from rmq_formats.release import Release
 INFLATED_BODY_LIMIT = 4 << 20  # bytes of a decompressed body: a broker's default limit
 
 
+@dataclass(eq=False, repr=False)
 class Message:
-    """A record and its interpretation by a client."""
+    """A record and its interpretation by a client; properties are parsed lazily, by the rule of the release."""
 
-    def __init__(
-        self,
-        record: MessageRecord,
-        release: Release,
-        superseded_by_run: int | None = None,
-        to_printable: Callable[[str], str] = str,
-    ) -> None:
-        """
-        Keep *record*; properties are parsed lazily, by the rule of *release*.
-
-        *superseded_by_run*: the run of a lake that found other bytes at its offset, because the broker had truncated
-        it. *to_printable* returns a text of the message in printable form.
-        """
-        self.record = record
-        self.release = release
-        self.superseded_by_run = superseded_by_run
-        self.to_printable = to_printable
+    record: MessageRecord
+    release: Release
+    superseded_by_run: int | None = None  # the run of a lake that found other bytes there: the broker has truncated it
+    to_printable: Callable[[str], str] = str  # returns a text of the message in printable form
 
     def __repr__(self) -> str:
         one = self.record

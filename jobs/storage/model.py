@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from jobs.storage.locations import why_unsupported
@@ -36,17 +37,17 @@ class Reader(Protocol):
         return position
 
 
+@dataclass
 class FetchingReader(Reader):
     """A file whose bytes a function returns, given a position and a number of bytes that the file has there."""
 
-    def __init__(self, size: int, fetch: Callable[[int, int], bytes | memoryview]) -> None:
-        self.size = size
-        self._fetch = fetch
+    size: int
+    fetch: Callable[[int, int], bytes | memoryview]
 
     def read(self, position: int, length: int) -> bytes | memoryview:
         """Return the bytes at *position*; fewer only at the end of the file."""
         wanted = min(length, self.size - position)
-        return self._fetch(position, wanted) if wanted > 0 else b""
+        return self.fetch(position, wanted) if wanted > 0 else b""
 
 
 def file_exists(open_file: Callable[[str], AbstractContextManager[Reader]], name: str) -> bool:

@@ -15,7 +15,7 @@ import pytest
 
 from jobs.launch import cache as caches
 from jobs.launch import engine, spark
-from jobs.launch.arguments import conf_settings, find_option_value, split_arguments
+from jobs.launch.arguments import effective_spark_settings, find_option_value, split_arguments
 from jobs.launch.engine import SetupError, find_java_home
 from jobs.launch.spark import prepare_submission
 
@@ -223,7 +223,7 @@ def test_an_unknown_option_is_a_usage_error_and_the_last_of_repeated_options_cou
     with pytest.raises(click.UsageError):
         split_arguments(arguments)
     options = ("--master", "local", "--conf", "k=1", "--master", "yarn", "--conf", "k=2")
-    assert ("yarn", {"k": "2"}) == (find_option_value("--master", options), conf_settings(options))
+    assert ("yarn", {"k": "2"}) == (find_option_value("--master", options), effective_spark_settings(options))
 
 
 @pytest.fixture
