@@ -32,11 +32,6 @@ class Problem(NamedTuple):
     text: str
     offset: int | None = None
 
-    def place_text(self, store: str) -> str:
-        """Return the file, relative to the *store* that contains it, and the offset."""
-        offset = "" if self.offset is None else f" at offset {self.offset:,}"
-        return f"{self.file.removeprefix(f'{store}/')}{offset}"
-
 
 class Problems(list[Problem]):
     """The problems found so far."""

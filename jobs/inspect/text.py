@@ -187,7 +187,9 @@ def _releases(report: StoreReport, *, verbose: bool) -> Iterator[str]:
 
 def _problem(problem: Problem, store: str) -> str:
     word = "NOTE" if problem.severity is Severity.NOT_VERIFIED else str(problem.severity).upper()
-    return f"{problem.severity.styled(f'{word:<10} ')}{printable_text(f'{problem.place_text(store)}: {problem.text}')}"
+    place = problem.file.removeprefix(f"{store}/")
+    place += "" if problem.offset is None else f" at offset {problem.offset:,}"
+    return f"{problem.severity.styled(f'{word:<10} ')}{printable_text(f'{place}: {problem.text}')}"
 
 
 def _shortened(texts: list[str]) -> list[str]:

@@ -91,10 +91,10 @@ class Printer:
             if self.form is not RowFormat.TABLE:
                 log_message(f"rmq-lake: {sentence}")
 
-    def finish(self, answer: Answer, source: "Source | None") -> ExitCode:
+    def finish(self, answer: Answer, source: Source) -> ExitCode:
         """Print the notes on a printed answer, and return the exit code."""
-        notes, lacking = (source.notes, source.lacking) if source else ([], [])
-        for sentence in (*notes, *answer.notes):
+        lacking = source.lacking
+        for sentence in (*source.notes, *answer.notes):
             if sentence not in lacking:
                 self.note(sentence)
         for reason in lacking:

@@ -33,6 +33,7 @@ from jobs.console.progress import announce_once
 from jobs.console.result import ExitCode
 from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.pre_run_check import PreRunCheck
+from jobs.lake.lake import Lake
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import AUTO_ENGINE, HERE, SPARK, why_spark_cannot_start
 from jobs.products import PRODUCT_NAMES
@@ -42,7 +43,6 @@ from jobs.store.selection import Selection
 from jobs.verbs.lake import IcebergRegistrations, iceberg_option_of_ingest
 
 if TYPE_CHECKING:
-    from jobs.lake.lake import Lake
     from jobs.store.workers import Workers
 
 _ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"  # Arrow reads this variable once, when it is loaded
@@ -196,10 +196,8 @@ def _write_metrics(path: Path | None, summary: Summary) -> None:
         write_metrics(path, summary)
 
 
-def _lake_of(summary: Summary, options: Mapping[str, str]) -> "Lake":
+def _lake_of(summary: Summary, options: Mapping[str, str]) -> Lake:
     """Return the lake of a run; if the run found nothing new and so read no settings, read them now."""
-    from jobs.lake.lake import Lake
-
     return Lake(normalise_location(summary.lake), options or file_system_options())
 
 

@@ -28,6 +28,7 @@ from jobs.console.lines import printable_lines
 from jobs.console.log import log_message
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, RecommendedStep, Result, Severity
+from jobs.lake.lake import Lake
 from jobs.launch.arguments import file_system_options
 from jobs.storage.locations import normalise_location
 from rmq_formats.broker_conf import BrokerConf
@@ -36,7 +37,6 @@ from rmq_formats.errors import FormatError, NotAStore
 if TYPE_CHECKING:
     from jobs.lake.catalog import Registrar, Registration
     from jobs.lake.commit import Savings
-    from jobs.lake.lake import Lake
 
 _NO_LAKE = "not a lake: it has none of a lake's tables"
 _NO_TOPICS = (
@@ -82,7 +82,7 @@ class IcebergRegistrations:
         self._again = 0.0  # the earliest time of the next attempt
         self._failure: Exception | None = None
 
-    def register(self, lake: "Lake") -> "list[Registration]":
+    def register(self, lake: Lake) -> "list[Registration]":
         """Bring the catalog up to date, and return the changed tables; keep a failure for `raise_failure`."""
         if self._target is None:
             return []
@@ -98,7 +98,7 @@ class IcebergRegistrations:
         self._failure = None
         return done
 
-    def register_in_background(self, lake: "Lake") -> None:
+    def register_in_background(self, lake: Lake) -> None:
         """Bring the catalog up to date in a thread, so that a catalog that hangs does not delay the next commit."""
         is_at_work = self._thread is not None and self._thread.is_alive()
         if self._target is None or is_at_work or monotonic() < self._again:
@@ -112,7 +112,7 @@ class IcebergRegistrations:
         self._thread = Thread(target=register_and_say, daemon=True)
         self._thread.start()
 
-    def register_after_last_commit(self, lake: "Lake") -> None:
+    def register_after_last_commit(self, lake: Lake) -> None:
         """Bring the catalog up to date after the last commit."""
         # A registration in progress may have read the tables before that commit, so another one follows it.
         if self._thread is not None:
@@ -173,7 +173,6 @@ def catalog(
     the tables are registered immediately, and no statements are printed.
     """
     from jobs.lake.catalog import catalog_statements
-    from jobs.lake.lake import Lake
     from jobs.typed.typings import list_typed_tables
 
     place = Lake(normalise_location(lake), file_system_options())
@@ -190,7 +189,7 @@ def catalog(
     return ExitCode.CLEAN
 
 
-def _register(lake: "Lake", target: str, answer: ResultPrinter) -> ExitCode:
+def _register(lake: Lake, target: str, answer: ResultPrinter) -> ExitCode:
     registrations = IcebergRegistrations(target)
     done = registrations.register(lake)
     registrations.raise_failure()
@@ -232,7 +231,6 @@ def optimize(  # noqa: PLR0913 - one argument an option
         return _heal(lake, answer, dry_run=dry_run)
     workers = start_workers(engine, lake)
 
-    from jobs.lake.lake import Lake
     from jobs.lake.upkeep import optimize as optimize_lake
 
     saved = optimize_lake(lake, workers, dry_run=dry_run)
@@ -260,7 +258,6 @@ def _text(saved: "Savings", *, dry_run: bool) -> str:
 
 def _heal(lake: str, answer: ResultPrinter, *, dry_run: bool) -> ExitCode:
     from jobs.lake.integrity import find_lost_transactions, restore_transactions
-    from jobs.lake.lake import Lake
 
     where = Lake(normalise_location(lake), file_system_options())
     lost = find_lost_transactions(where)
@@ -325,7 +322,6 @@ def restore(  # noqa: PLR0913 - one argument an option
     if not resume:
         refuse_nonempty_directory(str(out))
     workers = start_workers(engine, lake)
-    from jobs.lake.lake import Lake
     from jobs.restore import find_offset_at_time
     from jobs.restore.run import RestoreRequest, find_store, restore
 

@@ -16,6 +16,7 @@ from jobs.command.places import CHANGED_LAKE, OUTPUT_FILE
 from jobs.console.amounts import count_text, is_or_are
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, Result, Severity
+from jobs.lake.lake import Lake
 from jobs.storage.locations import normalise_location
 
 if TYPE_CHECKING:
@@ -104,7 +105,6 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     if unknown:
         raise click.BadParameter(f"{unknown[0]!r}: {declared} declares no such topic", param_hint="--retype")
     workers = start_workers(engine, lake)
-    from jobs.lake.lake import Lake
     from jobs.typed.run import TypeRequest, type_lake
 
     where = Lake(normalise_location(lake), workers.options)
@@ -155,7 +155,6 @@ def _answer(  # noqa: PLR0913 - one argument an option
 
 def _infer(lake: str, topics: tuple[str, ...], engine: str, answer: ResultPrinter) -> ExitCode:
     workers = start_workers(engine, lake)
-    from jobs.lake.lake import Lake
     from jobs.typed.infer import infer_types
 
     found = [

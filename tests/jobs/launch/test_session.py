@@ -65,7 +65,7 @@ def test_flags_of_one_jvm_are_not_those_of_the_next(given: str | None, monkeypat
         raise SetupError("enough is known")
 
     monkeypatch.setattr(session, "launch_gateway", launch)
-    monkeypatch.setattr(session, "_jvms", [])
+    monkeypatch.setattr(session, "JVMS", [])
     if given is None:
         monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
     else:
