@@ -63,7 +63,7 @@ _BODY_PREVIEW = 64
 _OPEN_ENDED = frozenset({FileKind.COMPACTION_LOG, FileKind.TIERED_LOG})
 
 
-def dump_log(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[DumpItem]:
+def dump_log(kind: FileKind, file: DumpFile, request: DumpRequest) -> Iterator[DumpItem]:
     """Yield the pieces of a segment; the last item says how it ends."""
     segment = _segment(file)
     # Files of the other kinds end with zeros or with a record, even if another file follows.

@@ -7,6 +7,7 @@ files. Positions in a timer log are those of the whole log, according to the fil
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from itertools import chain, islice
 
 from jobs.console.amounts import count_text
@@ -55,25 +56,16 @@ from rmq_formats.timer_files import UNIT as TIMER_UNIT
 _HASH_BITS = 31
 _BROKEN_SHOWN = 100
 _MOST_OTHERS = 20  # other index files that are examined to find the geometry
-_SHAPES: dict[FileKind, tuple[Layout, Callable[[bytes], Unit | BatchUnit]]] = {
-    FileKind.CONSUME_QUEUE: (UNIT, decode_unit),
-    FileKind.BATCH_CONSUME_QUEUE: (BATCH_UNIT, decode_batch_unit),
-    FileKind.COMPACTION_QUEUE: (BATCH_UNIT, decode_batch_unit),
-    FileKind.TIERED_QUEUE: (UNIT, decode_unit),
-}
-_NUMBERS = {
-    FileKind.CHECKPOINT: (CHECKPOINT, CHECKPOINT_SIZE),
-    FileKind.TIMER_PROGRESS: (TIMER_PROGRESS, TIMER_PROGRESS_SIZE),
-}
+
+Dumper = Callable[[DumpFile, DumpRequest], Iterator[DumpItem]]
 
 
-def dump_queue(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[DumpItem]:
+def dump_queue(read_items: Dumper, file: DumpFile, request: DumpRequest) -> Iterator[DumpItem]:
     """Yield the units of a file, with blanks and zeros merged into one item; the last item describes the end."""
-    items = _ext_items(file, request) if kind is FileKind.CONSUME_QUEUE_EXT else _items(file, kind, request)
     end = min(request.start, file.size)
     units = damaged = 0
     is_open = False
-    for item in islice(items, request.limit):
+    for item in islice(read_items(file, request), request.limit):
         if item.kind == "zeros" and item.offset + item.size == file.size:
             is_open, end = True, item.offset
         else:
@@ -93,8 +85,9 @@ def dump_queue(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator
     yield DumpItem(end, file.size - end if is_open else 0, "end", f"{shown}; {counts}", values)
 
 
-def _items(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[DumpItem]:
-    layout, decode = _SHAPES[kind]
+def _items(
+    layout: Layout, decode: Callable[[bytes], Unit | BatchUnit], file: DumpFile, request: DumpRequest
+) -> Iterator[DumpItem]:
     size = layout.size
     base_offset = parse_first_offset(file.name) or 0
     position = -(-request.start // size) * size
@@ -167,7 +160,7 @@ def _ext_items(file: DumpFile, request: DumpRequest) -> Iterator[DumpItem]:
 # index files
 
 
-def dump_index(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Iterator[DumpItem]:
+def dump_index(file: DumpFile, request: DumpRequest) -> Iterator[DumpItem]:
     """Yield the items of a file, or of one chain; the last item has the number of entries and the verdict."""
     reader = IndexReader(file.read, _geometry(file, request), file.location)
     return _whole(file, reader, request) if request.chain is None else _chain(reader, request.chain, request)
@@ -312,9 +305,8 @@ def _chain(reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[D
 # the broker's own numbers, and its timer
 
 
-def dump_numbers(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[DumpItem]:
+def dump_numbers(layout: Layout, size: int, file: DumpFile, request: DumpRequest) -> Iterator[DumpItem]:
     """Yield each number; the last item says whether the file has the length that a broker gives it."""
-    layout, size = _NUMBERS[kind]
     values = map(int, layout.unpack(file.read(0, size)))
     rows = (
         (row, value) for row, value in zip(layout.describe_fields(), values, strict=True) if row.offset >= request.start
@@ -328,7 +320,7 @@ def dump_numbers(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterat
     yield DumpItem(layout.size, file.size - layout.size, "end", text, {"end": text}, is_damage=bool(odd))
 
 
-def dump_wheel(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Iterator[DumpItem]:
+def dump_wheel(file: DumpFile, request: DumpRequest) -> Iterator[DumpItem]:
     """Yield the used slots of a timer wheel; the last item counts them."""
     count = file.size // TIMER_SLOT.size
     used = shown = 0
@@ -351,7 +343,7 @@ def dump_wheel(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Iterato
     yield DumpItem(file.size - rest, rest, "end", text, {"end": text}, is_damage=bool(rest) or not count)
 
 
-def dump_timer_log(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Iterator[DumpItem]:
+def dump_timer_log(file: DumpFile, request: DumpRequest) -> Iterator[DumpItem]:
     """Yield the units of a timer log; the last item says how it ends."""
     base = parse_offset_name(file.name) or 0
     end = min(-(-max(request.start - base, 0) // TIMER_UNIT.size) * TIMER_UNIT.size, file.size)
@@ -397,17 +389,17 @@ def _timer_units(file: DumpFile, base: int, position: int, request: DumpRequest)
 
 _DEPTH = 6  # parts of the longest path that names a kind: a tier's cluster/broker/topic/queue id/kind/file
 _LOGS = (FileKind.COMMITLOG, FileKind.DLEDGER_LOG, FileKind.COMPACTION_LOG, FileKind.TIERED_LOG)
-_QUEUES = (
-    *(FileKind.CONSUME_QUEUE, FileKind.BATCH_CONSUME_QUEUE, FileKind.CONSUME_QUEUE_EXT),
-    *(FileKind.COMPACTION_QUEUE, FileKind.TIERED_QUEUE),
-)
+_UNITS = partial(dump_queue, partial(_items, UNIT, decode_unit))
+_BATCH_UNITS = partial(dump_queue, partial(_items, BATCH_UNIT, decode_batch_unit))
 # The last item says how the file ends.
-_DUMPERS: dict[FileKind, Callable[[DumpFile, FileKind, DumpRequest], Iterator[DumpItem]]] = {
-    **dict.fromkeys(_LOGS, dump_log),
-    **dict.fromkeys(_QUEUES, dump_queue),
+_DUMPERS: dict[FileKind, Dumper] = {
+    **{kind: partial(dump_log, kind) for kind in _LOGS},
+    **dict.fromkeys((FileKind.CONSUME_QUEUE, FileKind.TIERED_QUEUE), _UNITS),
+    **dict.fromkeys((FileKind.BATCH_CONSUME_QUEUE, FileKind.COMPACTION_QUEUE), _BATCH_UNITS),
+    FileKind.CONSUME_QUEUE_EXT: partial(dump_queue, _ext_items),
     FileKind.INDEX: dump_index,
-    FileKind.CHECKPOINT: dump_numbers,
-    FileKind.TIMER_PROGRESS: dump_numbers,
+    FileKind.CHECKPOINT: partial(dump_numbers, CHECKPOINT, CHECKPOINT_SIZE),
+    FileKind.TIMER_PROGRESS: partial(dump_numbers, TIMER_PROGRESS, TIMER_PROGRESS_SIZE),
     FileKind.TIMER_WHEEL: dump_wheel,
     FileKind.TIMER_LOG: dump_timer_log,
 }
@@ -439,4 +431,4 @@ def dump_items(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator
     """Return the items of a file of a kind."""
     if kind not in _DUMPERS:
         raise UnsupportedFormat(f"this kind of file ({kind}) is not supported", None, file.location)
-    return _DUMPERS[kind](file, kind, request)
+    return _DUMPERS[kind](file, request)
