@@ -17,6 +17,7 @@ import socket
 import sys
 import webbrowser
 from contextlib import ExitStack, suppress
+from functools import partial
 from hmac import compare_digest
 from html import escape
 from http import HTTPStatus
@@ -89,7 +90,7 @@ def serve(place: Place, port: int, *, opens_browser: bool) -> ExitCode:
         address = f"http://{HOST}:{port}/?token={token}"
         workers = PageWorkers(place)
         stack.callback(workers.close)
-        app = guard(Application(workers), token, port)
+        app = guard(partial(answer_request, workers), token, port)
         config = uvicorn.Config(
             app,
             log_level="critical",
@@ -225,126 +226,125 @@ def _refusal(request: Request, token: str, port: int) -> Response | None:
     return None
 
 
-class Application:
-    """Serve the pages of one place."""
+async def answer_request(workers: PageWorkers, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a read-only request. If the browser disconnects or the server stops, cancel the query."""
 
-    def __init__(self, workers: PageWorkers) -> None:
-        self._workers = workers
+    async def wait_for_disconnect() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a read-only request. If the browser disconnects or the server stops, cancel the query."""
+    answer = asyncio.ensure_future(_respond(workers, Request(scope), send))
+    disconnect = asyncio.ensure_future(wait_for_disconnect())
+    try:
+        await asyncio.wait({answer, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            await answer
+    finally:
+        answer.cancel()
+        disconnect.cancel()
 
-        async def wait_for_disconnect() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
 
-        answer = asyncio.ensure_future(self._respond(Request(scope), send))
-        disconnect = asyncio.ensure_future(wait_for_disconnect())
-        try:
-            await asyncio.wait({answer, disconnect}, return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                await answer
-        finally:
-            answer.cancel()
-            disconnect.cancel()
+async def _respond(workers: PageWorkers, request: Request, send: Send) -> None:
+    path, response = request.url.path, None
+    if path in _FILES:
+        content, media_type = _FILES[path]
+        response = Response(content, media_type=media_type)
+    elif path == "/again":
+        workers.reopen_place()
+        response = RedirectResponse("/", HTTPStatus.SEE_OTHER)
+    elif path == "/favicon.ico":
+        response = Response(status_code=HTTPStatus.NO_CONTENT)
+    if response is not None:
+        await response(request.scope, request.receive, send)
+    elif path in _DOWNLOADS:
+        await _download(workers, request, send)
+    else:
+        await _page(workers, request, send)
 
-    async def _respond(self, request: Request, send: Send) -> None:
-        path, response = request.url.path, None
-        if path in _FILES:
-            content, media_type = _FILES[path]
-            response = Response(content, media_type=media_type)
-        elif path == "/again":
-            self._workers.reopen_place()
-            response = RedirectResponse("/", HTTPStatus.SEE_OTHER)
-        elif path == "/favicon.ico":
-            response = Response(status_code=HTTPStatus.NO_CONTENT)
-        if response is not None:
-            await response(request.scope, request.receive, send)
-        elif path in _DOWNLOADS:
-            await self._download(request, send)
-        else:
-            await self._page(request, send)
 
-    async def _page(self, request: Request, send: Send) -> None:
-        words, every = choose_translator(request), request.query_params.get("every")
-        if every in _INTERVALS:
-            self._workers.reopen_place()
-        head = self._head(request, words, every)
-        question = PageRequest(request.url.path, dict(request.query_params), words.language)
-        # The head of a page that may redirect is not sent in advance: a redirect must be the complete response.
-        may_lead_on = request.url.path == "/find" or "holds" in request.query_params
-        response = HTMLResponse(b"", HTTPStatus.OK)
-        if "lang" in request.query_params:
-            response.set_cookie("rmq_lake_lang", words.language, samesite="strict", path="/")
-        async with asyncio.TaskGroup() as group:  # cancels the query with this request
-            answer = group.create_task(self._answer(question, words))
-            await asyncio.wait({answer}, timeout=None if may_lead_on else _SOON)
-            is_soon = answer.done()
-            if not is_soon:
-                await _begin(send, response)
-                waiting = render_page("waiting.html", words, {})
-                await send({"type": "http.response.body", "body": f"{head}{waiting}".encode(), "more_body": True})
-        reply = answer.result()
-        if is_soon:
-            if reply.location:
-                await RedirectResponse(reply.location, reply.status)(request.scope, request.receive, send)
-                return
-            response.status_code = reply.status
+async def _page(workers: PageWorkers, request: Request, send: Send) -> None:
+    words, every = choose_translator(request), request.query_params.get("every")
+    if every in _INTERVALS:
+        workers.reopen_place()
+    head = _head(workers, request, words, every)
+    question = PageRequest(request.url.path, dict(request.query_params), words.language)
+    # The head of a page that may redirect is not sent in advance: a redirect must be the complete response.
+    may_lead_on = request.url.path == "/find" or "holds" in request.query_params
+    response = HTMLResponse(b"", HTTPStatus.OK)
+    if "lang" in request.query_params:
+        response.set_cookie("rmq_lake_lang", words.language, samesite="strict", path="/")
+    async with asyncio.TaskGroup() as group:  # cancels the query with this request
+        answer = group.create_task(_answer(workers, question, words))
+        await asyncio.wait({answer}, timeout=None if may_lead_on else _SOON)
+        is_soon = answer.done()
+        if not is_soon:
             await _begin(send, response)
-            await send({"type": "http.response.body", "body": head.encode(), "more_body": True})
-        await send({"type": "http.response.body", "body": reply.content, "more_body": False})
+            waiting = render_page("waiting.html", words, {})
+            await send({"type": "http.response.body", "body": f"{head}{waiting}".encode(), "more_body": True})
+    reply = answer.result()
+    if is_soon:
+        if reply.location:
+            await RedirectResponse(reply.location, reply.status)(request.scope, request.receive, send)
+            return
+        response.status_code = reply.status
+        await _begin(send, response)
+        await send({"type": "http.response.body", "body": head.encode(), "more_body": True})
+    await send({"type": "http.response.body", "body": reply.content, "more_body": False})
 
-    def _head(self, request: Request, words: Translator, every: str | None) -> str:
-        query = [pair for pair in request.query_params.multi_items() if pair[0] not in {"lang", "every"}]
-        path = request.url.path
-        title = words(_TITLES.get(path, "")) or path.removeprefix("/tables/")
-        shown = {
-            "words": words,
-            "place": self._workers.place,
-            "path": path,
-            "title": title,
-            "every": every if every in _INTERVALS else "",
-            "other_language": f"?{urlencode([*query, ('lang', words.other)])}",
-            "intervals": [(one, f"?{urlencode([*query, ('every', one)])}") for one in _INTERVALS],
-            "once": f"{path}?{urlencode(query)}",
-        }
-        return render_page("head.html", words, shown)
 
-    async def _answer(self, question: PageRequest, words: Translator) -> PageReply:
-        try:
-            return await self._workers.answer(question, _SECONDS)
-        except TimeoutError:
-            problem = words("This query took longer than a minute and was stopped. Choose a topic or a time range.")
-            status = HTTPStatus.GATEWAY_TIMEOUT
-        except ConnectionError:
-            problem = words("The worker process of this query ended unexpectedly; the machine may be out of memory.")
-            status = HTTPStatus.INTERNAL_SERVER_ERROR
-        shown = {"words": words, "place": self._workers.place, "problem": problem, "status": int(status), "command": ""}
-        return PageReply(render_page("problem.html", words, shown).encode(), status)
+def _head(workers: PageWorkers, request: Request, words: Translator, every: str | None) -> str:
+    query = [pair for pair in request.query_params.multi_items() if pair[0] not in {"lang", "every"}]
+    path = request.url.path
+    title = words(_TITLES.get(path, "")) or path.removeprefix("/tables/")
+    shown = {
+        "words": words,
+        "place": workers.place,
+        "path": path,
+        "title": title,
+        "every": every if every in _INTERVALS else "",
+        "other_language": f"?{urlencode([*query, ('lang', words.other)])}",
+        "intervals": [(one, f"?{urlencode([*query, ('every', one)])}") for one in _INTERVALS],
+        "once": f"{path}?{urlencode(query)}",
+    }
+    return render_page("head.html", words, shown)
 
-    async def _download(self, request: Request, send: Send) -> None:
-        words = choose_translator(request)
-        question = PageRequest(request.url.path, dict(request.query_params), words.language)
-        name, media_type = _DOWNLOADS[question.path]
-        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-        following: int | None = 0
-        while following is not None:
-            reply = await self._answer(question, words)
-            is_first = question.before is None
-            if reply.status != HTTPStatus.OK and is_first:
-                content = self._head(request, words, None).encode() + reply.content
-                await HTMLResponse(content, reply.status)(request.scope, request.receive, send)
-                return
-            if reply.status != HTTPStatus.OK:
-                raise OSError(
-                    f"{question.path}: an error interrupted the download; the saved file is incomplete"
-                )  # ends the connection early
-            if is_first:
-                await _begin(send, Response(b"", media_type=media_type, headers=headers))
-            await send({"type": "http.response.body", "body": reply.content, "more_body": True})
-            following = reply.next_position
-            question = question._replace(before=following)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+async def _answer(workers: PageWorkers, question: PageRequest, words: Translator) -> PageReply:
+    try:
+        return await workers.answer(question, _SECONDS)
+    except TimeoutError:
+        problem = words("This query took longer than a minute and was stopped. Choose a topic or a time range.")
+        status = HTTPStatus.GATEWAY_TIMEOUT
+    except ConnectionError:
+        problem = words("The worker process of this query ended unexpectedly; the machine may be out of memory.")
+        status = HTTPStatus.INTERNAL_SERVER_ERROR
+    shown = {"words": words, "place": workers.place, "problem": problem, "status": int(status), "command": ""}
+    return PageReply(render_page("problem.html", words, shown).encode(), status)
+
+
+async def _download(workers: PageWorkers, request: Request, send: Send) -> None:
+    words = choose_translator(request)
+    question = PageRequest(request.url.path, dict(request.query_params), words.language)
+    name, media_type = _DOWNLOADS[question.path]
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    following: int | None = 0
+    while following is not None:
+        reply = await _answer(workers, question, words)
+        is_first = question.before is None
+        if reply.status != HTTPStatus.OK and is_first:
+            content = _head(workers, request, words, None).encode() + reply.content
+            await HTMLResponse(content, reply.status)(request.scope, request.receive, send)
+            return
+        if reply.status != HTTPStatus.OK:
+            raise OSError(
+                f"{question.path}: an error interrupted the download; the saved file is incomplete"
+            )  # ends the connection early
+        if is_first:
+            await _begin(send, Response(b"", media_type=media_type, headers=headers))
+        await send({"type": "http.response.body", "body": reply.content, "more_body": True})
+        following = reply.next_position
+        question = question._replace(before=following)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _begin(send: Send, response: Response) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from jobs.browse import PageReply, PageRequest, PageWorkers
 from jobs.browse.rendering import Translator
-from jobs.browse.server import Application
+from jobs.browse.server import answer_request
 from jobs.query.place import Place
 from jobs.query.source import Sentence
 from tests.support.commands import ROOT
@@ -88,7 +88,7 @@ def test_a_browser_that_leaves_a_page_cancels_its_request() -> None:
                 is_time.set()
 
         scope = {"type": "http", "method": "GET", "path": "/endless", "query_string": b"", "headers": []}
-        await Application(workers)(scope, receive, send)
+        await answer_request(workers, scope, receive, send)
         waiting = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*waiting, return_exceptions=True)
         return sent
