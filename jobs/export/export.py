@@ -205,24 +205,23 @@ def _add_part(summary: ExportSummary, part: ExportSummary) -> None:
 def explain_empty_export(request: ExportRequest) -> Reason:
     """Explain an empty export as `query` explains an empty answer: unknown topics, or the range of the log."""
     has_times = request.time_range != ANY_TIME
-    with ExitStack() as stack:
-        try:
-            sources = stack.enter_context(open_stores(request.place))
-        except OtherBrokerError as error:
-            return Reason(ReasonKind.OTHER_BROKER, str(error))
 
-        def explain(source: Source) -> Answer:
-            unknown = [explain_unknown_topic(source, topic) for topic in request.topics if not source.has_topic(topic)]
-            if unknown:
-                return Answer(reason=Reason(unknown[0].kind, "; ".join(reason.text for reason in unknown)))
-            of = f" of {', '.join(request.topics)}" if request.topics else ""
-            times = " in the requested time range" if has_times else ""
-            condition = " that matches --where" if request.condition else ""
-            kind = ReasonKind.OUTSIDE_TIMES if has_times else ReasonKind.NO_RECORD
-            return Answer(reason=Reason(kind, f"no message{of}{times}{condition}: {coverage_text(source.coverage())}"))
+    def explain(source: Source) -> Answer:
+        unknown = [explain_unknown_topic(source, topic) for topic in request.topics if not source.has_topic(topic)]
+        if unknown:
+            return Answer(reason=Reason(unknown[0].kind, "; ".join(reason.text for reason in unknown)))
+        of = f" of {', '.join(request.topics)}" if request.topics else ""
+        times = " in the requested time range" if has_times else ""
+        condition = " that matches --where" if request.condition else ""
+        kind = ReasonKind.OUTSIDE_TIMES if has_times else ReasonKind.NO_RECORD
+        return Answer(reason=Reason(kind, f"no message{of}{times}{condition}: {coverage_text(source.coverage())}"))
 
-        _, answer = find_only_answer(sources, explain)
-        return answer.reason or Reason(ReasonKind.NO_RECORD, "no message matches")
+    try:
+        with open_stores(request.place) as sources:
+            _, answer = find_only_answer(sources, explain)
+    except OtherBrokerError as error:
+        return Reason(ReasonKind.OTHER_BROKER, str(error))
+    return answer.reason or Reason(ReasonKind.NO_RECORD, "no message matches")
 
 
 def write_part(folder: Path, request: ExportRequest, numbered: tuple[int, ExportItem]) -> ExportSummary:

@@ -35,7 +35,7 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.errors import FormatError, NotAStore
 
 if TYPE_CHECKING:
-    from jobs.lake.catalog import Registrar, Registration
+    from jobs.lake.catalog import Registrar
     from jobs.lake.commit import Savings
 
 _NO_LAKE = "not a lake: it has none of a lake's tables"
@@ -82,21 +82,19 @@ class IcebergRegistrations:
         self._again = 0.0  # the earliest time of the next attempt
         self._failure: Exception | None = None
 
-    def register(self, lake: Lake) -> "list[Registration]":
-        """Bring the catalog up to date, and return the changed tables; keep a failure for `raise_failure`."""
+    def register(self, lake: Lake) -> None:
+        """Bring the catalog up to date; keep a failure for `raise_failure`."""
         if self._target is None:
-            return []
+            return
         from jobs.lake.catalog import Registrar
         from jobs.typed.typings import list_typed_tables
 
         self._registrar = self._registrar or Registrar(self._target)
         try:
-            done = self._registrar.register(lake, list_typed_tables(lake))
+            self._registrar.register(lake, list_typed_tables(lake))
+            self._failure = None
         except (OSError, FormatError) as error:  # raised by `raise_failure`, when everything else is done
             self._failure, self._again = error, monotonic() + _PAUSE_S
-            return []
-        self._failure = None
-        return done
 
     def register_in_background(self, lake: Lake) -> None:
         """Bring the catalog up to date in a thread, so that a catalog that hangs does not delay the next commit."""
@@ -190,9 +188,10 @@ def catalog(
 
 
 def _register(lake: Lake, target: str, answer: ResultPrinter) -> ExitCode:
-    registrations = IcebergRegistrations(target)
-    done = registrations.register(lake)
-    registrations.raise_failure()
+    from jobs.lake.catalog import Registrar
+    from jobs.typed.typings import list_typed_tables
+
+    done = Registrar(target).register(lake, list_typed_tables(lake))
     if not done:
         raise NotAStore(_NO_LAKE, None, lake.location)
     lines = [

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC
 from functools import partial
@@ -46,7 +46,7 @@ from jobs.query import MAX_TIME, MIN_TIME, ListConditions, lookups, reasons
 from jobs.query.lookups import KEY_QUERY_LIMIT, TimeWindow
 from jobs.query.output import Printer
 from jobs.query.place import Place, open_stores
-from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, do_nothing, find_only_answer
+from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, find_only_answer
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.indexfile.layout import Geometry
@@ -131,16 +131,14 @@ _of_story = bundle(
 @contextmanager
 def _opened(options: QueryOptions) -> Iterator[Sequence[Source]]:
     """Open the store, or the stores of the lake that match the options."""
-    place, printer = options.place, options.printer
-    if place.store is None and place.lake is None:
+    if not options.place.location:
         raise click.UsageError(ONE_SOURCE_NEEDED)
-    with ExitStack() as stack:
-        searched = do_nothing if printer.quiet else stack.enter_context(create_delayed_progress("searching the log"))
-        try:
-            opened = stack.enter_context(open_stores(place, searched))
-        except OtherBrokerError as error:
-            click.get_current_context().exit(printer.print_reason(Reason(ReasonKind.OTHER_BROKER, str(error))))
-        yield opened
+    try:
+        with create_delayed_progress("searching the log") as searched, open_stores(options.place, searched) as opened:
+            yield opened
+    except OtherBrokerError as error:
+        reason = Reason(ReasonKind.OTHER_BROKER, str(error))
+        click.get_current_context().exit(options.printer.print_reason(reason))
 
 
 def _answer(
