@@ -242,7 +242,7 @@ def write_part(folder: Path, request: ExportRequest, numbered: tuple[int, Export
     path = folder / part.file
     with explaining_full_disk(str(path)):
         if request.form is RowFormat.PARQUET:
-            _write_parquet(path, counted())
+            _write_parquet(path, _group_rows(counted()))
         else:
             _write_lines(path, counted(), request)
     pa.default_memory_pool().release_unused()  # idle workers keep it while another one works
@@ -317,33 +317,32 @@ def _write_lines(path: Path, rows: _Slices, asked: ExportRequest) -> None:
             del batch, bodies
 
 
-def _write_parquet(path: Path, rows: _Slices) -> None:
-    held: list[pa.RecordBatch] = []  # batches that are collected for the next row group
+def _group_rows(rows: _Slices) -> Iterator[pa.Table]:
+    """Yield the rows, as many together as fit into a row group of Parquet."""
+    held: list[pa.RecordBatch] = []
+    for batch, bodies in rows:
+        new = add_decoded_bodies(batch, bodies, SCHEMA)
+        size, count = sum(part.nbytes for part in (*held, new)), sum(map(len, (*held, new)))
+        if held and (size > _GROUP_BYTES or count > _GROUP_ROWS):
+            yield pa.Table.from_batches(held)
+            held.clear()
+        held.append(new)
+        del batch, bodies, new
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _write_parquet(path: Path, groups: Iterator[pa.Table]) -> None:
+    """Write row groups; pages of large rows are written when they are full."""
     with ExitStack() as stack:
         writer: pq.ParquetWriter | None = None
-
-        def write_group() -> None:
-            nonlocal writer
-            if held:
-                table = pa.Table.from_batches(held)
-                held.clear()
-                writer = writer or stack.enter_context(_parquet_writer(path, table.num_rows, table.nbytes))
-                writer.write_table(table)
-
-        for batch, bodies in rows:
-            new = add_decoded_bodies(batch, bodies, SCHEMA)
-            size, count = sum(part.nbytes for part in (*held, new)), sum(map(len, (*held, new)))
-            if size > _GROUP_BYTES or count > _GROUP_ROWS:
-                write_group()
-            held.append(new)
-            del batch, bodies, new
-        write_group()
-
-
-def _parquet_writer(path: Path, rows: int, size: int) -> pq.ParquetWriter:
-    """Return a Parquet writer for rows of about *size* bytes; pages of large rows are written when full."""
-    at_once = min(max(rows * _PAGE // max(size, 1), 1), _MOST_AT_ONCE)
-    return pq.ParquetWriter(path, SCHEMA, compression="zstd", write_batch_size=at_once)
+        for table in groups:
+            if writer is None:
+                at_once = min(max(table.num_rows * _PAGE // max(table.nbytes, 1), 1), _MOST_AT_ONCE)
+                options = {"compression": "zstd", "write_batch_size": at_once}
+                writer = stack.enter_context(pq.ParquetWriter(path, SCHEMA, **options))
+            writer.write_table(table)
+            del table
 
 
 def merge_parts(files: Sequence[Path], folder: Path, form: RowFormat, out: Path) -> int:
@@ -355,7 +354,7 @@ def merge_parts(files: Sequence[Path], folder: Path, form: RowFormat, out: Path)
     # The file is next to its parts until it is complete: a killed export leaves no FILE that looks like a result.
     with explaining_full_disk(str(out), size):
         if form is RowFormat.PARQUET:
-            _merge_parquet(files, attempt)
+            _write_parquet(attempt, _read_groups(files))
         else:
             with attempt.open("xb") as whole:
                 if form is RowFormat.JSON:
@@ -383,15 +382,10 @@ def _move(files: Sequence[Path], whole: BinaryIO, form: RowFormat, *, has_begun:
     return size
 
 
-def _merge_parquet(files: Sequence[Path], attempt: Path) -> None:
-    rows, size = 0, 0
+def _read_groups(files: Sequence[Path]) -> Iterator[pa.Table]:
+    """Yield the row groups of parts, one at a time, and delete each part afterwards."""
     for path in files:
-        metadata = pq.read_metadata(path)
-        rows += metadata.num_rows
-        size += sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-    with _parquet_writer(attempt, rows, size) as writer:
-        for path in files:
-            with pq.ParquetFile(path, pre_buffer=False) as file:
-                for group in range(file.num_row_groups):
-                    writer.write_table(file.read_row_group(group, use_threads=False))  # each group takes memory
-            path.unlink()
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            for group in range(file.num_row_groups):
+                yield file.read_row_group(group, use_threads=False)
+        path.unlink()
