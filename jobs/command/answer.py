@@ -48,8 +48,12 @@ class ResultPrinter:
 
     def print_json_or_lines(
         self, values: object, lines: Iterable[str], result: Result | None = None, *, indent: int | None = 1
-    ) -> None:
-        """Print *values* as JSON, with the seconds unless they have them, and the engine; or *lines* and the result."""
+    ) -> ExitCode:
+        """
+        Print *values* as JSON, with the seconds unless they have them, and the engine; or *lines* and the result.
+
+        Returns the exit code for the severity of the result.
+        """
         if self.as_json:
             if isinstance(values, dict):
                 choice = get_chosen_engine()
@@ -59,6 +63,7 @@ class ResultPrinter:
         elif not self.quiet:
             verb = click.get_current_context().info_name or ""
             self.print_lines([*lines, *([result.line(verb)] if result is not None else [])])
+        return ExitCode.CLEAN if result is None else result.severity.exit_code
 
     def print_outcome(self, outcome: RatedOutcome, lines: Iterable[str], *, with_byte_count: bool = False) -> ExitCode:
         """Print the outcome of a command, as JSON or as *lines* and the result, and return its exit code."""

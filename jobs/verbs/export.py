@@ -174,8 +174,7 @@ def _print_plan(
     gaps = [place._asdict() for place in summary.gaps]
     values = {"files": files, "bytes": size, "format": kind, "out": out, "gaps": gaps}
     lines = [f"{asked.place.location} → {out}: dry run, nothing is written", *left_out_lines(summary)]
-    answer.print_json_or_lines(values, lines, result, indent=None)
-    return severity.exit_code
+    return answer.print_json_or_lines(values, lines, result, indent=None)
 
 
 def _explained(given: TimeArgument | None, otherwise: int) -> int:

@@ -201,8 +201,7 @@ def _register(lake: Lake, target: str, answer: ResultPrinter) -> ExitCode:
     added, removed = sum(one.added for one in done), sum(one.removed for one in done)
     what = f"{count_text(len(done), 'table')} in {target}, {count_text(added, 'file')} added, {removed:,} removed"
     result = Result(Severity.HEALTHY, what, answer.seconds, verdict="done")
-    answer.print_json_or_lines([one._asdict() for one in done], [lake.location, *lines], result)
-    return ExitCode.CLEAN
+    return answer.print_json_or_lines([one._asdict() for one in done], [lake.location, *lines], result)
 
 
 @verb("optimize /data/lake", "optimize --dry-run /data/lake", "optimize --heal --dry-run /data/lake")
@@ -274,8 +273,7 @@ def _heal(lake: str, answer: ResultPrinter, *, dry_run: bool) -> ExitCode:
     what += f", but not those of {count_text(doubts, 'table')}" * bool(doubts)
     severity = Severity.DAMAGE if doubts else Severity.HEALTHY
     result = Result(severity, what, answer.seconds, verdict="dry run" if dry_run else "done")
-    answer.print_json_or_lines([one._asdict() for one in lost], [lake, *lines], result)
-    return severity.exit_code
+    return answer.print_json_or_lines([one._asdict() for one in lost], [lake, *lines], result)
 
 
 @verb(

@@ -278,10 +278,8 @@ def _print_end(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
         lines += RecommendedStep(
             "rebuild into a new directory and install the files, with the broker stopped", (again,)
         ).lines()
-    answer.print_json_or_lines(
-        {**rebuilt.to_dict(), "installed": rebuilt.installed, "severity": result.severity.value}, lines, result
-    )
-    return result.severity.exit_code
+    values = {**rebuilt.to_dict(), "installed": rebuilt.installed, "severity": result.severity.value}
+    return answer.print_json_or_lines(values, lines, result)
 
 
 def _refuse_for_database(store: str, out: Path, form: _RebuildForm) -> None:

@@ -189,8 +189,7 @@ def repair(  # noqa: PLR0913 - one argument an option
         undone = f"undid the changes to {count_text(len(done), 'part')} of the store"
         result = Result(Severity.NOT_VERIFIED, undone, answer.seconds, verdict="done")
         lines = [place.store, *(f"  {line}" for line in done)]
-        answer.print_json_or_lines({"store": place.store, "undone": done}, lines, result)
-        return ExitCode.CLEAN
+        return answer.print_json_or_lines({"store": place.store, "undone": done}, lines, result)
     if not (out / JOURNAL_FILE).exists():
         refuse_nonempty_directory(str(out))
     run = StoreCommand(place, engine, settings.max_rate)
