@@ -9,14 +9,16 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from jobs.console.amounts import count_text, size_text
+
+if TYPE_CHECKING:
+    from subprocess import Popen
 
 NO_SPARK_MESSAGE = "pyspark is not installed: run `pip install 'rocketmq-lake[spark]'`"
 
@@ -26,7 +28,7 @@ class SetupError(Exception):
 
 
 # The JVM that this process has started, and whether its master is local. One at most, as pyspark's gateways.
-JVMS: "list[tuple[subprocess.Popen[bytes], bool]]" = []
+JVMS: "list[tuple[Popen[bytes], bool]]" = []
 _DEATH_SECONDS = 5  # the time until a JVM whose connections are closed has ended, on a busy machine
 # The values of the option `--engine`: this process, Spark, or the one that the rule selects.
 HERE, SPARK, AUTO_ENGINE = "here", "spark", "auto"
@@ -160,6 +162,8 @@ def jvm_death_text() -> str | None:
     """Return how this process's JVM has died, if it has; a failed call is noticed slightly before its end."""
     if not JVMS:
         return None
+    import subprocess
+
     try:
         code = JVMS[-1][0].wait(_DEATH_SECONDS)
     except subprocess.TimeoutExpired:
@@ -227,6 +231,8 @@ def _major_version(home: Path) -> int:
     try:
         text = (home / "release").read_text(errors="replace")
     except OSError:  # no file `release`, or no access: run Java to get its version
+        import subprocess
+
         command = [str(home / "bin" / "java"), "-XshowSettings:properties", "-version"]
         try:
             answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)  # noqa: S603  found above
