@@ -74,7 +74,7 @@ class LakeLists:
         inside = [
             (low, high, rows or 0)
             for low, high, rows, store_id in self._tables.list_files(MESSAGES_NAME, "store_timestamp")
-            if store_id in {None, self.source.store.store_id} and low is not None and high is not None
+            if store_id in {None, self.source.store_id} and low is not None and high is not None
             if high >= wanted.begin and low <= wanted.end
         ]
         if not inside:

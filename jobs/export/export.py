@@ -153,7 +153,7 @@ def _plan_lake(request: ExportRequest, lake: Lake) -> tuple[list[ExportItem], Ex
     gaps = [ExportDefect(one.broker, 0, one.topic_choices.end_offset, why) for one, why in left_out if request.topics]
     with suppress(OtherBrokerError):  # an export without messages reports this error
         gaps += [
-            ExportDefect(store.store.broker, lost.start, lost.end - lost.start, lost.text)
+            ExportDefect(store.label, lost.start, lost.end - lost.start, lost.text)
             for store in open_lake_stores(request.place.lake or "", broker, request.place.release or NEWEST)
             for lost in store.list_lost_parts()
         ]

@@ -93,9 +93,9 @@ class LakeSource(Source):
         """Detect the release unless it is given; with *through_log*, search as if there were no index entries."""
         super().__init__()
         self.tables = tables
-        self.store = store
-        self.name = str(store)
-        self.broker = None if store.broker in {"", DEFAULT_BROKER} else store.broker
+        self.label, self.store_id = store
+        self.name = _store_text(store)
+        self.broker = None if self.label in {"", DEFAULT_BROKER} else self.label
         self._through_log = through_log
         self._given_release = release
 
@@ -121,7 +121,7 @@ class LakeSource(Source):
 
     def restrict_to_store(self, *conditions: str) -> str:
         """Return *conditions* as SQL, combined with the condition on the store."""
-        return " AND ".join((f"store_id = {quote_literal(self.store.store_id)}", *conditions))
+        return " AND ".join((f"store_id = {quote_literal(self.store_id)}", *conditions))
 
     def select_rows(self, columns: str, table: str, *conditions: str, rest: str = "") -> list[dict[str, Any]]:
         """Return rows of a table for this store, none if the lake lacks it; the caller has quoted every text."""
@@ -473,9 +473,9 @@ class LakeSource(Source):
         self._note_left_out(self.note_incomplete)
         same_id = f"uniq_key = {quote_literal(unique_key)}"
         if len(self.tables.stores) > 1:  # a client retries on another broker where it cannot reach the first
-            elsewhere = f"{same_id} AND store_id <> {quote_literal(self.store.store_id)}"
+            elsewhere = f"{same_id} AND store_id <> {quote_literal(self.store_id)}"
             found = self.tables.rows(f"SELECT DISTINCT broker, store_id FROM {MESSAGES_NAME} WHERE {elsewhere}")  # noqa: S608
-            others = ", ".join(sorted(str(LakeStore(row["broker"], row["store_id"])) for row in found))
+            others = ", ".join(sorted(_store_text((row["broker"], row["store_id"])) for row in found))
             if others:
                 self.note_once(
                     f"other stores of the lake have copies of this message: {others}; pass --broker to query them"
@@ -553,10 +553,14 @@ def open_lake_stores(
     tables = LakeTables(lake, file_system_options())
     named = [store for store in tables.stores if broker is None or broker in store]
     if not named and tables.stores:
-        brokers = sorted({store.broker for store in tables.stores})
+        brokers = sorted({label for label, _ in tables.stores})
         raise OtherBrokerError(f"broker {broker!r} is not in this lake. Brokers in this lake: {', '.join(brokers)}")
-    stores = named or [LakeStore(broker or "", "")]
+    stores = named or [(broker or "", "")]
     return [LakeSource(tables, store, release, through_log=through_log) for store in stores]
+
+
+def _store_text(store: LakeStore) -> str:
+    return f"{store[0]} ({store[1]})"
 
 
 def _in_queue(topic: str, queue_id: int) -> tuple[str, str, str]:

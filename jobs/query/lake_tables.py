@@ -66,14 +66,8 @@ _RAW = re.compile(
 _ALWAYS = 1 << 63  # a file without statistics may hold messages of any time
 
 
-class LakeStore(NamedTuple):
-    """A store in a lake; offsets and queue offsets are only meaningful within one store."""
-
-    broker: str  # the label that runs were given
-    store_id: str
-
-    def __str__(self) -> str:
-        return f"{self.broker} ({self.store_id})"
+# A store in a lake: the label that runs were given, and its id. Offsets are only meaningful within one store.
+LakeStore = tuple[str, str]
 
 
 class FileStatistics(NamedTuple):
@@ -143,21 +137,21 @@ class LakeTables:
     @cached_property
     def stores(self) -> Sequence[LakeStore]:
         """The stores that have messages, by their labels."""
-        columns, files = LakeStore._fields, self._actions(MESSAGES_NAME)
+        columns, files = ("broker", "store_id"), self._actions(MESSAGES_NAME)
         of_one = [
             row
             for row in files
             if all(row.get(f"min.{name}") == row.get(f"max.{name}") is not None for name in columns)
             and all(row.get(f"null_count.{name}") == 0 for name in columns)
         ]
-        found = {LakeStore(row["min.broker"], row["min.store_id"]) for row in of_one}
+        found = {(row["min.broker"], row["min.store_id"]) for row in of_one}
         if len(of_one) < len(files):  # a file of several stores, or one without statistics
             rows = self.rows(
                 f"SELECT DISTINCT coalesce(broker, '') AS broker, store_id FROM {MESSAGES_NAME} "  # noqa: S608 - a name of ours
                 "WHERE total_size IS NOT NULL AND store_id IS NOT NULL"  # a row without it belongs to no store
             )
-            found = {LakeStore(row["broker"], row["store_id"]) for row in rows}
-        by_id = {store.store_id: store for store in sorted(found)}  # another engine may change a label
+            found = {(row["broker"], row["store_id"]) for row in rows}
+        by_id = {store_id: (broker, store_id) for broker, store_id in sorted(found)}  # an engine may change a label
         return sorted(by_id.values())
 
     def list_files(self, name: str, column: str) -> Sequence[FileStatistics]:

@@ -63,7 +63,7 @@ class Place:
 
 @contextmanager
 def open_place(place: Place) -> Iterator[Source]:
-    """Open a store, or the only matching store of a lake; raise `RequestError` if there are several."""
+    """Open a store, or the only matching store of a lake; raise `SeveralStoresError` if there are several."""
     with open_stores(place) as sources:
         has_name = place.broker is not None
         yield require_single_source(sources, *(() if has_name else ("this lake contains several stores",)))

@@ -12,7 +12,7 @@ from jobs.store.broker_config import BrokerConfig, ReaderProgress
 from jobs.store.release import ASSUMED, Known, Writers
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.dispatch import Unit
-from rmq_formats.errors import FormatError
+from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.release import Release
 
@@ -70,6 +70,10 @@ class ReasonKind(StrEnum):
 
 class OtherBrokerError(FormatError):
     """The lake has no store of the requested broker."""
+
+
+class SeveralStoresError(UnsupportedFormat, RequestError):
+    """Several stores of a lake can answer, and none was selected."""
 
 
 class Reason(NamedTuple):
@@ -361,9 +365,9 @@ def do_nothing(*_: object) -> None:
 
 
 def require_single_source(sources: Sequence[Source], candidates: str = "several stores of this lake match") -> Source:
-    """Return the only source of several *candidates*; raise `RequestError` if there are more."""
+    """Return the only source of several *candidates*; raise `SeveralStoresError` if there are more."""
     if len(sources) > 1:
-        raise RequestError(
+        raise SeveralStoresError(
             f"{candidates}: {', '.join(source.name for source in sources)}. "
             "Choose one with --broker NAME, or with --broker ID if two have the same name"
         )
@@ -374,7 +378,7 @@ def find_only_answer(sources: Sequence[Source], ask: Callable[[Source], Answer])
     """
     Return the answer of the only source that has one, with the source; a note names it if several were asked.
 
-    Raises `RequestError` if more than one has an answer. If none has, the reasons of all are returned.
+    Raises `SeveralStoresError` if more than one has an answer. If none has, the reasons of all are returned.
     """
     if len(sources) == 1:
         return sources[0], ask(sources[0])

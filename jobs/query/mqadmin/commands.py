@@ -64,7 +64,7 @@ def choose_call(
     """
     Parse a line like the mqadmin of the release, and return it with the only source that can answer it.
 
-    Raises `RequestError` if several can. If no store has the result, one that has the topic explains why.
+    Raises `SeveralStoresError` if several can. If no store has the result, one that has the topic explains why.
     """
 
     def parsed(source: Source) -> MqadminCall:
