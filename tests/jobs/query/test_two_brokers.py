@@ -114,25 +114,3 @@ def test_the_story_of_one_store_names_the_others_that_have_copies(run: Run, tmp_
 
     assert told.code is ExitCode.CLEAN
     assert "other stores of the lake have copies of this message: b (" in told.err
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "message -i b-id1",
-        "by-key -t Alone -k b1",
-        "story b-id1",
-        "mqadmin queryMsgByUniqueKey -i b-id1 -t Alone",
-        "mqadmin topicStatus -t Alone",
-    ],
-)
-def test_an_answer_from_a_lake_of_several_stores_names_its_store(command: str, run: Run, lake: Path) -> None:
-    verb, *arguments = command.split()
-    store_id = next(row["store_id"] for row in rows_of(lake) if row["broker"] == "broker-b")
-    note = f"this answer is from store broker-b ({store_id})"
-    places = (("--lake", lake), ("--lake", lake, "--broker", "broker-b"))
-    found, chosen = (run("query", verb, *place, *arguments) for place in places)
-
-    assert (ExitCode.CLEAN, ExitCode.CLEAN) == (found.code, chosen.code)
-    assert note in found.err
-    assert note not in chosen.err
