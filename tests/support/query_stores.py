@@ -110,11 +110,9 @@ def write_lake(store: Path, lake: Path, **options: Unpack[IngestOptions]) -> Pat
     return lake
 
 
-def open_lake(
-    lake: Path | str, release: Release | None = None, broker: str | None = None, *, through_log: bool = False
-) -> LakeSource:
-    """Open the only store of a lake, or that of a broker."""
-    (source,) = open_lake_stores(str(lake), broker, release, through_log=through_log)
+def open_lake(lake: Path | str, release: Release | None = None, *, through_log: bool = False) -> LakeSource:
+    """Open the only store of a lake."""
+    (source,) = open_lake_stores(str(lake), None, release, through_log=through_log)
     return source
 
 
