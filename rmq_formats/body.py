@@ -8,14 +8,14 @@ with the type bits. pyarrow reads both, and is imported only when a body needs i
 import zlib
 from typing import Any
 
-from rmq_formats.commitlog.layout import COMPRESSED, COMPRESSION_TYPE_MASK, COMPRESSION_TYPE_SHIFT, CompressionType
+from rmq_formats.commitlog.layout import COMPRESSED, COMPRESSION_TYPE_MASK, COMPRESSION_TYPE_SHIFT
 from rmq_formats.errors import CorruptData, SizeLimitExceeded, UnsupportedFormat
 
 MAX_DECOMPRESSED_SIZE = 1 << 28  # far above a broker's limit (4 MiB by default): a small body may state a huge size
 
 _PART = 1 << 16  # Arrow allocates the size of each read: large parts cost more than they save
 
-_STREAMED = {CompressionType.LZ4: "lz4", CompressionType.ZSTD: "zstd"}
+_CODECS = {0: "zlib", 1: "lz4", 2: "zstd", 3: "zlib"}  # by the type bits; releases without them always use zlib
 
 
 def decode_body(body: bytes, sys_flag: int, limit: int = MAX_DECOMPRESSED_SIZE) -> bytes:
@@ -23,11 +23,10 @@ def decode_body(body: bytes, sys_flag: int, limit: int = MAX_DECOMPRESSED_SIZE) 
     if not sys_flag & COMPRESSED or not body:
         return body
     number = (sys_flag & COMPRESSION_TYPE_MASK) >> COMPRESSION_TYPE_SHIFT
-    try:
-        codec = _STREAMED.get(CompressionType(number))
-    except ValueError as error:
-        raise UnsupportedFormat(f"unknown compression type {number}") from error
-    data = _inflate(body, limit) if codec is None else _read_stream(body, codec, limit)
+    if number not in _CODECS:
+        raise UnsupportedFormat(f"unknown compression type {number}")
+    codec = _CODECS[number]
+    data = _inflate(body, limit) if codec == "zlib" else _read_stream(body, codec, limit)
     if len(data) > limit:
         raise SizeLimitExceeded(f"body is larger than {limit} bytes when decompressed")
     return data

@@ -61,13 +61,6 @@ class UnloadableFile(NamedTuple):
     is_last: bool  # whether it is the last file of its log or queue
 
 
-class LogCut(NamedTuple):
-    """The offset at which the log ends for a broker, and the number of whole messages after it."""
-
-    offset: int
-    messages: int
-
-
 @dataclass(frozen=True, slots=True)
 class StartOutcome:
     """The effects of a start; None for an effect that cannot be known, with the reason in `unknown_reason`."""
@@ -82,7 +75,9 @@ class StartOutcome:
     # The offsets of messages whose keys are lost: a start deletes their index files and reads the log only after them.
     loses_keys: tuple[int, int] | None = None
     unknown_reason: str = ""
-    may_cut: LogCut | None = None  # the worst case of a start whose outcome is unknown
+    # The worst case of a start whose outcome is unknown: the offset at which the log ends then, and the number of whole
+    # messages after it.
+    may_cut: tuple[int, int] | None = None
     after_repair: "StartOutcome | None" = None  # the outcome after refused files are repaired, if there are any
 
     def to_dict(self) -> dict[str, object]:

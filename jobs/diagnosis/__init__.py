@@ -33,7 +33,6 @@ from jobs.store.store import Segment, Store, StoredFile, read_checkpoint, read_i
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import (
     LAST_FILES_READ,
-    LogCut,
     StartOutcome,
     UnloadableFile,
     WalkEnd,
@@ -412,10 +411,14 @@ def find_truncation_places(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[
             passed = segment.base_offset + segment.size  # the broker continues with the next file
 
 
-def _cut(facts: StartFacts, log: WalkedLog) -> LogCut:
-    """Return where a start truncates the log; if it is unknown how far back it reads, assume all of the log."""
+def _cut(facts: StartFacts, log: WalkedLog) -> tuple[int, int]:
+    """
+    Return where a start truncates the log, and the number of whole messages after it.
+
+    If it is unknown how far back it reads, assume all of the log.
+    """
     place, offset = next(find_truncation_places(facts, log), (None, log.end))
-    return LogCut(offset, 0 if place is None else log.message_count - place.messages_before)
+    return offset, 0 if place is None else log.message_count - place.messages_before
 
 
 def keeps_incomplete_record(store: Store, release: Release, log_end: int) -> bool:

@@ -22,7 +22,7 @@ from jobs.store.queue_files import QueueStorage, StoredQueue, detect_queue_stora
 from jobs.store.record_places import find_record
 from jobs.store.store import Segment, Store
 from jobs.verify.verdict import Verdict
-from rmq_formats.broker_start import LogCut, StartOutcome
+from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
 from rmq_formats.commitlog.record import LostMessage, build_bridge, build_bridge_to_segment_end
 from rmq_formats.consumequeue.dispatch import PRE_BLANK, QueueKind, Unit
@@ -47,17 +47,20 @@ def why_plan_is_withheld(verdict_before: Verdict, planned_verdict: Verdict) -> s
             f"{after.cuts_at:,} and delete {count_text(deleted, 'intact message')}"
         )
     cut = _find_possible_cut(verdict_before, after)
-    return cut and (
+    if cut is None:
+        return None
+    offset, messages = cut
+    return (
         f"RocketMQ {after.release} now refuses to start, so nothing is lost; after this repair, it may start, "
-        f"truncate the log at offset {cut.offset:,} and delete {count_text(cut.messages, 'intact message')} "
+        f"truncate the log at offset {offset:,} and delete {count_text(messages, 'intact message')} "
         f"({after.unknown_reason})"
     )
 
 
-def _find_possible_cut(found: Verdict, after: StartOutcome) -> LogCut | None:
+def _find_possible_cut(found: Verdict, after: StartOutcome) -> tuple[int, int] | None:
     """Return a possible truncation of a store that the broker now refuses; None if it deletes no message."""
     is_refused = found.start is not None and found.start.starts is False
-    return after.may_cut if is_refused and after.may_cut is not None and after.may_cut.messages else None
+    return after.may_cut if is_refused and after.may_cut is not None and after.may_cut[1] else None
 
 
 class TruncatingHole(NamedTuple):

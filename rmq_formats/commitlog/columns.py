@@ -2,8 +2,7 @@
 Converts records to Arrow columns, without Python code for each record.
 
 The buffers of each column are allocated for the largest possible content, filled by compiled passes, and wrapped
-without a copy. If the usual buffers are too small (very many distinct texts, malformed UTF-8), all columns are filled
-again with larger ones.
+without a copy. If the tables are too small for very many distinct texts, all columns are filled again with larger ones.
 """
 
 from collections.abc import Callable
@@ -22,17 +21,21 @@ from rmq_formats.commitlog.record import Host
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.errors import SizeLimitExceeded
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, read_i32
-from rmq_formats.kernels.text import PROPERTY_PARSER_CODES, TextTable, find_or_add_text, new_text_table
+from rmq_formats.kernels.text import (
+    MAX_TEXT_GROWTH,
+    PROPERTY_PARSER_CODES,
+    TextTable,
+    find_or_add_text,
+    new_text_table,
+)
 from rmq_formats.properties import PropertyParser
 
 BadRecord = tuple[int, int]  # physical offset and size of a record whose body has changed
 
 _LONGEST_TEXT = (1 << 15) - 1  # the longest topic or property list: their lengths have 16 bits
-_GROWTH = 3  # a malformed byte becomes a character of three bytes
 _LARGEST = (1 << 31) - 1  # the largest offset in Arrow's arrays
 _ID_SIZE = 56  # characters of an offset id with an IPv6 address
 _PORT_SIZE = 4
-_SPARE = 1 << 14  # bytes for the growth of malformed texts in a batch, which are rare
 _SLOTS = 1 << 12  # the initial number of slots for distinct texts
 _HEAP_SIZE = 1 << 16
 _MORE = 4
@@ -86,21 +89,18 @@ def _filled(
     buffer: Bytes, positions: Integers, parser: int, *, with_body: bool
 ) -> tuple[RecordColumns, DistinctTexts, int]:
     bodies, topics, properties = fill.sum_part_sizes(buffer, positions)
-    if max(bodies, _GROWTH * properties) > _LARGEST:
+    if max(bodies, MAX_TEXT_GROWTH * properties) > _LARGEST:
         found = f"{bodies} bytes of bodies and {properties} of properties"
         raise SizeLimitExceeded(f"a batch has {found}, but Arrow's limit is {_LARGEST}")
     bodies = bodies if with_body else 0
-    slots, heap_size, spare = _SLOTS, _HEAP_SIZE, _SPARE
+    slots, heap_size = _SLOTS, _HEAP_SIZE
     while True:
-        out = _output_room(positions.size, bodies, topics, properties, properties + spare)
+        out = _output_room(positions.size, bodies, topics, properties)
         distinct = _distinct_room(slots, heap_size)
-        rows, status = fill.fill_columns(buffer, positions, parser, int(with_body), spare, out, distinct)
+        rows, status = fill.fill_columns(buffer, positions, parser, int(with_body), out, distinct)
         if status == fill.DONE:
             return out, distinct, int(rows)
-        if status == fill.TEXT_TABLE_FULL:
-            slots, heap_size = _MORE * slots, _MORE * heap_size
-        else:
-            spare = (_GROWTH - 1) * properties
+        slots, heap_size = _MORE * slots, _MORE * heap_size
 
 
 def _selected(records: RawRecords, wants_topic: Callable[[str], bool]) -> Integers:
@@ -108,7 +108,7 @@ def _selected(records: RawRecords, wants_topic: Callable[[str], bool]) -> Intege
     count = positions.size
     _, topics, _ = fill.sum_part_sizes(buffer, positions)
     numbers, raw = _room(np.int32, count), _column_room(count, topics)
-    scratch = np.empty(_GROWTH * _LONGEST_TEXT, np.uint8)
+    scratch = np.empty(MAX_TEXT_GROWTH * _LONGEST_TEXT, np.uint8)
     slots, heap_size = _SLOTS, _HEAP_SIZE
     while True:
         texts = new_text_table(slots, heap_size)
@@ -169,8 +169,9 @@ def _column_room(count: int, size: int) -> Column:
     return Column(_ends_room(count), _room(np.uint8, size), _room(np.uint8, count))
 
 
-def _output_room(rows: int, bodies: int, topics: int, properties: int, texts: int) -> RecordColumns:
-    """Allocate the output for records whose parts have these total sizes; *texts*: properties in valid UTF-8."""
+def _output_room(rows: int, bodies: int, topics: int, properties: int) -> RecordColumns:
+    """Allocate the output for records whose parts have these total sizes; unused pages take no memory."""
+    texts = MAX_TEXT_GROWTH * properties
     most = properties // 3 + rows  # a property takes at least three bytes, but the last one of a row has no separator
     return RecordColumns(
         good_positions=_room(np.int64, rows),
@@ -208,7 +209,7 @@ def _distinct_room(slots: int, heap_size: int) -> DistinctTexts:
         property_number=np.empty(slots // 2, np.int32),
         value_starts=np.empty(_LONGEST_TEXT, np.int64),
         value_ends=np.empty(_LONGEST_TEXT, np.int64),
-        scratch=np.empty(_GROWTH * _LONGEST_TEXT, np.uint8),
+        scratch=np.empty(MAX_TEXT_GROWTH * _LONGEST_TEXT, np.uint8),
     )
 
 

@@ -2,8 +2,8 @@
 Compiled passes over a group of records, each of which fills some columns.
 
 A pass relies on checked records (`scan`), and on arrays that are large enough for their content. Rows are in the order
-of the positions. If an array is too small for another distinct text, or for malformed UTF-8, which grows when it is
-replaced, the pass ends early and is repeated with larger arrays.
+of the positions. If an array is too small for another distinct text, the pass ends early and is repeated with larger
+arrays.
 """
 
 from typing import NamedTuple
@@ -45,7 +45,6 @@ from rmq_formats.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
 # How a pass ended.
 DONE = 0
 TEXT_TABLE_FULL = 1  # no room for another distinct text
-TEXT_BUFFER_FULL = 2  # malformed text, which may grow
 
 INT32_COLUMNS = (
     "total_size", "magic_code", "body_crc", "queue_id", "flag", "sys_flag", "reconsume_times", "body_length",
@@ -151,19 +150,12 @@ def sum_part_sizes(buffer: Bytes, positions: Integers) -> tuple[int, int, int]:
 
 @compiled
 def fill_columns(
-    buffer: Bytes,
-    positions: Integers,
-    parser: int,
-    with_body: int,
-    spare_bytes: int,
-    out: RecordColumns,
-    distinct: DistinctTexts,
+    buffer: Bytes, positions: Integers, parser: int, with_body: int, out: RecordColumns, distinct: DistinctTexts
 ) -> tuple[int, int]:
     """
     Fill all columns; return the number of rows, and how the pass ended.
 
-    Malformed properties may grow by *spare_bytes* when they are decoded. Each group of records is small enough to
-    stay in the processor's cache from the first pass to the last.
+    Each group of records is small enough to stay in the processor's cache from the first pass to the last.
     """
     rows, last = as_int64(0), as_int64(0)
     status = DONE
@@ -178,7 +170,7 @@ def fill_columns(
         if status == DONE:
             status = _fill_hosts(buffer, before, rows, distinct, out)
         if status == DONE:
-            status, spare_bytes = _fill_properties(buffer, before, rows, parser, spare_bytes, distinct, out)
+            status = _fill_properties(buffer, before, rows, parser, distinct, out)
     return rows, status
 
 
@@ -305,12 +297,12 @@ def _write_hex(buffer: Bytes, start: int, end: int, target: Bytes, at: int) -> i
 
 @compiled_helper
 def _fill_properties(
-    buffer: Bytes, first_row: int, last_row: int, parser: int, spare: int, distinct: DistinctTexts, out: RecordColumns
-) -> tuple[int, int]:
+    buffer: Bytes, first_row: int, last_row: int, parser: int, distinct: DistinctTexts, out: RecordColumns
+) -> int:
     """
     Write each row's properties as the parser returns them: each name once, at its first position, with its last value.
 
-    Return how the pass ended, and the rest of *spare*.
+    Return how the pass ended.
     """
     before = number_at(out.property_ends, first_row - 1) if first_row else 0
     first, keys = number_at(out.property_ends, first_row), number_at(out.key_ends, first_row)
@@ -322,18 +314,15 @@ def _fill_properties(
         if not is_clean:
             source, start = distinct.scratch, as_int64(0)
             end = copy_as_java_text(buffer, raw, raw_end, source, start)
-            spare -= end - (raw_end - raw)
-            if spare < 0:
-                return TEXT_BUFFER_FULL, spare
         count, is_rebuildable = _parse_row(source, start, end, parser, row, before, first, distinct, out)
         if count == TABLE_FULL:
-            return TEXT_TABLE_FULL, spare
+            return TEXT_TABLE_FULL
         keys = _write_row(source, row, first, count, keys, distinct, out)
         _append_optional(out.properties_raw, row, buffer, raw, raw if is_clean and is_rebuildable else raw_end)
         before, first = first, first + count
         out.property_ends[np.uintp(row + 1)] = first
         out.key_ends[np.uintp(row + 1)] = keys
-    return DONE, spare
+    return DONE
 
 
 @inlined_helper

@@ -31,16 +31,6 @@ class TransactionType(IntEnum):
     ROLLBACK = 0xC
 
 
-@unique
-class CompressionType(IntEnum):
-    """How a compressed body was compressed; the values 4 to 7 have no meaning."""
-
-    LEGACY = 0  # releases without type bits: always zlib
-    LZ4 = 1
-    ZSTD = 2
-    ZLIB = 3
-
-
 def transaction_type(sys_flag: int) -> TransactionType:
     """Return the transaction state; every two-bit value has one."""
     return TransactionType(sys_flag & TRANSACTION_MASK)

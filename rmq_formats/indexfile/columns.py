@@ -11,14 +11,14 @@ from rmq_formats.arrow import REPEATED_TEXT, column, required
 from rmq_formats.compiled import compiled
 from rmq_formats.indexfile.build import KEY_KINDS
 from rmq_formats.indexfile.layout import ENTRY, Geometry
-from rmq_formats.kernels.integers import Bytes, as_int64, copy_by_words, number_at
+from rmq_formats.kernels.integers import Bytes, Sizes, as_int64, copy_by_words, number_at
 from rmq_formats.kernels.text import (
+    MAX_TEXT_GROWTH,
     TABLE_FULL,
     TextTable,
     copy_as_java_text,
     find_or_add_text,
     is_ascii,
-    java_text_size,
     new_text_table,
 )
 
@@ -113,10 +113,9 @@ def text_array(buffer: Bytes, starts: NDArray[np.int32], ends: NDArray[np.int32]
     offsets = np.zeros(len(first) + 1, np.int32)
     data = np.empty(int((last - first).sum(dtype=np.int64)), np.uint8)
     if not _copy_ascii(buffer, first, last, offsets, data):
-        _measure(buffer, first, last, offsets)
-        data = np.empty(int(offsets[-1]), np.uint8)
-        _copy(buffer, first, last, data)
-    return pa.StringArray.from_buffers(len(first), pa.py_buffer(offsets), pa.py_buffer(data))
+        data = np.empty(MAX_TEXT_GROWTH * data.size, np.uint8)
+        _copy(buffer, first, last, data, offsets)
+    return pa.StringArray.from_buffers(len(first), pa.py_buffer(offsets), pa.py_buffer(data[: offsets[-1]]))
 
 
 @compiled
@@ -151,15 +150,8 @@ def _copy_ascii(
 
 
 @compiled
-def _measure(buffer: Bytes, starts: NDArray[np.int32], ends: NDArray[np.int32], offsets: NDArray[np.int32]) -> None:
-    size = 0
-    for i in range(starts.size):
-        size += java_text_size(buffer, number_at(starts, i), number_at(ends, i))
-        offsets[i + 1] = size
-
-
-@compiled
-def _copy(buffer: Bytes, starts: NDArray[np.int32], ends: NDArray[np.int32], data: Bytes) -> None:
+def _copy(buffer: Bytes, starts: Sizes, ends: Sizes, data: Bytes, offsets: Sizes) -> None:
     to = as_int64(0)
     for i in range(starts.size):
         to = copy_as_java_text(buffer, number_at(starts, i), number_at(ends, i), data, to)
+        offsets[i + 1] = to

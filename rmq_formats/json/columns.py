@@ -127,35 +127,14 @@ def _second(data: Bytes, at: int) -> int:
 def decode_texts(data: Bytes, starts: Sizes, ends: Sizes) -> tuple[Sizes, Bytes]:
     """Return the end of each text in the bytes that come with them, after 0, without escapes."""
     offsets = np.zeros(starts.size + 1, np.int32)
-    _measure(data, starts, ends, offsets)
-    found = np.empty(int(offsets[-1]), np.uint8)
-    _copy(data, starts, ends, found)
-    return offsets, found
+    # No escape is shorter than its character.
+    found = np.empty(int(np.maximum(ends - starts, 0).sum(dtype=np.int64)), np.uint8)
+    _copy(data, starts, ends, found, offsets)
+    return offsets, found[: offsets[-1]]
 
 
 @compiled
-def _measure(data: Bytes, starts: Sizes, ends: Sizes, offsets: Sizes) -> None:
-    size = as_int64(0)
-    for row in range(starts.size):
-        at, end = number_at(starts, row), number_at(ends, row)
-        size += max(end - at, 0)
-        while at < end:
-            if byte_at(data, at) == _BACKSLASH:
-                code, after = decode_escape(data, at, end)
-                size += _size_in_utf8(code) - (after - at)
-                at = after
-            else:
-                at += 1
-        offsets[np.uintp(row + 1)] = size
-
-
-@compiled_helper
-def _size_in_utf8(code: int) -> int:
-    return 1 + (code >= 0x80) + (code >= 0x800) + (code >= 0x10000)
-
-
-@compiled
-def _copy(data: Bytes, starts: Sizes, ends: Sizes, found: Bytes) -> None:
+def _copy(data: Bytes, starts: Sizes, ends: Sizes, found: Bytes, offsets: Sizes) -> None:
     to = as_int64(0)
     for row in range(starts.size):
         at, end = number_at(starts, row), number_at(ends, row)
@@ -167,7 +146,7 @@ def _copy(data: Bytes, starts: Sizes, ends: Sizes, found: Bytes) -> None:
                 at += 1
                 continue
             code, at = decode_escape(data, at, end)
-            size = _size_in_utf8(code)
+            size = 1 + (code >= 0x80) + (code >= 0x800) + (code >= 0x10000)  # in UTF-8
             if size == 1:
                 found[np.uintp(to)] = code
             else:
@@ -175,3 +154,4 @@ def _copy(data: Bytes, starts: Sizes, ends: Sizes, found: Bytes) -> None:
                 for place in range(1, size):
                     found[np.uintp(to + place)] = 0x80 | (code >> 6 * (size - 1 - place) & 0x3F)
             to += size
+        offsets[np.uintp(row + 1)] = to

@@ -26,6 +26,7 @@ from rmq_formats.kernels.integers import (
 )
 from rmq_formats.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, PropertyParser
 
+MAX_TEXT_GROWTH = 3  # a malformed byte becomes a character of three bytes
 _REPLACEMENT = 0xFFFD
 _REPLACEMENT_UTF8 = np.frombuffer(chr(_REPLACEMENT).encode(), np.uint8).copy()
 _SIGN_32 = 1 << 31
@@ -98,28 +99,11 @@ def is_valid_utf8(buffer: Bytes, start: int, end: int) -> bool:
 
 
 @compiled_helper
-def java_text_size(buffer: Bytes, start: int, end: int) -> int:
-    """Return how many bytes `copy_as_java_text` writes."""
-    if is_ascii(buffer, start, end):
-        return end - start
-    size = 0
-    at = start
-    while at < end:
-        if byte_at(buffer, at) < 0x80:
-            at += 1
-            size += 1
-            continue
-        code, at = _next_long_character(buffer, at, end)
-        size += 2 if code < 0x800 else 3 if code < 0x10000 else 4
-    return size
-
-
-@compiled_helper
 def copy_as_java_text(source: Bytes, start: int, end: int, target: Bytes, to: int) -> int:
     """
     Write the UTF-8 of the text that Java reads, and return the position after the last byte written.
 
-    *target* has room for `java_text_size` bytes.
+    *target* has room for MAX_TEXT_GROWTH bytes for each one of the source.
     """
     if is_ascii(source, start, end):
         return copy_bytes(source, start, end, target, to)
