@@ -11,7 +11,6 @@ the predictions with real brokers.
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, unique
 from typing import NamedTuple, TypeAlias
 
 from rmq_formats.commitlog.layout import (
@@ -36,15 +35,6 @@ _SYS_FLAG, _BODY_CRC = RECORD[0].offset("sys_flag"), RECORD[0].offset("body_crc"
 _PHYSICAL_OFFSET = RECORD[0].index("physical_offset")
 _CRC_MASK = 0x7FFFFFFF
 _BLOCK = 1 << 20
-
-
-@unique
-class WalkEnd(Enum):
-    """The reason why a broker stops reading a segment."""
-
-    BAD_RECORD = "bad record"
-    END_OF_FILE = "end of file"
-    AT_LIMIT = "at limit"  # the caller's limit was reached
 
 
 FirstRecord: TypeAlias = tuple[int, int]  # the physical offset and the store time that a segment's first record states
@@ -144,14 +134,17 @@ def _crc(read: Read, position: int, length: int) -> int:
 
 def find_walk_end(
     read: Read, position: int, size: int, release: Release, limit: int | None = None
-) -> tuple[WalkEnd, int]:
-    """Return why and where a broker stops reading a segment of *size* bytes from *position* on, at most *limit*."""
-    while limit is None or position < limit:
+) -> tuple[int | None, int]:
+    """
+    Return why and where a broker stops reading a segment of *size* bytes from *position* on, at most *limit*.
+
+    The reason is what `read_message_size` returned last; it is the size of a message if the limit was reached.
+    """
+    advance: int | None = 1
+    while advance and (limit is None or position < limit):
         advance = read_message_size(read, position, size - position, release)
-        if not advance:
-            return WalkEnd.BAD_RECORD if advance is None else WalkEnd.END_OF_FILE, position
-        position += advance
-    return WalkEnd.AT_LIMIT, position
+        position += advance or 0
+    return advance, position
 
 
 def read_recovery_record(read: Read, size: int, release: Release) -> FirstRecord | None:

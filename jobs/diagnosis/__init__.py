@@ -35,7 +35,6 @@ from rmq_formats.broker_start import (
     LAST_FILES_READ,
     StartOutcome,
     UnloadableFile,
-    WalkEnd,
     find_refused_file,
     find_start_segment,
     find_walk_end,
@@ -398,16 +397,15 @@ def find_truncation_places(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[
         segment = _segment_of(store, place.offset)
         limit = max(place.end, place.offset + 1) - segment.base_offset
         with store.open(segment) as reader:
-            kind, position = find_walk_end(
+            advance, position = find_walk_end(
                 reader.read, place.offset - segment.base_offset, segment.size, facts.release, limit
             )
         passed = segment.base_offset + position
-        if kind is WalkEnd.BAD_RECORD or (
-            kind is WalkEnd.END_OF_FILE and segment is store.segments[-1] and place.messages_before < log.message_count
-        ):
+        is_end_of_log = segment is store.segments[-1] and place.messages_before < log.message_count
+        if advance is None or (advance == 0 and is_end_of_log):
             yield place, passed
             passed = max(passed, place.end)
-        elif kind is WalkEnd.END_OF_FILE:
+        elif advance == 0:
             passed = segment.base_offset + segment.size  # the broker continues with the next file
 
 
