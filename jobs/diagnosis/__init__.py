@@ -198,19 +198,19 @@ def predict_start(facts: StartFacts, log: WalkedLog | None, repaired_files: Cont
 
 
 def _with_cut(outcome: StartOutcome, facts: StartFacts, log: WalkedLog) -> StartOutcome:
-    cut, store = _cut(facts, log), facts.store
-    segments = [segment for segment in store.segments if segment.base_offset > cut.offset]
-    if not cut.messages and not any(segment.base_offset < log.end for segment in segments):
+    (offset, messages), store = _cut(facts, log), facts.store
+    segments = [segment for segment in store.segments if segment.base_offset > offset]
+    if not messages and not any(segment.base_offset < log.end for segment in segments):
         return outcome
     files = [store.path_below_root(one.location) for one in segments]
     for queue in queues_in_files(store):  # the last files of each queue, as long as their first unit is after the cut
         for file in reversed(queue.files):
             unit = queue.read_unit(file.base_offset // queue.unit_size)
-            if unit is None or unit.physical_offset < cut.offset:
+            if unit is None or unit.physical_offset < offset:
                 break
             files.append(_path(queue, file))
     deleted = tuple(dict.fromkeys([*files, *outcome.deletes_files]))
-    return replace(outcome, cuts_at=cut.offset, deletes_messages=cut.messages, deletes_files=deleted)
+    return replace(outcome, cuts_at=offset, deletes_messages=messages, deletes_files=deleted)
 
 
 def start_warning_lines(outcome: StartOutcome | None) -> Iterator[str]:

@@ -76,8 +76,10 @@ QueueBytes: TypeAlias = tuple[int, NDArray[np.uint8]]  # bytes of a queue, after
 
 def cut_at_losses(units: NDArray[np.void], lost: Integers) -> list[NDArray[np.void]]:
     """Cut *units* (of `PACKED_UNIT`) where the log has *lost* something between two of them: a row for each range."""
+    if not lost.size:
+        return [units]
     losses = np.searchsorted(lost[:, 0], units["physical_offset"])
-    return np.split(units, np.flatnonzero(np.diff(losses)) + 1) if lost.size else [units]
+    return np.split(units, np.flatnonzero(np.diff(losses)) + 1)
 
 
 def count_lost_records(lost: Integers, first: int, last: int) -> int:

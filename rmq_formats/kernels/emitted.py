@@ -1,13 +1,11 @@
 """
-Reads and writes integers in a buffer by one machine instruction, not by a call that numba compiles for every caller.
+Instructions on many bytes, which numba cannot express.
 
-A function with one of these decorators remains an ordinary Python function. In compiled code it becomes one load or
-store, which needs no compilation of its own and saves about 20 instructions per call, or one instruction on many bytes,
-which numba cannot express.
+A function with one of these decorators remains an ordinary Python function. In compiled code it becomes one load and
+one instruction, which need no compilation of their own.
 """
 
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -24,46 +22,6 @@ _type_callable: Any = type_callable
 _lower_builtin: Any = lower_builtin
 _Emitted: TypeAlias = Any  # a value of the code being made, or what makes it: llvmlite and numba declare no types
 _Word = ir.IntType(64)
-
-
-def emit_load(*, bits: int, signed: bool) -> Callable[[Function], Function]:
-    """Have the decorated `(buffer, at)` load a big-endian integer of this many bits from bytes."""
-
-    def emit(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted) -> _Emitted:
-        loaded = builder.load(_place(context, builder, signature, arguments, bits))
-        loaded.align = 1
-        value = _swapped(builder, loaded, bits)
-        return value if bits == _Word.width else (builder.sext if signed else builder.zext)(value, _Word)
-
-    return _emitted_by(emit, lambda buffer, at: _signature(types.int64, buffer, at))
-
-
-def emit_store(*, bits: int) -> Callable[[Function], Function]:
-    """Have the decorated `(buffer, at, value)` store the low bits of a value in bytes, big-endian."""
-
-    def emit(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted) -> _Emitted:
-        value = arguments[2] if bits == _Word.width else builder.trunc(arguments[2], ir.IntType(bits))
-        place = _place(context, builder, signature, arguments, bits)
-        builder.store(_swapped(builder, value, bits), place).align = 1
-        return context.get_dummy_value()
-
-    return _emitted_by(emit, lambda buffer, at, value: _signature(types.none, buffer, at, value))
-
-
-def emit_element_load() -> Callable[[Function], Function]:
-    """Have the decorated `(numbers, at)` load an element of an array of integers."""
-
-    def emit(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted) -> _Emitted:
-        numbers = context.make_array(signature.args[0])(context, builder, arguments[0])
-        loaded = builder.load(builder.gep(numbers.data, [arguments[1]]))
-        return context.cast(builder, loaded, signature.args[0].dtype, types.int64)
-
-    def typer(numbers: _Emitted, at: _Emitted) -> _Emitted:
-        is_row = isinstance(numbers, types.Array) and (numbers.ndim, numbers.layout) == (1, "C")
-        is_native = is_row and isinstance(numbers.dtype, types.Integer) and isinstance(at, types.Integer)
-        return _numba_typing.signature(types.int64, numbers, types.int64) if is_native else None
-
-    return _emitted_by(emit, typer)
 
 
 def emit_byte_comparison() -> Callable[[Function], Function]:
@@ -132,13 +90,9 @@ def _signature(result: _Emitted, buffer: _Emitted, *numbers: _Emitted) -> _Emitt
     return _numba_typing.signature(result, buffer, *[types.int64] * len(numbers)) if is_bytes else None
 
 
-def _place(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted, bits: int) -> _Emitted:
-    array = context.make_array(signature.args[0])(context, builder, arguments[0])
-    return builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(bits).as_pointer())
-
-
 def _vector(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted, size: int) -> _Emitted:
-    place = _place(context, builder, signature, arguments, 8)
+    array = context.make_array(signature.args[0])(context, builder, arguments[0])
+    place = builder.gep(array.data, [arguments[1]])
     loaded = builder.load(builder.bitcast(place, ir.VectorType(ir.IntType(8), size).as_pointer()))
     loaded.align = 1
     return loaded
@@ -154,8 +108,3 @@ def _all(builder: _Emitted, value: _Emitted, size: int) -> _Emitted:
 def _lanes(bits: int, values: Iterable[int]) -> _Emitted:
     constants = [ir.Constant(ir.IntType(bits), value) for value in values]
     return ir.Constant(ir.VectorType(ir.IntType(bits), len(constants)), constants)
-
-
-def _swapped(builder: _Emitted, value: _Emitted, bits: int) -> _Emitted:
-    """Turn *value* between the machine's order of bytes and big-endian."""
-    return value if bits == 8 or sys.byteorder == "big" else builder.bswap(value)

@@ -5,20 +5,16 @@ Compiled code has no bounds checks. Every kernel relies on `0 <= start <= end <=
 before they use it, so no function reads outside the buffer. Buffers are one-dimensional arrays of uint8.
 """
 
-from struct import Struct
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.compiled import inlined_helper
-from rmq_formats.kernels.emitted import emit_element_load, emit_load, emit_store
 
 Bytes = NDArray[np.uint8]
 Integers = NDArray[np.int64]
 Sizes = NDArray[np.int32]
-
-_I16, _I32, _U32, _I64 = (Struct(f">{code}") for code in "hiIq")
 
 
 def as_bytes(data: Any) -> Bytes:  # noqa: ANN401 - anything with a buffer
@@ -27,7 +23,7 @@ def as_bytes(data: Any) -> Bytes:  # noqa: ANN401 - anything with a buffer
     return array if array.flags.writeable else array.copy()
 
 
-@emit_load(bits=8, signed=False)
+@inlined_helper
 def byte_at(buffer: Bytes, at: int) -> int:
     """Return one byte. Unsigned indexes spare the test for negative ones (and raise for them without the JIT)."""
     return int(np.int64(buffer[np.uintp(at)]))
@@ -39,54 +35,52 @@ def as_int64(value: int) -> int:
     return int(np.int64(value))
 
 
-@emit_element_load()
+@inlined_helper
 def number_at(numbers: NDArray[Any], at: int) -> int:
     """Return one element of an array of integers."""
     return int(np.int64(numbers[np.uintp(at)]))
 
 
-def _unpacked(layout: Struct, buffer: Bytes, at: int) -> int:
-    return int(layout.unpack_from(buffer.data, int(np.uintp(at)))[0])
-
-
-@emit_load(bits=32, signed=False)
+# LLVM turns the following loads and stores of single bytes into one instruction.
+@inlined_helper
 def read_u32(buffer: Bytes, at: int) -> int:
     """Return four bytes as an unsigned integer."""
-    return _unpacked(_U32, buffer, at)
+    high = byte_at(buffer, at) << 24 | byte_at(buffer, at + 1) << 16
+    return high | byte_at(buffer, at + 2) << 8 | byte_at(buffer, at + 3)
 
 
-@emit_load(bits=8, signed=True)
+@inlined_helper
 def read_i8(buffer: Bytes, at: int) -> int:
     """Return one byte as a signed integer."""
     return (byte_at(buffer, at) ^ 0x80) - 0x80
 
 
-@emit_load(bits=16, signed=True)
+@inlined_helper
 def read_i16(buffer: Bytes, at: int) -> int:
     """Return two bytes as a signed integer."""
-    return _unpacked(_I16, buffer, at)
+    return read_i8(buffer, at) << 8 | byte_at(buffer, at + 1)
 
 
-@emit_load(bits=32, signed=True)
+@inlined_helper
 def read_i32(buffer: Bytes, at: int) -> int:
     """Return four bytes as a signed integer."""
-    return _unpacked(_I32, buffer, at)
+    return (read_u32(buffer, at) ^ 0x80000000) - 0x80000000
 
 
-@emit_load(bits=64, signed=True)
+@inlined_helper
 def read_i64(buffer: Bytes, at: int) -> int:
     """Return eight bytes as a signed integer."""
-    return _unpacked(_I64, buffer, at)
+    return read_i32(buffer, at) << 32 | read_u32(buffer, at + 4)
 
 
-@emit_store(bits=32)
+@inlined_helper
 def write_i32(buffer: Bytes, at: int, value: int) -> None:
     """Store the low 32 bits of *value*."""
     for i in range(4):
         buffer[np.uintp(at + i)] = np.uint8((value >> (24 - 8 * i)) & 0xFF)
 
 
-@emit_store(bits=64)
+@inlined_helper
 def write_i64(buffer: Bytes, at: int, value: int) -> None:
     """Store *value*."""
     for i in range(8):
