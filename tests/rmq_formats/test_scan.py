@@ -408,3 +408,24 @@ def test_copies_of_a_record_may_differ_only_in_their_offset(changes: list[tuple[
     numbers, sizes = np.empty(4, np.int64), records.sizes.astype(np.int64)
     count = find_differing_copies(records.buffer, records.positions, copies, records.positions, sizes, numbers)
     assert sorted(expected) == numbers[:count].tolist()
+
+
+@pytest.mark.parametrize("framing", Framing)
+@pytest.mark.parametrize("behind", ["record", "zeros", "blank", "garbage", "record behind garbage", "nothing"])
+@pytest.mark.parametrize("final", [False, True])
+def test_bytes_after_a_range_decide_whether_its_last_record_is_complete(
+    framing: Framing, behind: str, final: bool
+) -> None:
+    torn = make_record()._replace(body=bytes(len(make_record().body)))
+    raw = make_log([make_record(), torn], BASE, framing)
+    end = len(raw)
+    if behind.startswith("record"):
+        gap = b"\1" * 60 if "garbage" in behind else b""
+        raw += gap + make_log([make_record()], BASE + end + len(gap), framing)
+    else:
+        raw += {"zeros": bytes(99), "blank": make_blank(40, framing), "garbage": b"\1" * 99, "nothing": b""}[behind]
+    expected = list(walk(raw, BASE, framing, final=final))
+    for cut in (end - 1, end):
+        first = scanned(raw, framing, end=cut, final=final)
+        start = first[-1].end - BASE
+        assert first + scanned(raw, framing, start=start, final=final, store_timestamp=STORED) == expected
