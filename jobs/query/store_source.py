@@ -688,7 +688,8 @@ class StoreSource(Source):
 
     def _unit_origin(self, queue: StoredQueue, position: int) -> FactOrigin:
         if queue.in_rocksdb:
-            return FactOrigin(f"RocksDB, queue {queue.name.topic}/{queue.name.queue_id}")
+            name = Sentence("RocksDB, queue {topic}/{queue}", topic=queue.name.topic, queue=queue.name.queue_id)
+            return FactOrigin(name)
         file = queue.file_at(position)
         if file is not None:
             return FactOrigin(
