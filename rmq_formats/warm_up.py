@@ -72,7 +72,7 @@ def compile_queues_and_index() -> None:
 
 
 _RECORD = encode_record(
-    new_record(topic=b"t", magic_code=MAGIC_V1, body=b"body", properties=b"KEYS\x01k\x02TAGS\x01t\x02")
+    new_record(topic=b"t", magic_code=MAGIC_V1, body=b"body", properties="KEYS\x01é\x02TAGS\x01t\x02".encode())
 )
 _HALVES = (compile_messages, compile_queues_and_index)
 
