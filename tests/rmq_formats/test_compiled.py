@@ -33,8 +33,12 @@ def test_a_missing_cache_directory_causes_only_a_warning(
     with pytest.warns(RuntimeWarning, match="every process compiles it again"):
         assert compiled._find_cache() is None  # noqa: SLF001
     monkeypatch.setattr(compiled, "_CACHE", None)
-    assert compiled.compiled(double)(21) == 42
-    assert compiled.inlined_helper(double)(21) == 42
+
+    def triple(value: int) -> int:  # another function in each case: numba refuses the same helper twice
+        return 3 * value
+
+    assert compiled.compiled(triple)(14) == 42
+    assert compiled.inlined_helper(triple)(14) == 42
 
 
 def test_cache_directories_are_tried_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
