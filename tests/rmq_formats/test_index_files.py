@@ -137,7 +137,7 @@ def test_a_file_is_searched_if_its_times_overlap(begin: int, end: int, *, expect
 
 @pytest.mark.parametrize(("pointer", "count"), [(-1, 2), (0, 2), (3, 2), ((1 << 31) - 1, 2), (1, 0), (1, 1)])
 def test_a_slot_that_does_not_point_to_a_counted_entry_is_not_followed(pointer: int, count: int) -> None:
-    """Entry 0 is never used, whatever its bytes; for an entry that the header does not count yet, a file is empty."""
+    """Entry 0 is never used, even if it has bytes; a file whose header does not count its only entry yet is empty."""
     data = a_file(("T#a", 1, 1000))
     slot = index_key_hash("T#a") % GEOMETRY.hash_slots
     slot_at, first = GEOMETRY.slot_position(slot), GEOMETRY.entry_position(1)
