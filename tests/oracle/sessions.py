@@ -83,6 +83,7 @@ class Consumption:
     milliseconds: int = 1000
     failing_keys: str = ""
     is_traced: bool = False
+    attempts: int = 1
     pops: bool = False
 
 
@@ -337,8 +338,11 @@ def open_broker(
     values = _prefixed("store", store_settings(store, geometry, settings)) | _prefixed(
         "broker", _BROKER | {"rocketmqHome": str(home)} | ({"brokerId": "-1"} if has_group else {})
     )
-    values |= own | {"home": str(home), "port": port, "name-server": name_server}
-    values |= {"name-server-port": name_server_port, "leads": has_group}
+    # In a group of several members, none leads before a second one has started; such members have no name server.
+    is_member = has_group and ";" in settings["dLegerPeers"]
+    values |= own
+    values |= {"home": str(home), "port": port, "name-server": name_server}
+    values |= {} if is_member else {"name-server-port": name_server_port, "leads": has_group}
     _check_known(driver, driver.ask("open-broker", values))
     broker = RealBroker(driver, name_server, port)
     yield broker

@@ -39,6 +39,7 @@ final class BrokerVerbs {
     void register(Map<String, Driver.Verb> verbs) {
         verbs.put("open-broker", this::open);
         verbs.put("close-broker", request -> close());
+        verbs.put("role", request -> role());
         verbs.put("topic", this::topic);
     }
 
@@ -49,7 +50,9 @@ final class BrokerVerbs {
     private Answer open(Request request) throws Exception {
         String home = request.text("home");
         prepareHome(home);
-        openNameServer(home, request.number("name-server-port", 0));
+        if (request.has("name-server-port")) {
+            openNameServer(home, request.number("name-server-port", 0));
+        }
         nameServerAddress = request.text("name-server");
         System.setProperty("rocketmq.home.dir", home);
         System.setProperty("rocketmq.namesrv.addr", nameServerAddress);
@@ -71,7 +74,10 @@ final class BrokerVerbs {
         if (request.isTrue("leads")) {
             awaitLeadership();
         }
-        announce(DEFAULT_TOPIC);
+        // A member of a larger group is addressed directly, because its leader is not elected yet.
+        if (nameServer != null) {
+            announce(DEFAULT_TOPIC);
+        }
         return new Answer().with("unknown", String.join(",", unknown));
     }
 
@@ -128,6 +134,18 @@ final class BrokerVerbs {
 
     private boolean leads() {
         return !"SLAVE".equals(storeConfiguration.getBrokerRole().name()) && brokerConfiguration.getBrokerId() == 0;
+    }
+
+    /** Returns whether this member of a DLedger group leads, its term, and the ends of its log and of its commits. */
+    private Answer role() throws Exception {
+        Object log = Reflect.field(Reflect.call(broker, "getMessageStore"), "commitLog");
+        Object member = Reflect.call(Reflect.field(log, "dLedgerServer"), "getMemberState");
+        Object ledger = Reflect.call(Reflect.field(log, "dLedgerServer"), "getdLedgerStore");
+        return new Answer()
+                .with("leads", leads() && Boolean.TRUE.equals(Reflect.call(member, "isLeader")))
+                .with("term", Reflect.call(member, "currTerm"))
+                .with("end", Reflect.call(ledger, "getLedgerEndIndex"))
+                .with("committed", Reflect.call(ledger, "getCommittedIndex"));
     }
 
     /** Registers the broker's topics with the name server until it has them: 5.x needs some time to detect it. */

@@ -227,8 +227,11 @@ final class ClientVerbs {
         consumer.setNamesrvAddr(broker.nameServerAddress());
         consumer.setInstanceName("consumers" + System.nanoTime());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.setMaxReconsumeTimes(1);
-        if (request.isTrue("pops")) {
+        // A pop finally succeeds, because clients do not turn popped messages into dead letters.
+        boolean pops = request.isTrue("pops");
+        int attempts = request.number("attempts", 1);
+        consumer.setMaxReconsumeTimes(attempts);
+        if (pops) {
             Reflect.call(consumer, "setClientRebalance", false);
         }
         consumer.subscribe(request.text("topic"), "*");
@@ -236,7 +239,8 @@ final class ClientVerbs {
             boolean fails = false;
             for (MessageExt message : messages) {
                 rows.add(row(message));
-                fails |= !failing.isEmpty() && message.getKeys() != null && message.getKeys().startsWith(failing);
+                fails |= !failing.isEmpty() && message.getKeys() != null && message.getKeys().startsWith(failing)
+                        && !(pops && message.getReconsumeTimes() >= attempts);
             }
             return fails ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
