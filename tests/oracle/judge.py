@@ -191,12 +191,15 @@ def build_with_commands(store: Path, writer: Writer) -> DerivedFiles:
 # --- explained by `verify` ------------------------------------------------------------------------------------------
 
 
+CONTINUED_AFTER_A_KILL = "and continued the file after its next start"
+
+
 def find_unexplained(store: Path, release: str, *, is_killed: bool = False) -> list[Finding]:
     """
     List the findings of `verify`, which recomputes every file for each way in which brokers continue after a stop.
 
-    A killed broker may leave empty files, an index file that ends within an entry, and a checkpoint that lacks the
-    time of a full index file.
+    A killed broker may leave empty files, an index file that ends within an entry, one that was continued after such
+    an entry, and a checkpoint that lacks the time of a full index file.
     """
     wanted = SMALL_GEOMETRY.wanted(release)._replace(zone=ZoneInfo("UTC"))
     empty = {path.relative_to(store).as_posix() for path in store.rglob("*") if not path.stat().st_size}
@@ -208,6 +211,7 @@ def find_unexplained(store: Path, release: str, *, is_killed: bool = False) -> l
         or (
             finding.file not in empty
             and (finding.kind, finding.file) not in newest
+            and CONTINUED_AFTER_A_KILL not in finding.cause
             and finding.kind != "checkpoint_index_time"
         )
     ]

@@ -12,8 +12,11 @@ from jobs.rebuild.index import IndexRebuildSummary, RebuildIndexRequest, rebuild
 from jobs.rebuild.install import install, plan_index_installation
 from jobs.store.running_broker import lock_store
 from jobs.store.workers import SerialWorkers
+from rmq_formats.indexfile.layout import SLOT, Geometry, decode_header
+from rmq_formats.properties import index_key_hash
 from tests.oracle.conftest import Verdict
 from tests.oracle.judge import (
+    CONTINUED_AFTER_A_KILL,
     Writer,
     build_with_scalar_modules,
     find_unexplained,
@@ -73,6 +76,33 @@ def test_a_broker_killed_before_the_first_entry_of_a_file_repeats_the_index(tmp_
 
     assert offsets != sorted(offsets)
     assert find_unexplained(store, release) == []
+
+
+def test_an_index_file_continued_after_a_kill_within_an_entry_is_explained(tmp_path: Path, release: str) -> None:
+    """Another key has the number in the slot; the next key of the slot, or the slot itself, refers to that entry."""
+    store = tmp_path / "store"
+    continued = []
+    for life, killed_at in enumerate(["life1-0", "all", "of no later message"]):
+        with real_store(release, store) as opened:
+            opened.put_all(islice(_at_standing_times(life), 70))
+        continued.append(list_index_files(store)[-1])
+        _set_slot_to_next_entry(continued[-1], f"K0#{killed_at}")
+        (store / "abort").touch()
+    with real_store(release, store) as opened:
+        opened.put_all(islice(_at_standing_times(3), 70))
+
+    findings = find_unexplained(store, release)
+    assert [finding.file for finding in findings] == [f"index/{path.name}" for path in continued]
+    assert all(CONTINUED_AFTER_A_KILL in finding.cause for finding in findings)
+
+
+def _set_slot_to_next_entry(path: Path, key: str) -> None:
+    """Change an index file as if the broker had been killed after it wrote the slot of the next entry."""
+    geometry = Geometry(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries)
+    data = bytearray(path.read_bytes())
+    at = geometry.slot_position(geometry.slot_of(index_key_hash(key)))
+    data[at : at + SLOT.size] = SLOT.pack(decode_header(data).index_count)
+    path.write_bytes(data)
 
 
 def _at_standing_times(life: int) -> Iterator[DirectMessage]:

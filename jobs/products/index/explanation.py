@@ -36,7 +36,7 @@ from jobs.store.epochs import takeover_offsets
 from jobs.store.store import Store, relist_store
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.build import IndexFilePart
-from rmq_formats.indexfile.layout import Geometry, IndexHeader
+from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import find_other_slot_count
 from rmq_formats.layout import Content
 
@@ -303,7 +303,7 @@ def _classify(
     if slots is not None:
         where = f"in {slots} slots, not {recipe.geometry.hash_slots}"
         return FileVerdict.WRONG_GEOMETRY, f"its entries are chained {where}: maxHashSlotNum was changed"
-    return _how_different(survivor, compared, recipe.geometry)
+    return _how_different(survivor, compared, before, recipe.geometry)
 
 
 def _how_equal(survivor: Survivor, before: Survivor | None, keys: KeySequence) -> tuple[FileVerdict, str]:  # noqa: PLR0911 - one a verdict
@@ -344,7 +344,9 @@ def _is_truncated_by_promotion(survivor: Survivor, keys: KeySequence) -> bool:
     )
 
 
-def _how_different(survivor: Survivor, compared: FileComparison, geometry: Geometry) -> tuple[FileVerdict, str]:
+def _how_different(
+    survivor: Survivor, compared: FileComparison, before: Survivor | None, geometry: Geometry
+) -> tuple[FileVerdict, str]:
     first = f"{count_text(compared.nonzero_after_end, 'nonzero byte')} after the last entry"
     if compared.differences:
         first = str(compared.differences[0])
@@ -353,7 +355,7 @@ def _how_different(survivor: Survivor, compared: FileComparison, geometry: Geome
         header = survivor.broker_file.header  # either rule may have written it, or both in turn
         if compared.slots_in_use <= header.hash_slot_count <= header.entry_count:
             return FileVerdict.OTHER_RULE, first
-    damage = _damage(survivor.broker_file.header, compared, geometry)
+    damage = _damage(survivor, compared, before, geometry)
     if damage:
         return FileVerdict.DAMAGED, f"{first}; {damage}"
     if compared.counts[IndexFilePart.ENTRY] == survivor.broker_file.header.entry_count:
@@ -365,19 +367,42 @@ def _count_of_rows(compared: FileComparison) -> int:
     return compared.counts[IndexFilePart.SLOT] + compared.counts[IndexFilePart.ENTRY]
 
 
-def _damage(header: IndexHeader, compared: FileComparison, geometry: Geometry) -> str:
+def _damage(survivor: Survivor, compared: FileComparison, before: Survivor | None, geometry: Geometry) -> str:
     """Return the fault that explains the differences of a file that was right once; empty if no single one does."""
+    header = survivor.broker_file.header
     slots = [difference for difference in compared.differences if difference.part is IndexFilePart.SLOT]
     alone = compared.counts == {IndexFilePart.HEADER: 0, IndexFilePart.SLOT: 1, IndexFilePart.ENTRY: 0}
     # A kill between the update of a slot and of the header: one slot points to the next free entry.
     if compared.nonzero_after_end or (alone and slots[0].found == header.index_count):
         return "it has more entries than its header counts: the machine crashed before the header was written"
+    unfinished = _find_entry_unfinished_by_a_kill(compared)
+    if unfinished in _list_entries_after_restarts(survivor, before):
+        return f"the broker was killed while it wrote entry {unfinished}, and continued the file after its next start"
     rows = _count_of_rows(compared)
     if compared.zeroed_rows > rows // 2:
         return f"{compared.zeroed_rows} of {rows} differing slots and entries are zero: pages were never written"
     if compared.differing_bits <= FEW_DIFFERING_BITS and not _is_of_a_key(compared, geometry):
         return "1 bit differs" if compared.differing_bits == 1 else f"{compared.differing_bits} bits differ"
     return ""
+
+
+def _find_entry_unfinished_by_a_kill(compared: FileComparison) -> int | None:
+    """
+    Return the number in the only slot or entry that differs: that of the entry which a broker wrote when it was killed.
+
+    `IndexFile#putKey` updates the slot first, the header last. The next start writes another key at that number. The
+    next key of the slot is then chained to it, and its slot is not counted again.
+    """
+    *header, row = compared.differences
+    if _count_of_rows(compared) != 1 or row.field not in {"newest_entry", "prev_entry"}:
+        return None
+    is_of_one_slot = all(one.field == "hash_slot_count" and abs(one.found - one.expected) == 1 for one in header)
+    return row.found if is_of_one_slot else None
+
+
+def _list_entries_after_restarts(survivor: Survivor, before: Survivor | None) -> list[int]:
+    resumed = [run.first_entry for run in survivor.repeated_keys]
+    return [1, *resumed] if before is not None and survivor.first_key < before.end_key else resumed
 
 
 def _is_of_a_key(compared: FileComparison, geometry: Geometry) -> bool:
