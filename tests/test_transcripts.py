@@ -3,12 +3,15 @@ Commands with their output and exit code as users see them, in `tests/transcript
 
 The first `<!-- store: NAME -->` line of a page names a golden store, which is copied to the folder `store`. If the line
 names several, the others are copied to folders with their own names. A later such line starts again in an empty folder.
+A page without such a line starts in an empty folder, and creates its store with `send`.
 `pytest tests/test_transcripts.py --record` writes the current output of the commands into the pages, so `git diff`
 shows the changes that users will notice.
 
 Pages may use these shell functions in addition to programs: `fresh` restores the copied stores, `poke FILE POSITION
 HEX` overwrites bytes, `flip FILE POSITION BITS` inverts the given bits of one byte, `bytes FILE POSITION COUNT` prints
-bytes, and `findings` reduces a report to its findings and its verdict.
+bytes, and `findings` reduces a report to its findings and its verdict. `send TOPIC [NAME=VALUE …] BODY …` appends
+messages with these properties to `store`, or creates it, with a log and queues, but without an index. A body that
+begins with `0x` is hexadecimal.
 """
 
 import re
@@ -16,12 +19,14 @@ import shlex
 import shutil
 import subprocess
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
 from tests.golden import StoreOf
 from tests.support.commands import Run
+from tests.support.query_stores import Sent, stored, write_store
 
 PAGES = [
     pytest.param(page, id=page.stem, marks=pytest.mark.xdist_group(page.stem))  # any free worker runs the next page
@@ -31,6 +36,7 @@ _PART = re.compile(r"<!-- store: (\S[^>]*\S) -->|^```console\n(.*?)^```$", re.DO
 _COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n", re.MULTILINE)
 _CODE = re.compile(r" +# exit code (\d+)$")
 _PROGRAM = re.compile(r"rmq-lake ((?:[^|<>;&]|'[^']*'|\"[^\"]*\")*)(?:\| *(.*))?", re.DOTALL)
+_PROPERTY = re.compile(r"\w+=")
 _EXPANDED = re.compile(r"[$*?~{`\[!]")  # characters that bash may expand
 _SHELL = """
 fresh() { rm -rf -- * && cp -r "$PRISTINE"/* .; }
@@ -72,7 +78,25 @@ def _words(line: str) -> list[str]:
     return subprocess.check_output(["bash", "-c", f"printf '%s\\0' {line}"], text=True).split("\0")[:-1]
 
 
-def _run(command: str, run: Run) -> tuple[int, str]:
+def _send(words: list[str], sent: list[Sent]) -> None:
+    """Add messages to *sent*, which contains all messages of the store, and write the store again."""
+    if not Path("store").exists():
+        sent.clear()
+    topic, *others = words
+    properties = [
+        (name, value) for name, _, value in (word.partition("=") for word in takewhile(_PROPERTY.match, others))
+    ]
+    for body in others[len(properties) :]:
+        raw = bytes.fromhex(body[2:]) if body.startswith("0x") else body.encode()
+        sent.append(Sent(topic, body=raw, properties=tuple(properties)))
+    shutil.rmtree("store", ignore_errors=True)
+    write_store(Path("store"), stored(sent), with_index=False)
+
+
+def _run(command: str, run: Run, sent: list[Sent]) -> tuple[int, str]:
+    if command.startswith("send "):
+        _send(_words(command)[1:], sent)
+        return 0, ""
     code, text = 0, None
     program = _PROGRAM.fullmatch(command)
     if program:
@@ -86,11 +110,11 @@ def _run(command: str, run: Run) -> tuple[int, str]:
     return code, text or ""
 
 
-def _play_block(console: str, run: Run, folder: Path) -> str:
+def _play_block(console: str, run: Run, folder: Path, sent: list[Sent]) -> str:
     lines = []
     for match in _COMMAND.finditer(console):
         command = _CODE.sub("", match[1])
-        code, text = _run(command, run)
+        code, text = _run(command, run, sent)
         lines.append(f"$ {command}{f'  # exit code {code}' if code else ''}\n{_normalize(text, folder)}")
     return f"```console\n{''.join(lines)}```"
 
@@ -100,6 +124,7 @@ def test_commands_print_what_their_transcript_shows(  # noqa: PLR0913, PLR0917 -
     page: Path, golden: StoreOf, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> None:
     expected = page.read_text(encoding="utf-8")
+    sent: list[Sent] = []
     folder = tmp_path / "user"
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("RMQ_LAKE_PROGRAM", "rmq-lake")
@@ -108,9 +133,12 @@ def test_commands_print_what_their_transcript_shows(  # noqa: PLR0913, PLR0917 -
     monkeypatch.setattr("jobs.console.progress._PLAIN_INTERVAL", 1e9)  # no progress lines on slow machines
     monkeypatch.setattr("jobs.store.broker_config._WRITTEN_S", 0)  # no broker is writing these files
 
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+
     def play(part: re.Match[str]) -> str:
         if part[1] is None:
-            return _play_block(part[2], run, folder)
+            return _play_block(part[2], run, folder, sent)
         for path in (folder, tmp_path / "pristine"):
             shutil.rmtree(path, ignore_errors=True)
         pristine = tmp_path / "pristine"

@@ -5,7 +5,6 @@ import json
 import uuid
 from decimal import Decimal
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -15,15 +14,11 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.console.result import RequestError
 from jobs.lake.tables import sql_columns
 from jobs.typed.avro import avro_format, columns_of_schemas
 from jobs.typed.ddl import SchemaError
-from jobs.typed.declaration import read_types
 from jobs.typed.values import Refusal, TimeDefaults
 from tests.jobs.typed.test_json import results_of
-from tests.jobs.typed.test_typing import count_rows_and_dead_letters, ingested, typed
-from tests.support.lakes import rows_of
 
 _ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
 _FIELDS = {
@@ -191,44 +186,6 @@ def test_every_truncation_is_rejected(body: bytes) -> None:
     assert len(body) == len(found)
 
 
-def test_a_registry_header_selects_the_schema(tmp_path: Path) -> None:
-    """Headers of Confluent and of RocketMQ; the columns are those of all schemas, each with the widest type."""
-    folder = tmp_path / "schemas"
-    folder.mkdir()
-    (folder / "7.avsc").write_text(schema_of(id="int", tags="string"))
-    (folder / f"{1 << 40}.avsc").write_text(schema_of(total="double", id="long"))
-    (folder / "README").touch()
-    of_rocketmq = b"\x10" + (1 << 40).to_bytes(8) + bytes(9)
-    wrong = (b"\x00\x00\x00\x00\x08\x02", b"\x02\x02a", b"\x00\x00", b"")
-    ingested(tmp_path, b"\x00\x00\x00\x00\x07\x02\x02a", of_rocketmq, *wrong)
-    declared = '[topic.Orders]\nformat = "avro"\nschemas = "schemas"\nfrom = { labels = "tags" }\n'
-
-    typed(tmp_path, declared + 'properties = { place = "region" }')
-
-    assert (2, 4) == count_rows_and_dead_letters(tmp_path / "lake")
-    rows = rows_of(tmp_path / "lake", "typed/Orders")
-    assert [(1, "a", None, "eu"), (0, None, 0.0, "eu")] == [
-        (row["id"], row["labels"], row["total"], row["place"]) for row in rows
-    ]
-    assert [
-        ("a schema id that has no file in the folder", "schema 8"),
-        ("the schema registry header is missing", "byte 0"),
-        ("truncated", "byte 1"),
-        ("an empty body", "byte 0"),
-    ] == [(row["reason"], row["place"]) for row in rows_of(tmp_path / "lake", "dead_letters")]
-
-    (folder / "9.avsc").write_text(schema_of(id="string"))
-    with pytest.raises(
-        RequestError, match=r'\[topic."Orders"\]: schemas: .*: id: string, but bigint in another schema'
-    ):
-        typed(tmp_path, declared)
-    (folder / "9.avsc").rename(folder / "x.avsc")
-    with pytest.raises(RequestError, match=r"must be a folder of files like 7.avsc"):
-        typed(tmp_path, declared)
-    with pytest.raises(RequestError, match=r"schema_file: .*nothing.avsc"):
-        typed(tmp_path, declared.replace('schemas = "schemas"', 'schema_file = "nothing.avsc"'))
-
-
 def test_a_schema_that_stands_for_a_billion_fields_is_refused() -> None:
     """Each record has two fields of the previous type; building all of them used all memory."""
     first = {"type": "record", "name": "r0", "fields": [{"name": "x", "type": "int"}]}
@@ -240,12 +197,3 @@ def test_a_schema_that_stands_for_a_billion_fields_is_refused() -> None:
 
     with pytest.raises(SchemaError, match="more than 10,000 fields"):
         columns_of_schemas({None: json.dumps({"type": "record", "name": "top", "fields": fields})})
-
-
-def test_a_schema_file_without_end_is_refused(tmp_path: Path) -> None:
-    ingested(tmp_path, b"\x02")
-
-    with pytest.raises(RequestError, match=r"schema_file: /dev/zero: too large \(limit: 16,777,216 bytes\)"):
-        typed(tmp_path, '[topic.Orders]\nformat = "avro"\nschema_file = "/dev/zero"\n')
-    with pytest.raises(RequestError, match=r"^/dev/zero: too large \(limit: 16,777,216 bytes\)"):
-        read_types(Path("/dev/zero"))
