@@ -75,7 +75,8 @@ def _normalize(text: str, folder: Path) -> str:
 def _words(line: str) -> list[str]:
     if not _EXPANDED.search(line):
         return shlex.split(line)
-    return subprocess.check_output(["bash", "-c", f"printf '%s\\0' {line}"], text=True).split("\0")[:-1]
+    command = ["bash", "-c", f"printf '%s\\0' {line}"]
+    return subprocess.check_output(command, text=True, errors="surrogateescape").split("\0")[:-1]
 
 
 def _send(words: list[str], sent: list[Sent]) -> None:

@@ -10,8 +10,6 @@ from unittest.mock import patch
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.command import cli
-from jobs.console.result import ExitCode
 from jobs.lake.lake import Lake
 from jobs.lake.upkeep import optimize
 from jobs.store.selection import Selection
@@ -21,7 +19,6 @@ from jobs.typed.run import TypeRequest, type_lake
 from rmq_formats.commitlog.layout import BLANK, COMPRESSED, INNER_BATCH
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.trace import FIELD_END, LINE_END
-from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED, make_record
 from tests.sampling import mark_campaign_except
 from tests.support.broker import Broker
@@ -176,18 +173,3 @@ def test_the_search_finds_messages_that_were_not_excluded(tmp_path: Path) -> Non
 
     found = {Path(place.partition(":")[0]).parent.name for place in _places_of_canary(tmp_path / "lake")}
     assert {"messages", "consume_queue"} <= found
-
-
-def test_an_index_of_selected_topics_is_refused_before_anything_is_written(
-    golden: StoreOf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The run once ended with exit code 0 without an index."""
-    line = ["ingest", str(golden("b551-base")), "--lake", str(tmp_path / "lake"), "--engine", "here"]
-
-    assert ExitCode.USAGE is cli.main([*line, "--topics", "T1", "--tables", "index"])
-    assert not (tmp_path / "lake").exists()
-    assert ExitCode.CLEAN is cli.main([*line, "--topics", "T1"])
-    capsys.readouterr()
-    assert ExitCode.USAGE is cli.main([*line, "--tables", "consume_queue,index"])  # the selection is kept
-    assert "--tables index: the index tables cannot be written with --topics T1" in capsys.readouterr().err
-    assert ExitCode.CLEAN is cli.main([*line, "--tables", "consume_queue"])

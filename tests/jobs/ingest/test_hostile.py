@@ -19,7 +19,6 @@ from jobs.store.workers import SerialWorkers, Workers
 from tests.rmq_formats.builders import make_record
 from tests.sampling import mark_campaign_except
 from tests.support.broker import Broker, some_records
-from tests.support.commands import Run
 from tests.support.fuzzing import (
     RANGE_SIZES,
     find_lost_records,
@@ -60,22 +59,6 @@ def test_rows_of_mutated_stores_are_correct_or_quarantined(random: Random, range
 @pytest.mark.parametrize("seed", range(12))
 def test_ingests_of_mutated_stores_write_correct_rows_or_quarantine(seed: int, tmp_path: Path) -> None:
     _through_the_pipeline(seed, tmp_path, SerialWorkers())
-
-
-@pytest.mark.parametrize(("content", "expected"), [("random", ExitCode.DAMAGE), ("zeros", ExitCode.CLEAN)])
-@pytest.mark.parametrize("line", ["inspect {}", "verify {}", "ingest {} --lake {}/../lake --engine here"])
-def test_a_log_of_random_bytes_is_damage_and_a_preallocated_one_is_not(
-    line: str, content: str, expected: ExitCode, tmp_path: Path, run: Run
-) -> None:
-    """Each of these commands ended with 0."""
-    segment = tmp_path / "store" / "commitlog" / ("0" * 20)
-    segment.parent.mkdir(parents=True)
-    segment.write_bytes(Random(1).randbytes(1 << 14) if content == "random" else bytes(1 << 14))
-
-    outcome = run(*line.format(tmp_path / "store", tmp_path / "store").split())
-
-    assert expected is outcome.code
-    assert ("neither a record nor zeros" in outcome.out) is (content == "random")
 
 
 @pytest.mark.slow
@@ -142,38 +125,6 @@ def test_names_of_files_that_are_not_utf8_are_escaped_and_wrong_queue_ids_left_o
     assert raw_rows(tmp_path / "lake") == encode_rows(written)
     assert r"\udcb6\udca9" in {row["topic"] for row in rows_of(tmp_path / "lake", "consume_queue")}
     assert r"\udcff.json" in {row["name"] for row in rows_of(tmp_path / "lake", "config_files", "name")}
-
-
-def test_a_query_reads_no_file_outside_the_table(store: Path, tmp_path: Path, run: Run) -> None:
-    lake = tmp_path / "lake"
-    ingest_store(store, lake)
-    file = min((lake / "messages").glob("*.parquet"))
-    file.rename(tmp_path / "secret")
-    (commit,) = (path for path in (lake / "messages/_delta_log").glob("*.json") if file.name in path.read_text())
-    text = commit.read_text()
-    for path in ("../../secret", "{0}/secret", "file://{0}/secret", "%2e%2e/%2e%2e/secret"):
-        commit.write_text(text.replace(file.name, path.format(tmp_path)))
-        for words in (["sql", "select count(*) from messages"], ["list"]):
-            code, out, err = run("query", words[0], "--lake", lake, *words[1:])
-            assert (ExitCode.FAILED, "") == (code, out), path
-            assert "the Delta log references a file outside the table" in err
-
-
-def test_an_argument_that_is_not_utf8_and_a_hint_larger_than_memory_are_errors(
-    store: Path, tmp_path: Path, run: Run
-) -> None:
-    """The Delta library ended the process while it allocated a buffer for the file."""
-    ingest_store(store, tmp_path / "lake")
-    code, _, err = run("query", "list", "--lake", tmp_path / "lake", "-t", "\udcff")
-    assert (ExitCode.USAGE, "rmq-lake: this value is not valid UTF-8: \\udcff\n") == (code, err)
-    hint = tmp_path / "lake/messages/_delta_log/_last_checkpoint"
-    with hint.open("wb") as file:
-        file.truncate(1 << 40)
-
-    code, _, err = run("query", "sql", "--lake", tmp_path / "lake", "select 1")
-
-    wrong = "larger than 67,108,864 bytes, so it is not a valid checkpoint hint. Delete it; Delta does not require it"
-    assert (ExitCode.FAILED, f"rmq-lake: {hint}: {wrong}\n") == (code, err)
 
 
 @pytest.mark.parametrize("start", [0, BLOCK])

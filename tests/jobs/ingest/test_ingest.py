@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +36,6 @@ from tests.support.killing import (
     rewritten_store,
 )
 from tests.support.lakes import (
-    TIER_BROKER,
     compare_with_lake,
     ingest_into_own_lake,
     ingest_store,
@@ -305,20 +303,6 @@ def test_rows_of_the_tier_equal_those_of_the_broker_except_for_their_offsets(
         return sorted(own, key=lambda row: (row["topic"], row["queue_id"], row["queue_offset"]))
 
     assert known("messages") == known("tiered")
-
-
-def test_the_queue_of_a_recreated_topic_in_a_tier_starts_a_new_log(tier: Path, lake: Path) -> None:
-    """Its messages have the same offsets as the earlier ones, which are kept."""
-    ingest_store(tier, lake)
-    folder = tier / TIER_BROKER / "Bills/0"
-    shutil.rmtree(folder)
-    shutil.copytree(tier / TIER_BROKER / "Orders/0", folder)
-    again = ingest_store(tier, lake)
-    generations = {(row["segment"], row["generation"]) for row in rows_of(lake, "tiered") if row["generation"]}
-
-    assert len(list_tier_files(tier, "Bills/0")) == len(generations)
-    assert again.messages == sum(1 for row in rows_of(lake, "tiered") if row["generation"] == 1)
-    assert (None, 0) == (ingest_store(tier, lake).run, again.exit_code)
 
 
 def test_a_followed_tier_is_polled_repeatedly(place: Path, tier: Path, lake: Path) -> None:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.console.result import ExitCode, RequestError
+from jobs.console.result import ExitCode
 from jobs.lake import runs
 from jobs.lake.identity import has_fingerprint
 from jobs.lake.lake import Lake
@@ -130,25 +130,6 @@ def test_a_bad_sector_in_the_ingested_part_does_not_change_the_identity_of_a_sto
     assert len(list_known_stores(Lake(str(tmp_path / "lake")))) == 1
 
 
-def test_a_wiped_log_is_registered_as_a_new_store_with_the_same_label(broker: Broker, tmp_path: Path) -> None:
-    ingest_into_own_lake(broker.root)
-    shutil.rmtree(broker.root)
-    new = Broker(broker.root)
-    new.append(some_records(30, seed=9))
-
-    summary = ingest_into_own_lake(broker.root)
-    rows = rows_of(tmp_path / "lake")
-
-    assert summary.exit_code is ExitCode.CLEAN  # a note has no severity
-    assert "the lake already has a broker b" in summary.notes[0]
-    assert len(rows) == 100
-    assert sum(row["store_id"] == summary.store_id for row in rows) == 30
-    assert (ingest_into_own_lake(broker.root).run, ingest_into_own_lake(broker.root).exit_code) == (
-        None,
-        ExitCode.CLEAN,
-    )
-
-
 def test_stores_are_ordered_by_registration_regardless_of_the_clock(tmp_path: Path) -> None:
     """If two logs have the same label, the newer one continues, although the clock was set back in between."""
     lake = Lake(str(tmp_path / "lake"))
@@ -173,16 +154,6 @@ def test_topics_that_were_not_selected_before_do_not_change_the_history(broker: 
     assert (summary.superseded, summary.run) == (None, None)
     assert (more.physical_offset, encode_record(more)) in rows
     assert rows == raw_rows(tmp_path / "lake")
-
-
-def test_a_second_store_needs_a_label(broker: Broker, tmp_path: Path) -> None:
-    ingest_into_own_lake(broker.root, None)
-    Broker(tmp_path / "second").append(some_records(5, seed=4))
-
-    with pytest.raises(RequestError):
-        ingest_into_own_lake(tmp_path / "second", None)
-
-    assert len(rows_of(tmp_path / "lake")) == 70
 
 
 def test_rows_of_a_log_with_entry_headers_are_superseded_from_the_first_other_record_on(

@@ -1,10 +1,7 @@
 """Lakes that have lost data or the record of their runs, or that are from an earlier release."""
 
-import json
-import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -17,12 +14,11 @@ from jobs.lake.integrity import find_lost_transactions, newest_run_by_table, res
 from jobs.lake.lake import Lake
 from jobs.lake.runs import list_known_stores
 from jobs.lake.tables import WRITTEN_BY_RUNS
-from jobs.lake.upkeep import merge_small_files, optimize
+from jobs.lake.upkeep import merge_small_files
 from jobs.store.store import list_store
-from jobs.store.workers import SerialWorkers
 from tests.support.broker import Broker, some_records
 from tests.support.commands import read_state
-from tests.support.lakes import ingest_store, raw_rows, rows_of, state_without_locks, table_of
+from tests.support.lakes import ingest_store, raw_rows, rows_of, table_of
 from tests.support.stores import read_files
 
 
@@ -51,18 +47,6 @@ def lake_of(broker: Broker) -> Path:
     return broker.root.parent / "lake"
 
 
-def commits(lake: Path, table: str) -> list[Path]:
-    return sorted((lake / table / "_delta_log").glob("*.json"))
-
-
-def expect_refusal(broker: Broker, match: str) -> None:
-    """Expect an error that matches, and an unchanged lake except for lock files."""
-    before = state_without_locks(lake_of(broker))
-    with pytest.raises(OSError, match=match):
-        run(broker)
-    assert before == state_without_locks(lake_of(broker))
-
-
 def test_a_newer_run_of_a_faster_process_in_a_table_is_accepted(broker: Broker) -> None:
     lake = Lake(str(lake_of(broker)))
     (store,) = list_known_stores(lake)
@@ -70,68 +54,6 @@ def test_a_newer_run_of_a_faster_process_in_a_table_is_accepted(broker: Broker) 
 
     with pytest.raises(OtherRunActiveError):
         newest_run_by_table(lake, store, is_done=True)
-
-
-def test_a_missing_checkpoint_is_reported(broker: Broker) -> None:
-    """The commits before it have been deleted."""
-    lake = lake_of(broker)
-    log = lake / "runs" / "_delta_log"
-    DeltaTable(lake / "runs").create_checkpoint()
-    assert run(broker).messages == 20
-    (checkpoint,) = log.glob("*.checkpoint.parquet")
-    for path in commits(lake, "runs"):
-        if int(path.stem) <= int(checkpoint.name.partition(".")[0]):
-            path.unlink()
-    checkpoint.unlink()
-
-    expect_refusal(broker, "runs: the Delta log cannot be read: (?!.*runs).*[Cc]heckpoint")  # its name is printed once
-
-
-_INDEX_STATE = {"to_offset": 0, "file": 0, "geometry": [100, 20], "geometry_origin": "given"}
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        *({"run": "x"}, {"to_offset": "x"}, {"state": []}, {"tables": []}, {"fingerprints": [["a", "b", "c"]]}),
-        *({"version": 99}, "{", "[" * 100_000, {"state": {"index": {**_INDEX_STATE, "rules": [[0, "5.x"]]}}}),
-    ],
-    ids=lambda change: str(change)[:20],
-)
-def test_an_invalid_or_truncated_manifest_is_reported(change: dict[str, Any] | str, broker: Broker) -> None:
-    newest = max((lake_of(broker) / "_manifests").iterdir(), key=lambda path: path.name[37:].split("-")[0])
-    text = change if isinstance(change, str) else json.dumps({**json.loads(newest.read_text()), **change})
-    newest.write_text(text)
-    expect_refusal(broker, "written by a newer release" if "version" in change else "not a valid manifest of a run")
-
-
-@pytest.mark.parametrize("name", ["more", "a b%20c"])
-def test_the_target_of_a_link_in_a_table_is_not_deleted(name: str, broker: Broker) -> None:
-    """The vacuum of `deltalake` follows links, and treated all files older than a week as obsolete."""
-    mine = broker.root.parent / "mine"
-    mine.mkdir()
-    table = lake_of(broker) / "messages"
-    for path in (mine / "precious", table / "obsolete.parquet"):
-        path.write_text("x")
-        os.utime(path, (0, 0))
-    (table / name).symlink_to(mine)
-
-    optimize(str(lake_of(broker)), SerialWorkers())
-
-    assert (mine / "precious").exists()
-    assert not (table / "obsolete.parquet").exists()
-
-
-def test_a_file_outside_its_table_is_not_merged(broker: Broker) -> None:
-    """Otherwise, a user with write access to the lake could make a more privileged user copy other files into it."""
-    lake = lake_of(broker)
-    last = commits(lake, "messages")[-1]
-    add = next(json.loads(line)["add"] for line in last.read_text().splitlines() if '"add"' in line)
-    shutil.copy(lake / "messages" / add["path"], lake.parent / "private.parquet")
-    action = {"add": {**add, "path": "../../private.parquet"}}
-    last.with_name(f"{int(last.stem) + 1:020d}.json").write_text(json.dumps(action))
-    with pytest.raises(OSError, match="outside the table"):
-        optimize(str(lake), SerialWorkers())
 
 
 def copied(broker: Broker, *, without_newest_messages: bool = False) -> Path:

@@ -24,7 +24,7 @@ from jobs.lake.tables import CONFIG_FILES, CONSUME_QUEUE, INDEX_ENTRIES, LOG_PIE
 from jobs.restore import NEWER_COLUMNS
 from tests.golden import StoreOf
 from tests.support.broker import Broker, some_records
-from tests.support.commands import ignore_spark_session, overwrite, run_in_process
+from tests.support.commands import ignore_spark_session, run_in_process
 from tests.support.lakes import ingest_store, table_of
 
 NAME = "things"
@@ -174,36 +174,6 @@ def test_an_answer_from_a_damaged_lake_is_complete_or_names_the_missing_part(
     unseen = {("messages", "row"): "export", ("log_pieces", "row"): "restore"}.get((table, loss))
     answers = {verb: reply for verb, reply in query_lake(left).items() if verb != unseen}
     _check(answers, query_lake(ingested))
-
-
-@pytest.mark.parametrize("damage", ["end", "pages"])
-@pytest.mark.parametrize(
-    ("table", "line"),
-    [
-        ("messages", "export --lake LAKE --out OUT"),
-        ("messages", "type LAKE --infer -t T1"),
-        ("messages", "ingest STORE --lake LAKE"),
-        ("index_entries", "optimize LAKE"),
-        ("runs", "optimize --heal LAKE"),
-        ("runs", "ingest STORE --lake LAKE"),
-        ("runs", "diff STORE LAKE"),
-    ],
-)
-def test_a_command_that_fails_because_of_a_damaged_file_names_its_table_and_lake(  # noqa: PLR0913, PLR0917
-    table: str, line: str, damage: str, ingested: Path, golden: StoreOf, tmp_path: Path
-) -> None:
-    lake = Path(shutil.copytree(ingested, tmp_path / "lake"))
-    for file in (lake / table).glob("*.parquet"):
-        size = file.stat().st_size
-        overwrite(file, *((size - 100, bytes(100)) if damage == "end" else (4, b"\xff" * 40)))
-    places = {"LAKE": lake, "STORE": golden("b533-base"), "OUT": tmp_path / "out"}
-
-    code, _, err = run_in_process(*(places.get(word, word) for word in line.split()))
-
-    assert code in {ExitCode.CLEAN, ExitCode.FAILED}
-    if code == ExitCode.FAILED:
-        assert f"rmq-lake: {lake}/{table}" in err
-    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize("detail", ['{"gaps": [[1, 2]]}', "[]", "{", '{"gaps": [], "release": 1}'])
