@@ -15,7 +15,6 @@ from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2, TransactionType
 from rmq_formats.commitlog.record import Host, MessageRecord, new_record
 from rmq_formats.indexfile import columns
 from rmq_formats.indexfile.build import (
-    KEY_KINDS,
     PACKED_KEY,
     BlockComparison,
     FileBuilder,
@@ -98,24 +97,6 @@ def test_packed_keys_equal_those_of_the_scalar_model(log: WrittenLog) -> None:
     ]
 
     assert [tuple(key) for key in packed(records, rules).tolist()] == expected
-
-
-@given(logs(), releases)
-def test_positions_lead_to_the_text_of_each_key(records: list[MessageRecord], release: Release) -> None:
-    rules = make_rules((0, release))
-    group = group_of(records)
-    data = bytes(group.buffer)
-    found = [
-        (data[topic:topic_end].decode("latin-1"), data[key:key_end].decode("latin-1"), KEY_KINDS[kind])
-        for _, places in pack_keys(group, RuleTable.from_rules(rules), with_places=True)
-        for topic, topic_end, key, key_end, kind in places.tolist()
-    ]
-    expected = [(key.topic, key.key, key.kind) for record in records for key in typed_index_keys(record, release)]
-
-    assert [kind for _, _, kind in found] == [kind for _, _, kind in expected]
-    assert [(topic, key) for topic, key, _ in found if (topic + key).isascii()] == [
-        (topic, key) for topic, key, _ in expected if (topic + key).isascii()
-    ]
 
 
 @given(logs(), releases)

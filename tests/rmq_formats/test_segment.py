@@ -38,6 +38,7 @@ from tests.rmq_formats.builders import (
     place_records,
 )
 from tests.rmq_formats.strategies import FRAMINGS, mutations, records
+from tests.rmq_formats.test_scan import BASE, scanned
 from tests.support.stores import walk_store
 
 PLAIN, DLEDGER = Framing.PLAIN, Framing.DLEDGER
@@ -169,20 +170,27 @@ def test_first_bytes_determine_the_framing_of_a_segment(segment: bytes, expected
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "reason"),
-    [("magic", 2, "entry header has magic 2"), ("pos", 1, "pos 1,"), ("size", 7, "size 7,")],
+    ("changes", "reason"),
+    [
+        ({"magic": 2}, "entry header has magic 2"),
+        ({"pos": 1}, "pos 1,"),
+        ({"size": 7}, "size 7,"),
+        ({"size": ONE.total_size + 56, "body_length": ONE.total_size + 8}, "around a record"),
+    ],
 )
-def test_a_dledger_header_must_match_its_record(field: str, value: int, reason: str) -> None:
+def test_a_dledger_header_must_match_its_record(changes: dict[str, int], reason: str) -> None:
     """Its CRCs are always 0, but its sizes and its offset can be checked."""
-    raw = bytearray(make_segment([ONE, TWO], framing=DLEDGER))
-    width = 8 if field == "pos" else 4
-    at = DLEDGER_ENTRY.offset(field)
-    raw[at : at + width] = value.to_bytes(width, "big")
+    raw = bytearray(make_segment([ONE, TWO], base_offset=BASE, framing=DLEDGER))
+    for field, value in changes.items():
+        width = 8 if field == "pos" else 4
+        at = DLEDGER_ENTRY.offset(field)
+        raw[at : at + width] = value.to_bytes(width, "big")
 
-    pieces = list(walk(raw, 0, DLEDGER))
+    pieces = list(walk(raw, BASE, DLEDGER))
 
     assert kinds(pieces) == [DAMAGE, RECORD, UNWRITTEN]
     assert reason in pieces[0].reason
+    assert scanned(bytes(raw), DLEDGER) == pieces
 
 
 def test_the_last_record_is_complete_if_its_body_and_end_are_written() -> None:

@@ -22,19 +22,15 @@ from deltalake import write_deltalake
 
 from jobs.browse.server import serve
 from jobs.console.result import Severity
-from jobs.diagnosis import start_warning_lines
-from jobs.inspect.inspection import inspect_store
 from jobs.query import Message
 from jobs.query.place import Place
-from jobs.query.source import do_nothing
-from jobs.store.store import read_broker_conf
 from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.release import NEWEST
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import make_record
 from tests.support.broker import Broker
-from tests.support.commands import ROOT, Run
+from tests.support.commands import ROOT, Run, copy_store, overwrite
 from tests.support.pages import HOSTILE, Pages, render_page, serve_pages
 from tests.support.stores import list_segments, read_store_records, tree_state
 
@@ -168,7 +164,7 @@ def test_a_browser_may_only_display_a_page(lake_pages: Pages, path: str) -> None
     named = ("x-content-type-options", "referrer-policy", "cross-origin-resource-policy")
     assert ["nosniff", "no-referrer", "same-origin"] == [reply.headers[name] for name in named]
     assert "server" not in reply.headers
-    assert ("nosniff", "no-store") == (reply.headers["x-content-type-options"], reply.headers["cache-control"])
+    assert "no-store" == reply.headers["cache-control"]
     assert "javascript" not in reply.headers["content-type"]
     page = reply.text.replace(OWN_SCRIPT, "", 1)
     assert not re.search(r'(src|href)="(https?:)?//|url\(|@import|style="|<script| on\w+=', page)
@@ -266,20 +262,14 @@ def test_a_page_of_a_live_store_refreshes_itself_on_request(tmp_path: Path) -> N
 
 
 def test_pages_of_a_store_that_must_not_be_started_begin_with_the_warning(golden: StoreOf, tmp_path: Path) -> None:
-    damaged = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
-    segment = list_segments(damaged)[1]
-    content = bytearray(segment.read_bytes())
-    content[5000:5050] = bytes(50)
-    segment.write_bytes(content)
+    damaged = copy_store(golden("b533-base"), tmp_path)
+    overwrite(list_segments(damaged)[1], 5000, bytes(50))
     (damaged / "abort").touch()
     (damaged / "checkpoint").unlink()
-    report = inspect_store(str(damaged), (), read_broker_conf(None), deep=False, progress=do_nothing)
-    expected = [line for line in start_warning_lines(report.start) if line.startswith("do not start")]
     page = unescape(render_page(Place(str(damaged)), "/").text)
+    warning = "do not start the broker on this store: RocketMQ 5.3.3 would truncate the log at offset 20,127"
 
-    assert 1 == len(expected)
-    assert expected[0] in page
-    assert page.index(expected[0]) < page.index("Store layout (to scale)")
+    assert 0 < page.index(warning) < page.index("Store layout (to scale)")
 
 
 def test_the_token_is_not_passed_as_an_argument_to_the_browser(
@@ -370,33 +360,24 @@ def test_hostile_requests_return_nothing_and_run_nothing(
 
 
 def test_incomplete_or_oversized_requests_do_not_block_other_clients(lake_pages: Pages) -> None:
-    with ExitStack() as slow:
-        for _ in range(200):
-            begun = slow.enter_context(socket.create_connection(("127.0.0.1", lake_pages.port)))
-            begun.sendall(b"GET / HTTP/1.1\r\nHo")
-        with socket.create_connection(("127.0.0.1", lake_pages.port), timeout=240) as endless:
-            with suppress(ConnectionError):  # the server may close the connection early
-                endless.sendall(b"GET /messages?topic=" + b"x" * (1 << 18))
-            assert endless.recv(12) == b"HTTP/1.1 400"
-        assert lake_pages.get("/topics").status == 200
-
-
-def test_the_oldest_connections_without_a_request_are_closed_before_the_server_runs_out_of_files(
-    lake_pages: Pages,
-) -> None:
+    """The oldest connections without a request are closed before the server runs out of files."""
     with ExitStack() as slow:
 
         def connect() -> socket.socket:
-            begun = slow.enter_context(socket.create_connection(("127.0.0.1", lake_pages.port), timeout=60))
-            begun.sendall(b"GET / HTTP/1.1\r\nHo")
-            return begun
+            return slow.enter_context(socket.create_connection(("127.0.0.1", lake_pages.port), timeout=240))
 
-        first, *_, last = [connect() for _ in range(150)]
+        begun = [connect() for _ in range(200)]
+        for connection in begun:
+            connection.sendall(b"GET / HTTP/1.1\r\nHo")
         with suppress(ConnectionResetError):
-            assert first.recv(1) == b""
+            assert begun[0].recv(1) == b""
+        endless = connect()
+        with suppress(ConnectionError):  # the server may close the connection early
+            endless.sendall(b"GET /messages?topic=" + b"x" * (1 << 18))
+        assert endless.recv(12) == b"HTTP/1.1 400"
         assert lake_pages.get("/topics").status == 200
-        last.sendall(b"st: elsewhere\r\n\r\n")
-        assert last.recv(12) == b"HTTP/1.1 421"
+        begun[-1].sendall(b"st: elsewhere\r\n\r\n")
+        assert begun[-1].recv(12) == b"HTTP/1.1 421"
 
 
 @pytest.mark.parametrize("kind", ["store", "lake"])
@@ -434,20 +415,16 @@ def test_a_body_too_large_to_decompress_is_downloaded_compressed(tmp_path: Path)
 
 
 def test_a_failure_to_start_the_server_is_reported_in_one_line(
-    store: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    store: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         in_use = run("browse", "--no-open", "--port", str(port), store)
-    (tmp_path / "file").write_text("x")
-    no_place = run("browse", "--no-open", tmp_path)
     monkeypatch.setattr("jobs.verbs.viewers.find_spec", lambda _: None)
     lacking = run("browse", "--no-open", store)
 
     advice = "pass another --port, or omit it to use a free one"
     assert (1, "", f"rmq-lake: port {port} on 127.0.0.1 is in use: {advice}\n") == in_use
-    assert (2, "", 1) == (no_place.code, no_place.out, no_place.err.count("\n"))
-    assert "neither a RocketMQ store" in no_place.err
     assert (1, "", 1) == (lacking.code, lacking.out, lacking.err.count("\n"))
     assert lacking.err.endswith("pip install 'rocketmq-lake[browse]'\n")
 
@@ -467,7 +444,7 @@ def test_every_text_of_the_pages_has_a_chinese_translation() -> None:
 
 
 def test_problems_of_a_store_are_in_chinese_except_for_texts_of_inspect(store: Path, tmp_path: Path) -> None:
-    damaged = Path(shutil.copytree(store, tmp_path / "store"))
+    damaged = copy_store(store, tmp_path)
     sorted((damaged / "index").iterdir())[2].unlink()
     chinese, english = (render_page(Place(str(damaged)), "/", language).text for language in ("zh", "en"))
 

@@ -37,10 +37,9 @@ from jobs.query.place import Place
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.errors import UnsupportedFormat
-from tests.golden import StoreOf
 from tests.rmq_formats.builders import make_record
 from tests.support.broker import Broker
-from tests.support.commands import ROOT, Run, copy_store, ignore_spark_session, measure_peak
+from tests.support.commands import ROOT, Run, ignore_spark_session, measure_peak
 from tests.support.query_stores import Sent, stored, write_lake, write_store
 from tests.support.stores import flip
 
@@ -148,18 +147,6 @@ def test_json_array_csv_and_parquet_have_the_same_rows_as_ndjson(
     assert list(table[0]) == list(lines[0])[2:]  # all except version and type
 
 
-def test_a_dry_run_reports_the_gaps_that_the_export_would_report(golden: StoreOf, tmp_path: Path, run: Run) -> None:
-    store = copy_store(golden("b551-base"), tmp_path)
-    (store / "commitlog" / "00000000000000016384").unlink()
-    command = ("export", "--store", store, "--out", tmp_path / "out")
-
-    planned, done = run(*command, "--dry-run", "--json"), run(*command, "--json")
-
-    assert (ExitCode.DAMAGE, ExitCode.DAMAGE) == (done.code, planned.code)
-    assert done.document["gaps"] == planned.document["gaps"]
-    assert "no file contains these offsets" in run("export", "--store", store, "--out", "-", "--dry-run").out
-
-
 @pytest.mark.parametrize("kind", ["ndjson", "csv"])
 def test_standard_output_receives_the_same_bytes_as_a_file(
     kind: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
@@ -186,30 +173,21 @@ main()
 """
 
 
-def test_an_export_deletes_leftovers_of_a_killed_export_to_the_same_file(
+def test_an_export_deletes_leftovers_of_a_killed_export_to_the_same_file_and_nothing_else(
     places: dict[str, Path], tmp_path: Path, run: Run
 ) -> None:
     """The hidden folder of parts and the unfinished merged file were never deleted."""
     words = ("export", "--store", str(places["--store"]), "--out", str(tmp_path / "file"))
     killed = subprocess.run([sys.executable, "-c", _KILLED, *words], cwd=ROOT, check=False)
-    left = list(tmp_path.iterdir())
-
     assert -signal.SIGKILL == killed.returncode
-    assert left
-    assert ExitCode.CLEAN == run(*words).code
-    assert [tmp_path / "file"] == list(tmp_path.iterdir())
-
-
-def test_an_export_keeps_the_folder_of_a_running_one_and_other_files(
-    places: dict[str, Path], tmp_path: Path, run: Run
-) -> None:
+    assert list(tmp_path.iterdir())
     kept = [tmp_path / name for name in (".file.parts-12345678", ".file.parts-of-mine", ".other.parts-12345678")]
     for folder in kept:
         folder.mkdir()
     running = os.open(kept[0], os.O_RDONLY)
     fcntl.flock(running, fcntl.LOCK_EX)
 
-    assert ExitCode.CLEAN == run("export", "--store", places["--store"], "--out", tmp_path / "file").code
+    assert ExitCode.CLEAN == run(*words).code
     assert {*kept, tmp_path / "file"} == {*tmp_path.iterdir()}
     os.close(running)
 
@@ -300,15 +278,6 @@ def test_a_condition_sees_no_text_of_an_undecodable_body_and_each_one_that_it_re
     assert (len(selected), undecoded) == (summary.messages, summary.undecoded_bodies)
 
 
-def test_the_first_and_the_last_message_of_a_file_are_exported_for_their_own_times(tmp_path: Path) -> None:
-    records = stored([Sent() for _ in range(3)])
-    lake = write_lake(write_store(tmp_path / "store", records), tmp_path / "lake")
-    for record in records:
-        time = record.store_timestamp
-        request = ExportRequest(Place(lake=str(lake)), time_range=(time, time), out=tmp_path / str(time))
-        assert 1 == _export(request).messages
-
-
 @pytest.mark.parametrize(("since", "messages", "damaged"), [(0, 3, 1), (300, 1, 1), (900, 0, 0)])
 def test_an_export_by_times_reads_a_segment_once(since: int, messages: int, damaged: int, tmp_path: Path) -> None:
     records = stored([Sent(body=bytes(50)) for _ in range(4)])
@@ -397,16 +366,9 @@ def test_a_condition_chooses_the_rows_that_duckdb_chooses(text: str, duck: duckd
     assert 0 < len(expected) < ROWS.num_rows or text in {"NULL", "TRUE", "rand() < 2"} or "now()" in text
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("topic = '\udcff'", "surrogates not allowed"),
-        ("TRUE -- '\n" + " IS TRUE" * 20_000 + " OR topic = ''", "comments"),
-    ],
-)
-def test_a_condition_that_a_shell_cannot_pass_is_refused(text: str, reason: str) -> None:
-    with pytest.raises(UnsupportedFormat, match=reason):
-        parse_condition(text)
+def test_a_condition_that_is_not_valid_unicode_is_refused() -> None:
+    with pytest.raises(UnsupportedFormat, match="surrogates not allowed"):
+        parse_condition("topic = '\udcff'")
 
 
 @pytest.mark.parametrize(
