@@ -1,13 +1,13 @@
 """Differences between releases, the detection of a store's release, and the recovery at a broker's start."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rmq_formats.broker_start import UnloadableFile, find_refused_file, find_start_segment
 from rmq_formats.commitlog.layout import MAGIC_V2
-from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.detection import (
     Era,
     Mark,
@@ -140,22 +140,23 @@ def test_a_file_is_evidence_only_of_the_last_release() -> None:
     assert [span(era) for era in detect_eras([file, old])] == [(0, "4.0.0", "4.7.0")]
 
 
+a_record = partial(make_record, physical_offset=4711)
 MARKED = [
-    (make_record(topic="T" * 200, magic_code=MAGIC_V2), "5.1.0", "5.5.1"),
-    (make_record(store_host=BROKER_V6), "4.6.0", "5.5.1"),
-    (make_record(sys_flag=0xC0), "5.0.0", "5.5.1"),
-    (with_property_crc(make_record()), "5.2.0", "5.5.1"),
-    (make_record(properties=b"CLUSTER\x01c\x02"), "4.6.0", "4.9.0"),
-    (make_record(properties=b"CLUSTER\x01c"), "4.9.1", "4.9.8"),
-    (make_record(properties=b"CLUSTER\x01c\x02MSG_REGION\x01r"), "5.0.0", "5.1.4"),
-    (make_record(properties=b"CLUSTER\x01c\x02MSG_REGION\x01r\x02"), "5.2.0", "5.5.1"),
-    (make_record(topic="RMQ_SYS_TRANS_HALF_TOPIC"), "4.3.0", "5.5.1"),
-    (make_record(b"0", topic="RMQ_SYS_TRANS_OP_HALF_TOPIC"), "4.0.0", "5.0.0"),
-    (make_record(b"0,1,", topic="RMQ_SYS_TRANS_OP_HALF_TOPIC"), "5.1.0", "5.5.1"),
-    (make_record(sys_flag=8, properties=b"TRAN_MSG\x01true\x02REAL_TOPIC\x01T\x02"), "4.3.0", "5.3.3"),
-    (make_record(topic="rmq_sys_wheel_timer"), "5.0.0", "5.5.1"),
-    (make_record(topic="OFFSET_MOVED_EVENT"), "4.0.0", "4.9.8"),
-    (make_record(), "4.0.0", "5.5.1"),
+    (a_record(topic="T" * 200, magic_code=MAGIC_V2), "5.1.0", "5.5.1"),
+    (a_record(store_host=BROKER_V6), "4.6.0", "5.5.1"),
+    (a_record(sys_flag=0xC0), "5.0.0", "5.5.1"),
+    (with_property_crc(a_record()), "5.2.0", "5.5.1"),
+    (a_record(properties=b"CLUSTER\x01c\x02"), "4.6.0", "4.9.0"),
+    (a_record(properties=b"CLUSTER\x01c"), "4.9.1", "4.9.8"),
+    (a_record(properties=b"CLUSTER\x01c\x02MSG_REGION\x01r"), "5.0.0", "5.1.4"),
+    (a_record(properties=b"CLUSTER\x01c\x02MSG_REGION\x01r\x02"), "5.2.0", "5.5.1"),
+    (a_record(topic="RMQ_SYS_TRANS_HALF_TOPIC"), "4.3.0", "5.5.1"),
+    (a_record(b"0", topic="RMQ_SYS_TRANS_OP_HALF_TOPIC"), "4.0.0", "5.0.0"),
+    (a_record(b"0,1,", topic="RMQ_SYS_TRANS_OP_HALF_TOPIC"), "5.1.0", "5.5.1"),
+    (a_record(sys_flag=8, properties=b"TRAN_MSG\x01true\x02REAL_TOPIC\x01T\x02"), "4.3.0", "5.3.3"),
+    (a_record(topic="rmq_sys_wheel_timer"), "5.0.0", "5.5.1"),
+    (a_record(topic="OFFSET_MOVED_EVENT"), "4.0.0", "4.9.8"),
+    (a_record(), "4.0.0", "5.5.1"),
 ]
 FILES = {
     "lock": "4.2.0", "abort.bak": "5.0.0", f"batchconsumequeue/T/0/{0:020}": "5.0.0",
@@ -165,24 +166,20 @@ FILES = {
 
 
 @pytest.mark.parametrize(
-    ("marks", "lowest", "highest"),
+    ("marks", "offset", "lowest", "highest"),
     [
-        *((list(record_marks(record)), *releases) for record, *releases in MARKED),
-        *((list(file_marks([classify(path)])), lowest, "5.5.1") for path, lowest in FILES.items()),
+        *((list(record_marks(record)), 4711, *releases) for record, *releases in MARKED),
+        *((list(file_marks([classify(path)])), None, lowest, "5.5.1") for path, lowest in FILES.items()),
     ],
 )
-def test_records_and_files_show_the_release_of_their_broker(marks: list[Mark], lowest: str, highest: str) -> None:
+def test_records_and_files_show_the_release_of_their_broker(
+    marks: list[Mark], offset: int | None, lowest: str, highest: str
+) -> None:
+    """An era begins at the offset of a mark; a mark without one would count for the last era."""
     (era,) = detect_eras(marks)
 
     assert span(era) == (0, lowest, highest)
-
-
-@pytest.mark.parametrize("record", [record for record, *_ in MARKED])
-def test_a_mark_has_the_offset_of_its_record(record: MessageRecord) -> None:
-    """An era begins at this offset; a mark without one would count for the last era."""
-    moved = record._replace(physical_offset=4711)
-
-    assert {mark.offset for mark in record_marks(moved)} <= {4711}
+    assert {mark.offset for mark in marks} <= {offset}
 
 
 def test_damaged_records_are_no_evidence_of_a_release() -> None:

@@ -123,8 +123,16 @@ def test_scans_of_consecutive_ranges_find_the_same_pieces_as_one_scalar_walk(  #
     position, newest = 0, timestamp
     for end in sorted({*(cut for cut in cuts if cut < len(raw)), len(raw)}):
         if position < end:
-            options = {"window": window, "final": final, "store_timestamp": newest, "next_written": next_written}
-            found += scanned(raw, framing, start=position, end=end, **options)
+            found += scanned(
+                raw,
+                framing,
+                start=position,
+                end=end,
+                window=window,
+                final=final,
+                store_timestamp=newest,
+                next_written=next_written,
+            )
             position = found[-1].end - BASE
             whole = [piece for piece in found if piece.kind is PieceKind.RECORD]
             if whole:

@@ -22,6 +22,7 @@ from jobs.console.amounts import count_text, duration_text, rate_text, size_text
 from jobs.console.lines import abridged_lines_under_heading, wrap_line
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode
+from jobs.console.rows import RowFormat, RowPrinter
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import make_record, make_segment
 from tests.sampling import mark_campaign_except
@@ -192,6 +193,16 @@ def test_numbers_stay_with_their_units_and_cells_of_a_table_stay_together(kept: 
     gap = "  " if kept.startswith(" ") else " "
 
     assert [kept, next_line] == list(wrap_line(f"{kept}{gap}{next_line.strip()}", 80))
+
+
+@pytest.mark.parametrize(("is_terminal", "shown"), [(True, f"{'7' * 47}…"), (False, "7" * 56)])
+def test_only_a_terminal_gets_shortened_cells(is_terminal: bool, shown: str) -> None:
+    written: list[str] = []
+    rows = RowPrinter(RowFormat.TABLE, written.append, is_terminal=is_terminal)
+    rows.add({"unique_key": "7" * 56})
+    rows.close()
+
+    assert ["unique_key\n", f"{shown}\n"] == written
 
 
 def test_a_plan_of_thousands_of_files_fits_on_one_screen() -> None:

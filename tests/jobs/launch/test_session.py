@@ -156,12 +156,14 @@ def test_workers_import_from_one_directory_named_after_the_code(archive: Path, t
     assert [(expected, "")] * 4 == found
 
 
-def test_a_cache_that_cannot_be_written_only_warns(archive: Path, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_one(archive: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     found, errors = read_imports(work(archive, tmp_path / "file" / "cache", tmp_path))
 
-    assert found["formats"].startswith(str(tmp_path / f"rocketmq-lake-{os.getuid()}"))
+    private = tmp_path / f"rocketmq-lake-{os.getuid()}"
+    assert found["formats"].startswith(str(private))
+    assert 0o700 == private.stat().st_mode & 0o777
     assert "cannot be written" in errors
 
 

@@ -4,7 +4,6 @@ import os
 import shlex
 import socket
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -134,20 +133,6 @@ def test_the_users_garbage_collector_replaces_ours(monkeypatch: pytest.MonkeyPat
 
     assert ["-XX:+UseG1GC"] == [flag for flag in flags if flag.endswith("GC")]
     assert "-Dmine=1" == flags[-1]
-
-
-def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("RMQ_LAKE_CACHE", str(tmp_path / "file" / "cache"))
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
-
-    directory = caches.cache_directory()
-
-    assert tmp_path == directory.parent
-    assert 0o700 == directory.stat().st_mode & 0o777
-    assert "cannot be written" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
