@@ -21,21 +21,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from types import NoneType
-from typing import Any
 from uuid import uuid4
 
 from jobs.console.amounts import count_text
 from jobs.products.index.file_builder import hash_file
-from jobs.rebuild.index import MANIFEST_FILE
+from jobs.rebuild.index import IndexRebuildSummary
+from jobs.rebuild.queue_run import QueueRebuildSummary
 from jobs.rebuild.queues import BuiltFile
-from jobs.storage.json_file import Shape, parse_json_file
 from jobs.storage.local import (
     explaining_full_disk,
     flush_directory,
     is_link_without_target,
     naming_file_in_errors,
-    read_file,
     real_path,
 )
 from jobs.storage.locations import is_local, local_path
@@ -68,19 +65,6 @@ _QUEUE_ROOTS = ("batchconsumequeue", "consumequeue_ext")
 _RENAMEAT2 = {"x86_64": 316, "aarch64": 276}
 _EXCHANGE = 2
 _SPARE = 64 << 20  # bytes that are left free
-# The parts of the manifests of rebuilds that an installation reads.
-_INDEX_MANIFEST = {
-    "files": [{"name": str, "sha256": str}],
-    "lost_only": bool,
-    "survivors": [{"name": str}],
-    "replaced": [str],
-    "geometry": {"index_num": int},
-}
-_QUEUE_MANIFEST = {
-    "queues": [{"files": [{"path": str, "size": int, "written": int, "sha256": (str, NoneType)}]}],
-    "lost_only": bool,
-    "removed?": [str],
-}
 BeforeStep = Callable[[str], object]  # called before each step
 NOTHING_RENAMED: Mapping[str, str] = {}
 
@@ -141,30 +125,29 @@ class Installation:
 
 
 def plan_index_installation(
-    store: str, out: str, *, advance_checkpoint: bool = False, refuses_deletion: bool = True
+    store: str, rebuilt: IndexRebuildSummary, *, advance_checkpoint: bool = False, refuses_deletion: bool = True
 ) -> list[Installation]:
     """
-    Check all conditions and plan the installation of index files; raise `NotInstalledError` if it must not be done.
+    Check all conditions and plan the installation of *rebuilt* files; raise `NotInstalledError` if it must not be done.
 
     A broker that starts after a crash deletes files that end after the checkpoint's index time: such files are refused
     unless the checkpoint is advanced, or unless they may be deleted, as the broker would have done. A store that was
     closed may crash later: then the checkpoint has to cover every new file that is full and not the newest one. Kept
     files do not count there, because nothing proves their times: they may be damaged, or belong to another store.
     """
-    if not is_local(out):
-        raise NotInstalledError(f"{out}: files can only be installed from a local directory")
-    root, source = Path(local_path(store)), Path(local_path(out))
-    manifest = _read_manifest(source, _INDEX_MANIFEST)
-    new = {file["name"]: _new_file(source / file["name"], file["sha256"]) for file in manifest["files"]}
-    headers = {name: read_header_as_broker(Path(file.path)) for name, file in new.items()}
+    if not is_local(rebuilt.out):
+        raise NotInstalledError(f"{rebuilt.out}: files can only be installed from a local directory")
+    root, source = Path(local_path(store)), Path(local_path(rebuilt.out))
+    new = {one.name: BuiltFile(str(source / one.name), one.size, one.size, one.sha256) for one in rebuilt.files}
+    headers = {one.name: one.header for one in rebuilt.files}
     user = owner_of(root)
     with run_as_user(*user):
         index = real_path(root / INDEX_FOLDER)
         there = sorted(path.name for path in index.iterdir() if path.is_file()) if index.is_dir() else []
         present = [name for name in there if is_loadable_index_name(name)]
         kept = []
-        if manifest["lost_only"]:  # the files must be the same as when they were compared
-            compared = {file["name"] for file in manifest["survivors"]}
+        if rebuilt.lost_only:  # the files must be the same as when they were compared
+            compared = {one.name for one in rebuilt.explained_files}
             linked = {name for name in compared if is_link_without_target(index / name)}
             changed = sorted(compared - linked ^ {*present})
             if changed:
@@ -172,16 +155,16 @@ def plan_index_installation(
                     f"the index directory has changed since the rebuild: {', '.join(changed)}. Rebuild into a new "
                     "directory"
                 )
-            kept = [name for name in present if name not in manifest["replaced"]]
-        stray = sorted(set(new) & set(kept))
+            kept = [name for name in present if name not in rebuilt.replaced]
+        stray = sorted(new.keys() & {*kept})
         if stray:
             raise NotInstalledError(
-                f"{out}: the manifest is not valid: it both keeps and replaces these files: {', '.join(stray)}. "
-                "Rebuild into a new directory"
+                f"{rebuilt.out}: the rebuild both keeps and replaces these files: {', '.join(stray)}. Rebuild into a "
+                "new directory"
             )
         headers |= {name: read_header_as_broker(index / name) for name in kept}
         checkpoint, is_closed = _read_checkpoint(root), not (root / ABORT_FILE).exists()
-        capacity, newest_name = manifest["geometry"]["index_num"], max(headers, default="")
+        capacity, newest_name = rebuilt.settings.geometry.value.index_num, max(headers, default="")
         full = {name for name in new if headers[name].index_count >= capacity}
         covered = sorted(full - {newest_name} if is_closed else headers)
         deleted = [name for name in covered if headers[name].end_timestamp > checkpoint.index_timestamp]
@@ -201,43 +184,41 @@ def plan_index_installation(
     return plans
 
 
-def _new_file(path: Path, sha256: str | None = None) -> BuiltFile:
+def _new_file(path: Path) -> BuiltFile:
     size = path.stat().st_size
-    return BuiltFile(str(path), size, size, sha256)
+    return BuiltFile(str(path), size, size, None)
 
 
 def plan_queue_installation(
-    store: str, out: Path | None, changed_files: Mapping[str, Path] | None = None
+    store: str, rebuilt: QueueRebuildSummary | None, changed_files: Mapping[str, Path] | None = None
 ) -> list[Installation]:
     """
     Check all conditions and plan the installations, one per folder; raise `NotInstalledError` if they must not be done.
 
-    *out* has the queues of a rebuild, if there was one; *changed_files* are single queue files by path below the store.
+    *rebuilt* are the queues of a rebuild, if there was one; *changed_files* are single queue files by path below the
+    store.
     """
     root = Path(local_path(store))
-    manifest: dict[str, Any] = (
-        {"queues": [], "lost_only": True} if out is None else _read_manifest(out, _QUEUE_MANIFEST)
-    )
     new: dict[str, dict[str, BuiltFile]] = {}
-    for file in (file for queue in manifest["queues"] for file in queue["files"]):
-        folder, _, path = file["path"].partition("/")
-        folder, path = (folder, path) if folder in _QUEUE_ROOTS else (_PLAIN, file["path"])
-        new.setdefault(folder, {})[path] = BuiltFile(
-            f"{out}/{file['path']}", file["size"], file["written"], file["sha256"]
-        )
-    removed = set(manifest.get("removed", ()))  # plain queue files
+    removed, keeps_others = set[str](), True
+    if rebuilt is not None:
+        removed, keeps_others = {*rebuilt.removed}, rebuilt.lost_only  # plain queue files
+        for file in (file for queue in rebuilt.written_queues for file in queue.files):
+            root_name, _, path = file.path.partition("/")
+            root_name, path = (root_name, path) if root_name in _QUEUE_ROOTS else (_PLAIN, file.path)
+            new.setdefault(root_name, {})[path] = file._replace(path=f"{rebuilt.out}/{file.path}")
     if removed:
         new.setdefault(_PLAIN, {})
     for name, source in (changed_files or {}).items():
-        folder, _, path = name.partition("/")
-        new.setdefault(folder, {}).setdefault(path, _new_file(source))
+        root_name, _, path = name.partition("/")
+        new.setdefault(root_name, {}).setdefault(path, _new_file(source))
     plans = []
     with run_as_user(*owner_of(root, _PLAIN)):
         for name, files in sorted(new.items()):
             folder = real_path(root / name)
             present = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
             gone = removed if name == _PLAIN else set[str]()
-            kept = [path for path in present if path not in {*files, *gone}] if manifest["lost_only"] else []
+            kept = [path for path in present if path not in {*files, *gone}] if keeps_others else []
             plans.append(_planned(folder, files, present, kept))
     return plans
 
@@ -311,26 +292,6 @@ def _new_aside_name(directory: Path) -> Path:
     """Return a new name next to a directory for its replaced files."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     return directory.with_name(f"{directory.name}{SET_ASIDE_MARK}{stamp}-{uuid4().hex[:8]}")
-
-
-def _read_manifest(source: Path, shape: Shape) -> dict[str, Any]:
-    """Return the manifest of a rebuild; `NotInstalledError` if it is missing or invalid."""
-    path = source / MANIFEST_FILE
-    try:
-        manifest: dict[str, Any] = parse_json_file(read_file(path), shape, str(path))
-    except (OSError, FormatError) as error:
-        raise NotInstalledError(
-            f"{source} does not contain a complete rebuild: {error}. Rebuild into a new directory"
-        ) from error
-    names = [file["name"] for file in manifest.get("files", ())]
-    wrong = next((name for name in names if not is_loadable_index_name(name)), None)
-    paths = [file["path"] for queue in manifest.get("queues", ()) for file in queue["files"]]
-    wrong = wrong or next((path for path in paths if Path(path).is_absolute() or ".." in Path(path).parts), None)
-    if wrong is not None:
-        raise NotInstalledError(
-            f"{path}: the manifest lists an invalid file name: {wrong!r}. Rebuild into a new directory"
-        )
-    return manifest
 
 
 def read_header_as_broker(path: Path) -> IndexHeader:

@@ -8,7 +8,7 @@ rebuilt files, the rules, the proofs, and the facts that the log does not contai
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from jobs.console.amounts import count_text
@@ -108,6 +108,7 @@ class QueueRebuildSummary(RatedOutcome):
     folder: str = ""  # the folder of the database, below `out`
     has_place: bool = True  # whether the store can take these files, because its own queues are not in RocksDB
     installed: bool = False  # the files are in the store
+    written_queues: Sequence[BuiltQueue] = ()  # with the files that an installation takes; not part of the JSON form
 
     @property
     def severity(self) -> Severity:
@@ -129,7 +130,7 @@ class QueueRebuildSummary(RatedOutcome):
 
     def to_dict(self) -> dict[str, object]:
         """Return the summary for JSON."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "written_queues"}
 
 
 def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebuildSummary:
@@ -195,7 +196,7 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
                 doubtful = {start for start, _ in list_doubtful_ranges(complete_checks(outcomes, 0))}
                 made = keep_needed_files(store, settings, joined, doubtful, built, request, summary)
             summary.files = sum(len(queue.files) for queue in made)
-            every, needed, manifest = built, made, describe_files(made)
+            every, needed, manifest, summary.written_queues = built, made, describe_files(made), made
     summary.units, summary.queues = sum(queue.units for queue in needed), len(needed)
     summary.blanks = sum(queue.blanks for queue in every)
     if not request.lost_only:

@@ -312,8 +312,8 @@ class _Repair:
     log: tuple[str, ...]  # the planned log; its location, if not below the store's root
     known: KnownStore | None  # the store in the lake
     segments: RepairedSegments = field(default_factory=dict)
-    queues: Path | None = None
-    index: Path | None = None
+    queues: queue_builder.QueueRebuildSummary | None = None
+    index: index_builder.IndexRebuildSummary | None = None
     checkpoint: Path | None = None
     blanks: Mapping[str, Path] = field(default_factory=dict)  # queue files with blanks for bridges
     accepted: set[str] = field(default_factory=set)  # files that were accepted and rebuilt
@@ -535,7 +535,7 @@ class _Repair:
             recorded_units=recorded, recorded_topics=self.asked.recorded_topics,
         )  # fmt: skip
         with self._noting_unknown_settings("queue"):
-            built = queue_builder.rebuild_queues(asked, self.workers)
+            self.queues = built = queue_builder.rebuild_queues(asked, self.workers)
             notes += built.notes
             self._note_undecided("queue file", [path_in_store(path) for path in built.contradictions], verdict)
             self.summary.undecided_files += [path_in_store(path) for path in built.of_unknown_topics]
@@ -547,7 +547,6 @@ class _Repair:
                 name for name in open_files if kinds_by_file.get(name) == {DifferenceKind.BLANK_INSIDE}
             ]
             self.accepted |= {name for name in request.accepted_files if (out / path_in_output(name)).is_file()}
-            self.queues = out
 
     def _make_index(self, verdict: Verdict, *, is_lost: bool) -> None:
         out, request = self.work / "index", self.request
@@ -561,7 +560,7 @@ class _Repair:
             ),
         )  # fmt: skip
         with self._noting_unknown_settings("index"):
-            built = index_builder.rebuild_index(asked, self.workers)
+            self.index = built = index_builder.rebuild_index(asked, self.workers)
             self._note_undecided("index file", built.undecided_files, verdict)
             if is_lost and not built.files and not built.undecided_files:
                 again = " ".join(map(quote, (request.store, *request.options)))
@@ -569,7 +568,6 @@ class _Repair:
             if built.files and built.settings.zone.origin == ASSUMED:
                 self.summary.notes.append(built.settings.zone_text)
             self.accepted |= request.accepted_files & {f"index/{file.name}" for file in built.files}
-            self.index = out
 
     def _index_settings(self) -> GivenSettings:
         """Return the settings of index files: as given, or, if no file shows them, as recorded in the lake."""
@@ -638,7 +636,7 @@ class _Repair:
         if self.index is not None:
             advances = self.store.has_clean_shutdown and self.checkpoint is None
             plans += plan_index_installation(
-                self.request.store, str(self.index), advance_checkpoint=advances, refuses_deletion=False
+                self.request.store, self.index, advance_checkpoint=advances, refuses_deletion=False
             )
         return [plan for plan in plans if plan.new or plan.set_aside]
 

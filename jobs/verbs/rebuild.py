@@ -121,7 +121,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
         result = rebuild_index(request, run.workers)
         answer.print_first_lines(_index_lines(result))
         if form.wants_install and not result.contradictions:
-            plan = partial(plan_index_installation, root, out, advance_checkpoint=advance_checkpoint)
+            plan = partial(plan_index_installation, root, result, advance_checkpoint=advance_checkpoint)
             renamed = {file.name: file.equal_name for file in result.files if file.equal_name not in {"", file.name}}
             result.installed = _put_in_place(plan, answer, held, renamed)
     outcome = result.result(answer.seconds)
@@ -189,7 +189,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
         summary = rebuild_queues(request, run.workers)
         answer.print_first_lines(_queue_lines(summary))
         if form.wants_install:
-            summary.installed = _put_in_place(partial(plan_queue_installation, root, target), answer, held, {})
+            summary.installed = _put_in_place(partial(plan_queue_installation, root, summary), answer, held, {})
     more = [] if form.lost_only else ["--lost-only"]
     to_install = more if summary.files and summary.has_place and not form.wants_install else None
     outcome = summary.result(answer.seconds)

@@ -151,6 +151,6 @@ def _rebuild_and_install(
     made = rebuild_index(RebuildIndexRequest(str(store), str(out), wanted, lost_only=True), SerialWorkers())
     assert not made.contradictions
     with lock_store(str(store), out):
-        for plan in plan_index_installation(str(store), str(out), advance_checkpoint=advance_checkpoint):
+        for plan in plan_index_installation(str(store), made, advance_checkpoint=advance_checkpoint):
             install(plan)
     return made
