@@ -128,9 +128,14 @@ class Outcome(NamedTuple):
     """The result of a command: its exit code, its output, and the hashes of all files afterwards."""
 
     code: int
-    output: str
+    out: str
+    err: str
     left: dict[str, str]
     hit: str = ""  # the call that failed
+
+    @property
+    def output(self) -> str:
+        return self.out + self.err
 
 
 class Undisturbed(NamedTuple):
@@ -146,29 +151,29 @@ class Commands:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._base = folder / "base"
+        self.base = folder / "base"
         self._undisturbed: dict[str, Undisturbed] = {}
 
     def prepare(self) -> None:
         """Create a store, a damaged copy, a repaired copy, the lake of the store, and an interrupted restore."""
-        base = self._base
+        base = self.base
         base.mkdir(parents=True)
         good = unpack("b551-base", base).rename(base / "good")
         shutil.rmtree(good / "EXPECT")
         for name in ("bad", "applied"):
             damage_log_queue_and_index(Path(shutil.copytree(good, base / name)))
         (base / "types.toml").write_text('topic.T1 = {format = "json", schema = "id bigint"}')
-        here = self._copy_base()
+        here = self.copy_base()
         for line in ("ingest {good} --lake {lake}", "repair {applied} --out {work} --lake {lake} --apply"):
-            assert self._run(line, here, None).code in {0, 3, 4}, line
-        stopped = self._run("restore {lake} --out {stopped}", here, Failure("EIO", ("link",), 5))
+            assert self.run(line, here).code in {0, 3, 4}, line
+        stopped = self.run("restore {lake} --out {stopped}", here, Failure("EIO", ("link",), 5))
         assert stopped.code == ExitCode.FAILED, stopped
         shutil.rmtree(base)
         here.rename(base)
 
     def undisturbed(self, line: str) -> Undisturbed:
         if line not in self._undisturbed:
-            found = self._run(line, self._copy_base(), Failure("EIO", (*WRITING, *READING)))
+            found = self.run(line, self.copy_base(), Failure("EIO", (*WRITING, *READING)))
             calls = (self._folder / "calls").read_text().splitlines()
             self._undisturbed[line] = Undisturbed(found, calls, self._lake_content(line))
         return self._undisturbed[line]
@@ -176,8 +181,8 @@ class Commands:
     def find_errors(self, line: str, failure: Failure) -> tuple[list[str], Outcome]:
         """Run a command while a call fails, then without a failure; return the errors, and the first run."""
         expected, _, rows = self.undisturbed(line)
-        here = self._copy_base()
-        disturbed = self._run(line, here, failure)
+        here = self.copy_base()
+        disturbed = self.run(line, here, failure)
         if not disturbed.hit:
             return [], disturbed  # this run made fewer calls, because the order of threads varies
         wrong = _find_errors(expected, disturbed)
@@ -222,35 +227,36 @@ class Commands:
         if "repair" not in line and "ingest" not in line:
             shutil.rmtree(here / "out", ignore_errors=True)
             (here / "file").unlink(missing_ok=True)
-        return self._run(line, here, None)
+        return self.run(line, here)
 
-    def _copy_base(self) -> Path:
+    def copy_base(self) -> Path:
+        """Copy the stores and the lake for one command."""
         here = self._folder / "here"
         shutil.rmtree(here, ignore_errors=True)
         # A restore recognises its finished segments by their inodes.
         copy = lambda source, to: (os.link if "/stopped/" in source else shutil.copy2)(source, to)  # noqa: E731
-        shutil.copytree(self._base, here, symlinks=True, copy_function=copy)
+        shutil.copytree(self.base, here, symlinks=True, copy_function=copy)
         return here
 
-    def _run(self, line: str, here: Path, failure: Failure | None) -> Outcome:
+    def run(self, line: str, here: Path, failure: Failure | None = None) -> Outcome:
+        """Run a command in a fork on the copy *here*."""
         places = {name: here / name for name in ("good", "bad", "applied", "lake", "out", "work", "file", "stopped")}
         places["segment"] = sorted((here / "bad" / "commitlog").iterdir())[1]
         places["index"] = min((here / "good" / "index").iterdir())
         places["types"] = here / "types.toml"
         words = [word.format(**places) for word in shlex.split(line)]
-        for name in ("calls", "output"):
+        for name in ("calls", "out", "err"):
             (self._folder / name).unlink(missing_ok=True)
         code = run_in_fork(partial(self._run_child, words, failure, here))
         calls = self._folder / "calls"
         hits = calls.read_text().splitlines() if calls.exists() else []
-        output = (self._folder / "output").read_text(errors="replace").replace(str(here), "")
+        out, err = ((self._folder / name).read_text(errors="replace").replace(str(here), "") for name in ("out", "err"))
         is_counted = failure is not None and failure.number == 0
-        return Outcome(code, output, _hash_files(here), "" if is_counted or not hits else hits[0])
+        return Outcome(code, out, err, _hash_files(here), "" if is_counted or not hits else hits[0])
 
     def _run_child(self, words: Sequence[str], failure: Failure | None, here: Path) -> int:
-        output = os.open(self._folder / "output", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+        for descriptor, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), descriptor)
         if failure is not None:
             fail_call(here, failure, os.open(self._folder / "calls", os.O_WRONLY | os.O_CREAT, 0o644))
         progress._PLAIN_INTERVAL = float("inf")  # noqa: SLF001 - otherwise slow machines print progress
@@ -373,12 +379,18 @@ def campaign(commands: Commands, first: int, count: int, verb: str = "") -> dict
     return {"tried": tried.total(), "different": len(different), "by": by, "codes": dict(codes), "bad": bad}
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        if "LD_PRELOAD" not in os.environ:
-            command = [sys.executable, "-m", "tests.support.failing_verbs", *sys.argv[1:]]
+def restart_with_library(module: str) -> None:
+    """Restart this program with the library that makes calls fail, unless the library is loaded."""
+    if "LD_PRELOAD" not in os.environ:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", module, *sys.argv[1:]]
             sys.exit(subprocess.call(command, env={**os.environ, "LD_PRELOAD": str(compile_library(Path(folder)))}))
-        load_everything()
+
+
+def main() -> None:
+    restart_with_library("tests.support.failing_verbs")
+    load_everything()
+    with tempfile.TemporaryDirectory() as folder:
         commands = Commands(Path(folder))
         commands.prepare()
         for line in [" ".join(sys.argv[1:])] if sys.argv[1:] else sys.stdin:
