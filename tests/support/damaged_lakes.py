@@ -4,8 +4,8 @@ Random damage to every kind of file of a small lake: each command answers as bef
     python -m tests.support.damaged_lakes FIRST COUNT      check damages number FIRST and following ones
 
 Each damage is drawn from its number; positions in files may shift by a few bytes between lakes, because files contain
-times and random ids. A line `wrong …` reports a violation. Delta's log has no checksums, so a damage that changes a statement of it,
-such as the limits of a column, may change an answer.
+times and random ids. A line `wrong …` reports a violation. Delta's log has no checksums, so a damage that changes a
+statement of it, such as the limits of a column, may change an answer.
 """
 
 import resource

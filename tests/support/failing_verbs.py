@@ -2,11 +2,11 @@
 Run each command while one of its system calls fails with an error of a disk: a read, a write, or a listing.
 
 `failing_calls.c` makes the calls fail; this process imports and compiles everything once, and forks each command. A
-seed draws the command, the error and the call: first a file and a kind of call, because otherwise most draws would be
-reads of records. The command must fail and name the path, or produce the result of an undisturbed run; the next run
-must produce that result in any case. Run it as a program, which restarts itself with the library: `python -m
-tests.support.failing_verbs FIRST_SEED COUNT [VERB]`, or with these on a line of standard input for each campaign; it
-prints the result of each as a line of JSON.
+seed draws a command of `failing_commands.txt`, the error and the call: first a file and a kind of call, because
+otherwise most draws would be reads of records. The command must fail and name the path, or produce the result of an
+undisturbed run; the next run must produce that result in any case. Run it as a program, which restarts itself with the
+library: `python -m tests.support.failing_verbs FIRST_SEED COUNT [VERB]`, or with these on a line of standard input for
+each campaign; it prints the result of each as a line of JSON.
 """
 
 import ctypes
@@ -51,64 +51,7 @@ ERRORS = {
     "ETIMEDOUT": (*WRITING, *READING),
     "EINTR": (*WRITING, *READING),
 }
-COMMANDS = (
-    "inspect {bad}",
-    "inspect --deep {good}",
-    "dump {segment}",
-    "dump {index}",
-    "verify {good}",
-    "verify {bad}",
-    "verify {bad} --findings-lake {lake}",
-    "rebuild-index {bad} --out {out}",
-    "rebuild-index {bad} --out {out} --lost-only --install",
-    "rebuild-index {bad} --out {out} --lost-only --install --dry-run",
-    "rebuild-consumequeue {bad} --out {out}",
-    "rebuild-consumequeue {bad} --out {out} --dry-run",
-    "rebuild-consumequeue {bad} --out {out} --lost-only --install",
-    "restore {lake} --out {out}",
-    "restore {lake} --out {stopped} --resume",
-    "repair {bad} --out {out} --lake {lake}",
-    "repair {bad} --out {out} --lake {lake} --apply",
-    "repair {applied} --out {work} --undo",
-    "diff {bad} {lake}",
-    "ingest {good} --lake {out}",
-    "ingest {bad} --lake {out}",
-    "ingest {good} --lake {lake}",
-    "ingest {bad} --lake {out} --dry-run",
-    "query by-key -t T1 -k k1 --store {bad}",
-    "query by-unique-key -t T1 -i 0A010203075F4E0E2F2A63805CCB0001 --store {bad}",
-    "query by-unique-key -t T1 -i 0A010203075F4E0E2F2A63805CCB0001 --lake {lake}",
-    "query by-id -i 7F000001000051AF00000000000000F2 --store {bad}",
-    "query by-id -i 7F000001000051AF00000000000000F2 --lake {lake}",
-    "query message -i 0A010203075F4E0E2F2A63805CCB0001 --store {bad}",
-    "query message -i 7F000001000051AF00000000000000F2 --lake {lake}",
-    "query sql --lake {lake} 'SELECT topic, count(*) FROM messages GROUP BY topic ORDER BY topic'",
-    "query by-offset -t T1 -i 0 -o 3 --store {bad}",
-    "query list -t T1 --store {bad}",
-    "query mqadmin --store {bad} topicStatus -t T1",
-    "query story -t T1 -k k1 --store {good}",
-    "query by-key -t T1 -k k1 --lake {lake}",
-    "query list -t T1 --lake {lake}",
-    "export --store {bad} --out {file}",
-    "export --lake {lake} --out {file}",
-    "export --lake {lake} --out {file} --dry-run",
-    "type {lake} --types {types}",
-    "optimize {lake}",
-    "optimize {lake} --dry-run",
-    "optimize {lake} --heal",
-    "catalog {lake}",
-    "browse store={bad} /",
-    "browse store={bad} /messages?topic=T1",
-    "browse store={good} /messages.ndjson?key=k1",
-    "browse store={good} /find?id=k1",
-    "browse store={bad} /topics",
-    "browse store={good} /groups",
-    "browse store={good} /unfinished",
-    "browse lake={lake} /",
-    "browse lake={lake} /messages?topic=T1",
-    "browse lake={lake} /find?id=k1",
-    "browse lake={lake} /tables/messages",
-)
+COMMANDS = Path(__file__).with_name("failing_commands.txt").read_text(encoding="utf-8").splitlines()
 _LAKE_COMMANDS = ("ingest", "type", "optimize", "verify {bad} --findings-lake")
 # Output that differs from run to run: seconds, rates, ids, file times.
 _VOLATILE = re.compile(

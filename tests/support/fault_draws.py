@@ -15,7 +15,7 @@ import struct
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import combinations, pairwise, zip_longest
@@ -605,22 +605,30 @@ def find_smallest_failure(draw: Draw, check: Check) -> str | None:
     return f"{draw} # {'; '.join(sorted({f'{one.rule}: {one.text}' for one in found}))}" if found else None
 
 
-def main(name: str, *arguments: str) -> None:
-    """Check one draw, or SEED COUNT [FAULTS] of them."""
+def find_failures(name: str, seeds: Iterable[int], max_faults: int = _MAX_FAULTS) -> Iterator[str]:
+    """Yield a command that repeats each failing draw, with as few faults as possible."""
+    for seed in seeds:
+        if found := find_smallest_failure(draw_case(seed, max_faults), find_check(name)):
+            yield f"python -m tests.support.fault_draws {name} {found}"
+
+
+def find_check(name: str) -> Check:
     from tests.support.agreeing_verbs import check_agreement
 
+    return {"faults": check_faults, "repairs": check_repairs, "agreement": check_agreement}[name]
+
+
+def main(name: str, *arguments: str) -> None:
+    """Check one draw, or SEED COUNT [FAULTS] of them."""
     if "TMPDIR" not in os.environ and Path(_MEMORY_FOLDER).is_dir():
         tempfile.tempdir = _MEMORY_FOLDER  # on a disk, half of the time would be spent on flushing files
-    check = {"faults": check_faults, "repairs": check_repairs, "agreement": check_agreement}[name]
     if not arguments[0].isdigit():
-        print(*find_violations(Draw.parse(" ".join(arguments)), check), sep="\n")
+        print(*find_violations(Draw.parse(" ".join(arguments)), find_check(name)), sep="\n")
         return
     first, count, max_faults = (int(number) for number in (*arguments, str(_MAX_FAULTS))[:3])
     failed = 0
-    for seed in range(first, first + count):
-        if found := find_smallest_failure(draw_case(seed, max_faults), check):
-            failed += 1
-            print(f"python -m tests.support.fault_draws {name} {found}", flush=True)
+    for failed, line in enumerate(find_failures(name, range(first, first + count), max_faults), 1):  # noqa: B007
+        print(line, flush=True)
     print(f"{count} draws, {failed} with violations, {process_time() / max(count, 1):.2f} CPU seconds each")
 
 

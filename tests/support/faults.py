@@ -178,11 +178,14 @@ def run_verb(verb: str, healthy: Path, fault: Fault, folder: Path) -> Cell:
 PAGE = ROOT / "docs" / "internals" / "faults.md"
 
 
-def matrix(folder: Path, every: int = 1) -> Iterator[tuple[Fault, dict[str, Cell]]]:
+def matrix(every: int = 1) -> Iterator[tuple[Fault, dict[str, Cell]]]:
     """Yield the results of all commands for the undamaged store, and then for each *every*-th fault."""
-    healthy = unpack(STORE, folder)
-    for fault in (NO_FAULT, *faults(healthy))[::every]:
-        yield fault, {verb: run_verb(verb, healthy, fault, folder) for verb in VERBS}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)  # where access is denied, commands of root run as another user
+        healthy = unpack(STORE, folder)
+        for fault in (NO_FAULT, *faults(healthy))[::every]:
+            yield fault, {verb: run_verb(verb, healthy, fault, folder) for verb in VERBS}
 
 
 def line(fault: Fault, cells: dict[str, Cell]) -> str:
@@ -245,11 +248,5 @@ def _starts() -> Iterator[str]:
         yield f"| {name} | " + " | ".join(cells[name].get(head, "") for head in heads) + " |"
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        PAGE.write_text(page(list(matrix(Path(folder)))), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(page(list(matrix())), encoding="utf-8")

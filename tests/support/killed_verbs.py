@@ -33,31 +33,8 @@ from jobs.typed.run import TypeRequest, type_lake
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import unpack
 from tests.rmq_formats.builders import make_record
-from tests.support import lakes
+from tests.support import killing, lakes
 from tests.support.broker import Broker, some_records
-from tests.support.killing import (
-    EFFECTS,
-    FAULTS,
-    GATEWAY_VARIABLE,
-    MAX_SMALL_FILES,
-    busy_store,
-    call_in_fork,
-    connect_to_test_jvm,
-    exclude_compacted,
-    fork_and_kill,
-    growing_store,
-    ingest_in_fork,
-    kill_after_each_effect,
-    main,
-    new_store,
-    result_of_fork,
-    rewritten_store,
-    run,
-    run_and_check,
-    run_in_fork,
-    start_fork,
-    wait_for_exit,
-)
 from tests.support.lakes import ingest_store, rows_of
 from tests.support.other_engine import FEATURES, WORKS, find_protocol_violations, read_documented_features
 from tests.support.stores import read_files
@@ -105,11 +82,11 @@ def _make_typed_lake(root: Path) -> int:
     _write(broker, 0, 40)
     at = broker.offset
     _write(broker, 100, 20)
-    run(root)
+    killing.run(root)
     _type(root, is_later=False)
     broker.truncate(at)
     _write(broker, 200, 60)
-    run(root)
+    killing.run(root)
     return broker.offset
 
 
@@ -129,15 +106,15 @@ def _find_wrong_typings(root: Path) -> list[str]:
 
 
 def _complete_typing(root: Path) -> list[str]:
-    code = run_in_fork(partial(_type, root))
-    return [f"exit code {code}"] * (code != 0) + result_of_fork(root, partial(_find_wrong_typings, root))
+    code = killing.run_in_fork(partial(_type, root))
+    return [f"exit code {code}"] * (code != 0) + killing.result_of_fork(root, partial(_find_wrong_typings, root))
 
 
 def kill_typings_during_ingests(folder: Path, kills: int) -> dict[str, Any]:
     """Kill `type` at random moments during an ingest; sometimes the broker truncates its log before."""
     random = Random(int(os.environ.get("SEED", "1000")))
     folder.mkdir(parents=True, exist_ok=True)
-    broker = Broker(folder / "store", offset=result_of_fork(folder, partial(_make_typed_lake, folder)))
+    broker = Broker(folder / "store", offset=killing.result_of_fork(folder, partial(_make_typed_lake, folder)))
     number, longest, killed, ends = 1000, 1.0, 0, [broker.offset]
     bad: list[str] = []
     while killed < kills:
@@ -148,12 +125,12 @@ def kill_typings_during_ingests(folder: Path, kills: int) -> dict[str, Any]:
         messages = random.randrange(5, 60)
         _write(broker, number, messages)
         number += messages
-        ingesting = start_fork(partial(run, folder))
+        ingesting = killing.start_fork(partial(killing.run, folder))
         started = time.monotonic()
-        code = fork_and_kill(partial(_type, folder, retries=random.random() < 0.5), random.random() * longest)
+        code = killing.fork_and_kill(partial(_type, folder, retries=random.random() < 0.5), random.random() * longest)
         killed += code == -signal.SIGKILL
         longest = (longest + 1.5 * (time.monotonic() - started)) / 2 if code >= 0 else longest * 1.05
-        wait_for_exit(ingesting)
+        killing.wait_for_exit(ingesting)
         if killed and killed % _KILLS_BETWEEN_CHECKS == 0:
             bad += _complete_typing(folder)
     return {"reached": killed, "bad": bad + _complete_typing(folder)}
@@ -177,12 +154,12 @@ def _make_lake_to_restore(root: Path) -> None:
         _restore(root, "whole")
 
     root.mkdir(parents=True)
-    call_in_fork(prepare)
+    killing.call_in_fork(prepare)
 
 
 def _find_wrong_files(root: Path) -> list[str]:
     """Resume a restore; return the files that differ from those of a restore that was not killed."""
-    code = run_in_fork(partial(_restore, root))
+    code = killing.run_in_fork(partial(_restore, root))
     whole, found = read_files(root / "whole"), read_files(root / "out")
     manifests = [json.loads(files.pop(MANIFEST_FILE, b"{}")).get("files") for files in (whole, found)]
     names = {name for name in whole | found if whole.get(name) != found.get(name)}
@@ -196,11 +173,11 @@ _TRACKED: Final = "rowTracking, clustering, deletionVectors, inCommitTimestamp"
 
 
 def _make_small_files(root: Path) -> None:
-    broker = new_store(root)
+    broker = killing.new_store(root)
     for seed in (2, 3):
-        ingest_in_fork(root)
+        killing.ingest_in_fork(root)
         broker.append(some_records(20, seed=seed))
-    ingest_in_fork(root)
+    killing.ingest_in_fork(root)
 
 
 def _optimize(root: Path) -> int:
@@ -209,9 +186,9 @@ def _optimize(root: Path) -> int:
 
 
 _COMMITS: Mapping[str, tuple[Callable[[Path], object], Callable[[Path], int]]] = {
-    "append": (growing_store, run),
-    "rewritten log": (rewritten_store, run),
-    "merge of a run": (busy_store, run),
+    "append": (killing.growing_store, killing.run),
+    "rewritten log": (killing.rewritten_store, killing.run),
+    "merge of a run": (killing.busy_store, killing.run),
     "optimize": (_make_small_files, _optimize),
 }
 
@@ -219,19 +196,19 @@ _COMMITS: Mapping[str, tuple[Callable[[Path], object], Callable[[Path], int]]] =
 def _prepare_with_feature(prepare: Callable[[Path], object], feature: str, root: Path) -> None:
     def enable() -> None:
         for statement in FEATURES[feature]:
-            connect_to_test_jvm("")[1].sql(re.sub(r"\{(\w+)\}", rf"delta.`{root}/lake/\1`", statement))
+            killing.connect_to_test_jvm("")[1].sql(re.sub(r"\{(\w+)\}", rf"delta.`{root}/lake/\1`", statement))
 
     prepare(root)
-    call_in_fork(enable)
+    killing.call_in_fork(enable)
 
 
 def _find_faults(command: Callable[[Path], int], root: Path) -> dict[str, Any]:
-    run_in_fork(partial(command, root))
-    verdict = run_and_check(root)
-    left = exclude_compacted(verdict["leftovers"]) if command is _optimize else verdict["leftovers"]
+    killing.run_in_fork(partial(command, root))
+    verdict = killing.run_and_check(root)
+    left = killing.exclude_compacted(verdict["leftovers"]) if command is _optimize else verdict["leftovers"]
     verdict["leftovers"] = [name for name in left if not _SPARK_LEFTOVERS.search(name)]
     verdict["protocol"] = find_protocol_violations(root / "lake")
-    return {fault: verdict[fault] for fault in (*FAULTS, "protocol") if verdict[fault]}
+    return {fault: verdict[fault] for fault in (*killing.FAULTS, "protocol") if verdict[fault]}
 
 
 def kill_commits(
@@ -242,13 +219,13 @@ def kill_commits(
     supported = [name for name, cells in read_documented_features().items() if set(cells[1:5]) == {WORKS}]
     for number, (name, feature) in enumerate(product(commands, features or supported)):
         prepare, command = _COMMITS[name]
-        result = kill_after_each_effect(
+        result = killing.kill_after_each_effect(
             partial(_prepare_with_feature, prepare, feature),
             folder / str(number),
             stride,
             command=command,
             finished=partial(_find_faults, command),
-            effects=(*EFFECTS, (commit, "_removals")),
+            effects=(*killing.EFFECTS, (commit, "_removals")),
             within_s=0.02,
         )
         reached += result["reached"]
@@ -266,14 +243,14 @@ def _read_by_duckdb(location: Path, columns: Sequence[str] | None = None) -> pa.
 
 SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "typings": partial(
-        kill_after_each_effect,
-        lambda root: result_of_fork(root, partial(_make_typed_lake, root)),
+        killing.kill_after_each_effect,
+        lambda root: killing.result_of_fork(root, partial(_make_typed_lake, root)),
         command=_type,
         finished=_complete_typing,
     ),
     "typings-beside-ingests": kill_typings_during_ingests,
     "restores": partial(
-        kill_after_each_effect,
+        killing.kill_after_each_effect,
         _make_lake_to_restore,
         command=_restore,
         finished=_find_wrong_files,
@@ -286,7 +263,7 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
 if __name__ == "__main__":
     with (
         patch.multiple(local, _NICENESS=0, _IOPRIO_SET={}),  # on a busy machine, a low disk priority delays commands
-        patch.object(lakes, "table_of", _read_by_duckdb) if GATEWAY_VARIABLE in os.environ else nullcontext(),
-        patch.object(upkeep, "MAX_SMALL_FILES", MAX_SMALL_FILES),
+        patch.object(lakes, "table_of", _read_by_duckdb) if killing.GATEWAY_VARIABLE in os.environ else nullcontext(),
+        patch.object(upkeep, "MAX_SMALL_FILES", killing.MAX_SMALL_FILES),
     ):
-        main(SCENARIOS)
+        killing.main(SCENARIOS)
