@@ -12,6 +12,7 @@ import resource
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -19,8 +20,9 @@ from random import Random
 from deltalake import DeltaTable
 
 from jobs.console.result import ExitCode
-from tests.support.commands import run_in_process
+from tests.support.commands import overwrite, run_in_process
 from tests.support.failing_verbs import COMMANDS, Commands, Outcome, restart_with_library
+from tests.support.fault_kinds import Change, Target, cut, shift, zero_page_of
 from tests.support.fuzzing import hostile_json
 from tests.support.killing import call_in_fork, load_everything
 
@@ -56,62 +58,41 @@ def damage(lake: Path, random: Random) -> str:
         kind = "log" if path.parent.name == "_delta_log" else path.parent.name if path.suffix == ".json" else "data"
         files.setdefault(kind + path.suffix, []).append(path)
     path = random.choice(files[random.choice(sorted(files))])
-    data = bytearray(path.read_bytes())
-    change = _json if path.suffix == ".json" and random.random() < _PART_OF_VALUES else random.choice(_BYTES)
-    described = f"{path.relative_to(lake)}: {change.__name__[1:]} {change(data, random)}"
-    path.write_bytes(data)
-    return described
+    if path.suffix == ".json" and random.random() < _PART_OF_VALUES:
+        described = _change_json(path, random)
+    else:
+        described = random.choice(sorted(_CHANGES))
+        _CHANGES[described](Target(lake, random, lake), path)
+    return f"{path.relative_to(lake)}: {described}"
 
 
-def _flip(data: bytearray, random: Random) -> str:
-    at = random.randrange(len(data))
-    data[at] ^= 1 << random.randrange(8)
-    return str(at)
-
-
-def _zero(data: bytearray, random: Random) -> str:
-    start = random.randrange(len(data))
-    end = min(start + random.choice((1, 8, 64, 512)), len(data))
-    data[start:end] = bytes(end - start)
-    return f"{start} to {end}"
-
-
-def _cut(data: bytearray, random: Random) -> str:
-    del data[random.randrange(len(data)) :]
-    return f"to {len(data)}"
-
-
-def _noise(data: bytearray, random: Random) -> str:
-    start = random.randrange(len(data))
-    end = min(start + random.choice((4, 40)), len(data))
-    data[start:end] = random.randbytes(end - start)
-    return f"{start} to {end}"
-
-
-def _footer(data: bytearray, random: Random) -> str:
-    """Overwrite bytes of a Parquet footer with those of large numbers."""
-    size = int.from_bytes(data[-8:-4], "little") if data[-4:] == b"PAR1" else len(data)
-    at = random.randrange(max(len(data) - 8 - size, 0), len(data))
-    large = random.choice((b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\x7f", b"\x80\x80\x80\x80\x80\x20", b"\xfe\xff\x03"))
-    data[at : at + len(large)] = large
-    return f"{at}: {large.hex()}"
-
-
-def _json(data: bytearray, random: Random) -> str:
+def _change_json(path: Path, random: Random) -> str:
     """Change one line of a JSON file."""
-    lines = bytes(data).splitlines()
+    lines = path.read_bytes().splitlines()
     number = random.randrange(len(lines))
     before = lines[number]
-    try:
+    with suppress(ValueError):  # a lock
         lines[number] = hostile_json(before, random)
-    except ValueError:  # a lock
-        return _flip(data, random)
-    data[:] = b"\n".join(lines)
+    path.write_bytes(b"\n".join(lines))
     at = next((at for at, pair in enumerate(zip(before, lines[number], strict=False)) if len({*pair}) > 1), 0)
     return f"line {number}: {lines[number][max(at - 40, 0) :][:80]!r}"
 
 
-_BYTES = (_flip, _flip, _zero, _cut, _noise, _footer, _footer)
+def _overwrite_footer(target: Target, path: Path) -> None:
+    """Overwrite bytes of a Parquet footer with those of large numbers."""
+    data, random = path.read_bytes(), target.random
+    size = int.from_bytes(data[-8:-4], "little") if data[-4:] == b"PAR1" else len(data)
+    large = random.choice((b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\x7f", b"\x80\x80\x80\x80\x80\x20", b"\xfe\xff\x03"))
+    overwrite(path, random.randrange(max(len(data) - 8 - size, 0), len(data)), large)
+
+
+_CHANGES: dict[str, Change] = {
+    "bit": lambda target, path: target.flip(path, target.random.randrange(path.stat().st_size)),
+    "footer": _overwrite_footer,
+    "cut": cut,
+    "shift": shift,
+    "page of zeros": zero_page_of,
+}
 _PART_OF_VALUES = 0.8  # of the damages of JSON files; the others change bytes
 
 

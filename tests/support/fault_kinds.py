@@ -131,17 +131,17 @@ def _in(pattern: str, change: Change) -> PlantFault:
 # --- faults of any file
 
 
-def _cut(target: Target, path: Path) -> None:
+def cut(target: Target, path: Path) -> None:
     os.truncate(path, target.random.randrange(path.stat().st_size))
 
 
 def _break_off(target: Target, path: Path) -> None:
     """Truncate a file, and rename it like an unfinished copy of rsync."""
-    _cut(target, path)
+    cut(target, path)
     path.rename(path.with_name(f".{path.name}.Xq3fZa"))
 
 
-def _shift(target: Target, path: Path) -> None:
+def shift(target: Target, path: Path) -> None:
     """Insert some bytes into a file without changing its length."""
     data, at = path.read_bytes(), target.random.randrange(path.stat().st_size)
     new = target.random.randbytes(target.random.choice((1, 4, 20)))
@@ -160,7 +160,7 @@ def _misdirect(target: Target, path: Path) -> None:
     overwrite(path, place, data[source : source + page][: len(data) - place])
 
 
-def _zero_page_of(target: Target, path: Path) -> None:
+def zero_page_of(target: Target, path: Path) -> None:
     page, data = target.random.choice((512, 4096)), path.read_bytes()
     at = target.random.choice([at for at in range(0, len(data), page) if any(data[at : at + page])])
     overwrite(path, at, bytes(min(page, len(data) - at)))
@@ -192,9 +192,9 @@ def _copy(target: Target, path: Path) -> None:
 
 
 _OF_ANY_FILE: dict[str, Change] = {
-    "cut": _cut,
+    "cut": cut,
     "lengthen": lambda target, path: os.truncate(path, path.stat().st_size + target.random.choice((1, 20, 4096))),
-    "break-off": _break_off, "shift": _shift, "empty": _empty, "copy": _copy,
+    "break-off": _break_off, "shift": shift, "empty": _empty, "copy": _copy,
     "delete": lambda _, path: path.unlink(),
 }  # fmt: skip
 
@@ -357,11 +357,11 @@ KINDS: dict[str, PlantFault] = {
     "unit-high-bit": _in(QUEUE, lambda _, path: flip(path, 0, 1 << 7)), "index-bit": _in(INDEX, _index_bit),
     "slot-bit": _in(
         INDEX, lambda target, path: target.flip(path, HEADER.size + target.random.randrange(GEOMETRY.hash_slots * 4))
-    ), "zero-queue-page": _in(QUEUE, _zero_page_of),
-    "zero-index-page": _in(INDEX, _zero_page_of), "random-page": _in(LOG, _random_page_of),
+    ), "zero-queue-page": _in(QUEUE, zero_page_of),
+    "zero-index-page": _in(INDEX, zero_page_of), "random-page": _in(LOG, _random_page_of),
     "random-queue-page": _in(QUEUE, _random_page_of), "random-index-page": _in(INDEX, _random_page_of),
     "misdirected-log": _in(LOG, _misdirect), "misdirected-queue": _in(QUEUE, _misdirect),
-    "misdirected-index": _in(INDEX, _misdirect), "cut-checkpoint": _in("checkpoint", _cut),
+    "misdirected-index": _in(INDEX, _misdirect), "cut-checkpoint": _in("checkpoint", cut),
     "bit-checkpoint": _in("checkpoint", lambda target, path: target.flip(path, target.random.randrange(24))),
     "foreign-checkpoint": _foreign("checkpoint"), "break-positions": _break_positions,
     "timer-bit": _in(_TIMER, lambda target, path: target.flip(path, target.random.randrange(52))),

@@ -5,7 +5,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -24,6 +24,7 @@ TRANSLATIONS = {
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _INLINE = re.compile(r"`((?:\./spark-submit\.sh|rmq-lake|python -m) [^`]+)`")
+_SHOWN = re.compile(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)  # a command and its output
 _CODE = re.compile(r"exit code (\d+)")
 
 
@@ -34,7 +35,7 @@ class ShownCommand:
     page: str
     section: str
     text: str
-    output: list[str] = field(default_factory=list)
+    output: str = ""
 
     @property
     def exit_code(self) -> int:
@@ -45,7 +46,7 @@ class ShownCommand:
     @property
     def prints(self) -> re.Pattern[str] | None:
         """The pattern of the output, if the page shows any; `…` stands for any text."""
-        text = "\n".join(line.rstrip() for line in self.output).strip()
+        text = "\n".join(line.rstrip() for line in self.output.splitlines()).strip()
         return re.compile(re.escape(text).replace("…", ".*?"), re.DOTALL) if text else None
 
 
@@ -74,22 +75,8 @@ def _find_commands(page: Path, section: str, text: str) -> Iterator[ShownCommand
         if inline is not None:
             yield ShownCommand(name, section, inline.replace("\\|", "|"))
         elif language == "console":
-            yield from _parse_console(name, section, fenced)
-
-
-def _parse_console(page: str, section: str, fenced: str) -> Iterator[ShownCommand]:
-    command: ShownCommand | None = None
-    for line in fenced.splitlines():
-        if line.startswith("$ "):
-            if command:
-                yield command
-            command = ShownCommand(page, section, line[2:])
-        elif command and command.text.endswith("\\"):
-            command.text = f"{command.text[:-1]}{line.strip()}"
-        elif command:
-            command.output.append(line)
-    if command:
-        yield command
+            for shown in _SHOWN.finditer(fenced):
+                yield ShownCommand(name, section, re.sub(r"\\\n *", "", shown[1]), shown[2])
 
 
 # Commands that are not run, and the reason; a test fails if no page needs a pattern.
