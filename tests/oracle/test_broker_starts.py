@@ -50,9 +50,9 @@ from tests.support.fault_kinds import (
     STALE,
     STEP_MS,
     STORE,
-    faults,
     golden,
     plant_start_faults,
+    read_faults,
 )
 from tests.support.faults import STARTED, Start, recorded_starts
 
@@ -309,7 +309,7 @@ def _find_wrong_predictions(
 )
 def test_a_broker_serves_a_repaired_store(tmp_path: Path, names: frozenset[str] | None) -> None:
     """With a lake, all messages; without one, all except those whose bytes are lost."""
-    cases = [fault for fault in faults(golden(STORE)) if names is None or fault.name in names]
+    cases = [fault for fault in read_faults() if names is None or fault.name in names]
     with run_driver(_RELEASE) as driver:
         for number, (fault, with_lake) in enumerate(product(cases, (True, False))):
             store = Path(shutil.copytree(golden(STORE), tmp_path / str(number) / "store"))

@@ -1,7 +1,7 @@
 """
 All faults that tests can plant in a store.
 
-Each of the `KINDS` chooses a random place. `faults` are those of the page of faults, each at a fixed place of one
+Each of the `KINDS` chooses a random place. `faults.txt` has those of the page of faults, each at a fixed place of one
 store. `STARTS` are the faults on which real brokers were started.
 """
 
@@ -12,8 +12,8 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
-from functools import cache, partial
-from operator import attrgetter, itemgetter
+from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -25,7 +25,6 @@ from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry
-from rmq_formats.layout import Layout
 from rmq_formats.properties import CRC_SIZE
 from rmq_formats.store import CHECKPOINT, decode_checkpoint, encode_checkpoint, file_name_of_offset
 from tests.golden import SITUATIONS, unpack, unpack_situation
@@ -372,7 +371,7 @@ KINDS: dict[str, PlantFault] = {
 }  # fmt: skip
 
 
-# --- faults of the page: `faults` ---
+# --- faults of the page: `faults.txt` ---
 
 
 OTHER_USER = 65534
@@ -389,90 +388,52 @@ class Part(Enum):
 
 DAMAGED_MESSAGE = 17  # its queue offset in the first queue of T1; it is in the second of four segments
 DAMAGED_UNIT = 12
-_DAMAGED_ENTRY = 7
 
 
 class Fault(NamedTuple):
-    """One fault: the damaged file, and how it is damaged."""
+    """One fault: the damaged part, and the change of a file or folder."""
 
     part: Part
     name: str
-    damage: Callable[[Path], object]
-    file: str  # relative to the store
+    change: str  # a name of `_CHANGES`, the path, and the size or position
     unseen: str = ""  # why it is not reported as damage
 
+    @property
+    def file(self) -> str:
+        return self.change.split()[1]
+
     def plant(self, store: Path) -> None:
-        self.damage(store / self.file)
+        change, file, *numbers = self.change.split()
+        _CHANGES[change](store / file, *map(int, numbers))
 
 
-NO_FAULT = Fault(Part.LOG, "no fault", Path.exists, f"commitlog/{SEGMENT:020d}", "this store is undamaged")
+_CHANGES: dict[str, Callable[..., object]] = {
+    "cut": os.truncate,
+    "deny": lambda path: path.chmod(0),
+    "flip": flip,
+    "keep": Path.exists,
+    "rm": lambda path: shutil.rmtree(path) if path.is_dir() else path.unlink(),
+}
+NO_FAULT = Fault(Part.LOG, "no fault", f"keep commitlog/{SEGMENT:020d}", "this store is undamaged")
 NO_CHECKSUM = (
     "Not detectable, because no checksum covers the changed bit, and neither queues nor index files depend on it"
 )
-_NEW_CHECKPOINT = "Not reported as damage, because a broker creates a new checkpoint at its next start"
-
-# Fields that a broker stores only once, without a checksum.
-_UNCHECKED_FIELDS = frozenset({"flag", "sys_flag", "born_timestamp", "born_host", "store_host", "reconsume_times"}) | {
-    "prepared_transaction_offset",
-    "properties",
+_REASONS = {
+    "no checksum": NO_CHECKSUM,
+    "new checkpoint": "Not reported as damage, because a broker creates a new checkpoint at its next start",
 }
 
 
-def faults(healthy: Path) -> Iterator[Fault]:
-    segments = [f"commitlog/{number * SEGMENT:020d}" for number in range(4)]
-    yield from _faults_of_files(Part.LOG, "segment", (segments[0], segments[1], segments[3]), 5000)
-    record = find_damaged_record(healthy)
-    base = record.physical_offset % SEGMENT
-    for name, at in _bit_positions(record).items():
-        unseen = NO_CHECKSUM if name in _UNCHECKED_FIELDS else ""
-        yield Fault(Part.LOG, f"record: {name}", partial(flip, at=base + at), segments[1], unseen)
-    queues = [f"consumequeue/T1/0/{number * QUEUE_FILE:020d}" for number in range(3)]
-    yield from _faults_of_files(Part.QUEUES, "file", queues, 90)
-    yield Fault(Part.QUEUES, "folder of a topic missing", lambda path: shutil.rmtree(path.parents[1]), queues[1])
-    yield Fault(Part.QUEUES, "all folders missing", lambda path: shutil.rmtree(path.parents[2]), queues[1])
-    yield from _faults_of_fields(Part.QUEUES, "unit", UNIT, DAMAGED_UNIT * UNIT.size - QUEUE_FILE, queues[1])
-    indexes = [f"index/{path.name}" for path in sorted((healthy / "index").iterdir())]
-    yield from _faults_of_files(Part.INDEX, "file", (indexes[0], indexes[6], indexes[-1]), 500)
-    yield Fault(Part.INDEX, "all files missing", lambda path: shutil.rmtree(path.parent), indexes[6])
-    yield from _faults_of_fields(Part.INDEX, "header", HEADER, 0, indexes[6])
-    data = (healthy / indexes[6]).read_bytes()
-    slot = next(n for n in range(GEOMETRY.hash_slots) if data[GEOMETRY.slot_position(n) + 3])
-    yield Fault(Part.INDEX, "slot", partial(flip, at=GEOMETRY.slot_position(slot) + 3), indexes[6])
-    yield from _faults_of_fields(Part.INDEX, "entry", ENTRY, GEOMETRY.entry_position(_DAMAGED_ENTRY), indexes[6])
-    yield Fault(Part.CHECKPOINT, "missing", Path.unlink, "checkpoint", _NEW_CHECKPOINT)
-    yield Fault(Part.CHECKPOINT, "cut short", partial(os.truncate, length=10), "checkpoint")
-    for name, at in (("log", 1), ("queue", 9), ("index", 23)):
-        yield Fault(Part.CHECKPOINT, f"{name} time", partial(flip, at=at), "checkpoint")
-    for part, file in zip(Part, (segments[1], queues[1], indexes[6], "checkpoint"), strict=True):
-        yield Fault(part, "access denied", lambda path: path.chmod(0), file)
-
-
-def _faults_of_files(part: Part, kind: str, files: Sequence[str], size: int) -> Iterator[Fault]:
-    for place, file in zip(("first", "middle", "last"), files, strict=True):
-        yield Fault(part, f"{place} {kind} missing", Path.unlink, file)
-        yield Fault(part, f"{place} {kind} cut short", partial(os.truncate, length=size), file)
-
-
-def _faults_of_fields(part: Part, kind: str, layout: Layout, base: int, file: str) -> Iterator[Fault]:
-    for field in layout.describe_fields():
-        at = base + layout.offset(field.name) + field.size - 1
-        yield Fault(part, f"{kind}: {field.name}", partial(flip, at=at), file)
+def read_faults() -> list[Fault]:
+    """Return the faults of the page; each change of a field inverts the lowest bit of its last or first byte."""
+    lines = Path(__file__).with_name("faults.txt").read_text(encoding="utf-8").splitlines()
+    cells = ([*line.split(" | "), ""] for line in lines)
+    return [Fault(Part(part), name, change, _REASONS.get(reason, "")) for part, name, change, reason, *_ in cells]
 
 
 def find_damaged_record(store: Path) -> MessageRecord:
     in_queue = (record for _, _, record in records_in(store) if (record.topic, record.queue_id) == ("T1", 0))
     return next(record for record in in_queue if record.queue_offset == DAMAGED_MESSAGE)
-
-
-def _bit_positions(record: MessageRecord) -> dict[str, int]:
-    """Return the position of the byte to change in each part of a record: the last of a number, else the first."""
-    found = {}
-    for name, (start, size) in sorted(_part_ranges(record).items(), key=itemgetter(1)):
-        if name.endswith("_host_address") or name in {"body", "topic", "properties"}:
-            found[name.removesuffix("_address")] = start
-        elif name.islower() and name != "head" and not name.endswith("_host_port"):
-            found[name] = start + size - 1
-    return found
 
 
 @contextmanager

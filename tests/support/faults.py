@@ -30,7 +30,7 @@ from tests.support.fault_kinds import (
     Fault,
     Part,
     as_other_user,
-    faults,
+    read_faults,
 )
 from tests.support.lakes import table_of
 
@@ -184,7 +184,7 @@ def matrix(every: int = 1) -> Iterator[tuple[Fault, dict[str, Cell]]]:
         folder = Path(name)
         folder.chmod(0o755)  # where access is denied, commands of root run as another user
         healthy = unpack(STORE, folder)
-        for fault in (NO_FAULT, *faults(healthy))[::every]:
+        for fault in (NO_FAULT, *read_faults())[::every]:
             yield fault, {verb: run_verb(verb, healthy, fault, folder) for verb in VERBS}
 
 

@@ -18,9 +18,9 @@ from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
 from jobs.store.running_broker import NotInstalledError
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import decode_record
-from tests.golden import StoreOf, release_of, unpack
+from tests.golden import StoreOf, release_of
 from tests.support.commands import overwrite
-from tests.support.fault_kinds import SEGMENT, SETTINGS, STORE, Fault, as_other_user, faults, find_damaged_record
+from tests.support.fault_kinds import SEGMENT, SETTINGS, STORE, Fault, as_other_user, find_damaged_record, read_faults
 from tests.support.lakes import ingest_store
 from tests.support.stores import flip, hold_lock, lose_first_segment_like_retention, read_store_files, tree_state
 
@@ -42,12 +42,7 @@ def repair_store(store: Path, lake: Path | None = None, *, apply: bool = True) -
     return repair(RepairRequest(str(store), store.parent / "repair", source, None, SETTINGS, apply), SerialWorkers())
 
 
-def _all_faults() -> list[Fault]:
-    with TemporaryDirectory() as name:
-        return list(faults(unpack(STORE, Path(name))))
-
-
-_ALL = _all_faults()
+_ALL = read_faults()
 DENIED = [fault for fault in _ALL if "denied" in fault.name]
 FAULTS = [fault for fault in _ALL if "denied" not in fault.name]
 QUICK = {
