@@ -25,12 +25,11 @@ from rmq_formats.consumequeue.dispatch import (
 from rmq_formats.consumequeue.layout import (
     BATCH_UNIT,
     EXT_ADDRESS_BASE,
-    EXT_UNIT,
     UNIT,
     decode_ext_unit,
     rounded_file_size,
 )
-from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
+from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.release import Release
 from tests.rmq_formats.builders import encode_properties
 
@@ -104,58 +103,47 @@ def test_prepared_and_rolled_back_records_have_no_units(transaction: int, count:
     assert len(units_of(a_record(sys_flag=transaction))) == count
 
 
-MULTI = {"INNER_MULTI_DISPATCH": "%LMQ%a,b", "INNER_MULTI_QUEUE_OFFSET": "5,6", "TAGS": "TagA"}
+def multi(names: str, offsets: str) -> dict[str, str]:
+    return {"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets, "TAGS": "TagA"}
 
 
-def test_multi_dispatch_adds_a_unit_to_each_listed_queue() -> None:
-    """Light queues have the id 0, others that of the record; offset, size and tags are those of the record."""
-    record = a_record(queue_id=3, queue_offset=8, properties=MULTI)
+MULTI = multi("%LMQ%a,b", "5,6")
+BOTH = [("%LMQ%a", 0, 5), ("b", 3, 6)]
 
-    assert [(unit.queue, unit.queue_offset, unit.is_multi_dispatched) for unit in units_of(record)] == [
-        (QueueName(QueueKind.PLAIN, "T", 3), 8, False),
-        (QueueName(QueueKind.PLAIN, "%LMQ%a", 0), 5, True),
-        (QueueName(QueueKind.PLAIN, "b", 3), 6, True),
+
+@pytest.mark.parametrize(
+    ("topic", "release", "rules", "properties", "added"),
+    [
+        # Light queues have the id 0, others that of the record.
+        ("T", "5.3.3", {}, MULTI, BOTH),
+        # 4.9.3 introduced it; 5.1.1 excluded retry and system topics.
+        ("T", "4.9.2", {}, MULTI, []),
+        ("T", "4.9.3", {}, MULTI, BOTH),
+        ("%RETRY%g", "5.1.0", {}, MULTI, BOTH),
+        ("%RETRY%g", "5.1.1", {}, MULTI, []),
+        ("rmq_sys_x", "5.1.1", {}, MULTI, []),
+        ("T", "5.3.3", {"multi_dispatch": False}, MULTI, []),
+        ("T", "5.3.3", {"lmq": False}, MULTI, [("%LMQ%a", 3, 5), ("b", 3, 6)]),
+        # Lists of different lengths are ignored, and nothing is dispatched after an offset that is not a number.
+        ("T", "5.3.3", {}, multi("a,b", "1"), []),
+        ("T", "5.3.3", {}, multi("a,b,,", "1,2"), [("a", 3, 1), ("b", 3, 2)]),
+        ("T", "5.3.3", {}, multi("a,b", "x,2"), []),
+        ("T", "5.3.3", {}, multi("a,b", "1,x"), [("a", 3, 1)]),
+        ("T", "5.3.3", {}, multi("a/b,c", "1,2"), [("c", 3, 2)]),
+        ("T", "5.3.3", {}, multi(" ", "1"), []),
+    ],
+)
+def test_multi_dispatch_adds_a_unit_to_each_listed_queue(
+    topic: str, release: str, rules: dict[str, Any], properties: dict[str, str], added: list[tuple[str, int, int]]
+) -> None:
+    record = a_record(topic, release=release, queue_id=3, queue_offset=8, properties=properties)
+
+    assert [
+        (unit.queue, unit.queue_offset, unit.is_multi_dispatched) for unit in units_of(record, release, **rules)
+    ] == [
+        (QueueName(QueueKind.PLAIN, topic, 3), 8, False),
+        *((QueueName(QueueKind.PLAIN, name, queue_id), offset, True) for name, queue_id, offset in added),
     ]
-
-
-@pytest.mark.parametrize(
-    ("topic", "release", "count"),
-    [
-        ("T", "4.9.2", 1),
-        ("T", "4.9.3", 3),
-        ("%RETRY%g", "5.1.0", 3),
-        ("%RETRY%g", "5.1.1", 1),
-        ("rmq_sys_x", "5.1.1", 1),
-    ],
-)
-def test_multi_dispatch_depends_on_release_and_topic(topic: str, release: str, count: int) -> None:
-    """4.9.3 introduced it; 5.1.1 excluded retry and system topics."""
-    assert len(units_of(a_record(topic, release=release, properties=MULTI), release)) == count
-
-
-@pytest.mark.parametrize(
-    ("names", "offsets", "queues"),
-    [
-        ("a,b", "1", []),
-        ("a,b,,", "1,2", ["a", "b"]),
-        ("a,b", "x,2", []),
-        ("a,b", "1,x", ["a"]),
-        ("a/b,c", "1,2", ["c"]),
-        (" ", "1", []),
-    ],
-)
-def test_multi_dispatch_lists_are_parsed_as_by_brokers(names: str, offsets: str, queues: list[str]) -> None:
-    """Lists of different lengths are ignored, and nothing is dispatched after an offset that is not a number."""
-    record = a_record(properties={"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets})
-
-    assert [unit.queue.topic for unit in units_of(record)[1:]] == queues
-
-
-@pytest.mark.parametrize("rules", [{"multi_dispatch": False}, {"lmq": False}])
-def test_multi_dispatch_and_light_queues_can_be_disabled(rules: dict[str, Any]) -> None:
-    queues = [unit.queue for unit in units_of(a_record(queue_id=3, properties=MULTI), **rules)][1:]
-
-    assert queues == ([] if "multi_dispatch" in rules else [(QueueKind.PLAIN, "%LMQ%a", 3), (QueueKind.PLAIN, "b", 3)])
 
 
 BATCH = {"INNER_BASE": "40", "INNER_NUM": "3"}
@@ -212,16 +200,6 @@ def test_batch_units_are_recognised_as_written_as_by_brokers(
     data = BATCH_UNIT.pack(offset, size, 7, 8, base_offset, count, -1, 0)
 
     assert decode_batch_unit(data).is_written is is_written
-
-
-def test_a_bitmap_is_part_of_its_extension_unit() -> None:
-    data = EXT_UNIT.pack(23, 5, 6, 3) + b"abc"
-
-    assert decode_ext_unit(data) == (23, 5, 6, b"abc")
-    with pytest.raises(NeedMoreData):
-        decode_ext_unit(data[:-1])
-    with pytest.raises(CorruptData):
-        decode_ext_unit(EXT_UNIT.pack(24, 5, 6, 3) + b"abc")
 
 
 @given(st.integers(0, (1 << 62)))

@@ -258,26 +258,6 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
     assert peak < 4 * size + (2 << 20)  # the bytes of a record, its row, the last record, a body
 
 
-@pytest.mark.parametrize("place", ["store", "lake"])
-@pytest.mark.parametrize(
-    ("text", "selected", "undecoded"),
-    [
-        (f"body_text IS NULL OR length(body) = {LIMIT}", [1, 2, 3], 2),
-        ("body_text = 'small'", [0], 2),
-        ("queue_offset = 0", [0], 0),
-        ("queue_offset = 3", [3], 1),
-    ],
-)
-def test_a_condition_sees_no_text_of_an_undecodable_body_and_each_one_that_it_reads_is_reported(  # noqa: PLR0913, PLR0917 - parameters of the case
-    text: str, selected: list[int], undecoded: int, place: str, packed: dict[str, ExportRequest], tmp_path: Path
-) -> None:
-    summary = _export(replace(packed[place], condition=parse_condition(text)))
-    rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
-
-    assert selected == [row["queue_offset"] for row in rows]
-    assert (len(selected), undecoded) == (summary.messages, summary.undecoded_bodies)
-
-
 @pytest.mark.parametrize(("since", "messages", "damaged"), [(0, 3, 1), (300, 1, 1), (900, 0, 0)])
 def test_an_export_by_times_reads_a_segment_once(since: int, messages: int, damaged: int, tmp_path: Path) -> None:
     records = stored([Sent(body=bytes(50)) for _ in range(4)])
