@@ -11,6 +11,7 @@ returns what a commit must say about the vectors of the files that it removes.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from time import monotonic
@@ -44,6 +45,7 @@ Limits = Mapping[str, tuple[int, int]]  # the minimum and maximum wanted value o
 NO_LIMITS: Limits = MappingProxyType({})
 _BATCH_SIZE = 16 << 20  # bytes, as a file states them: a body that repeats itself may be far larger in memory
 _BATCH_ROWS = 1 << 16
+_FOOTERS_AT_ONCE = 8
 _WHOSE = "store_id"
 _TIMES = "us"  # Spark writes times in 96 bits; Arrow's default, nanoseconds, covers only 1677 to 2262
 _LAYOUT = ds.ParquetFileFormat(
@@ -300,6 +302,9 @@ def _read_rows(
     found = list(dataset.get_fragments(where))
     whole = [fragment for fragment in found if stored[fragment.path].kept_row_mask is None and not only_deleted]
     with _naming_damaged_files(_decode_uri(uri).rstrip("/"), "a file of this table"):
+        with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+            for metadata in pool.map(_read_footer, found):
+                _refuse_rows_without_values(metadata)
         tables = [ds.FileSystemDataset(whole, schema, _LAYOUT, filesystem).to_table(columns, where)]
     asked = str(where)  # may match more columns than needed
     needed = None if columns is None else [name for name in schema.names if name in columns or name in asked]
@@ -311,6 +316,19 @@ def _read_rows(
             rows = rows if where is None else rows.filter(where)
             tables.append(rows.select(columns or schema.names))
     return pa.concat_tables(tables)
+
+
+def _read_footer(fragment: ds.ParquetFileFragment) -> pq.FileMetaData:
+    """Return a file's footer, which the fragment keeps."""
+    return fragment.metadata
+
+
+def _refuse_rows_without_values(metadata: pq.FileMetaData) -> None:
+    """Raise an error if a damaged footer states more rows than there are values: Arrow allocates memory for all."""
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        if group.num_rows > group.column(0).num_values:
+            raise pa.ArrowInvalid(f"row group {number} should have {group.num_rows:,} rows, but is incomplete")
 
 
 def _bounds_of_file(file: SnapshotFile, schema: pa.Schema) -> pc.Expression:

@@ -19,8 +19,9 @@ from deltalake import DeltaTable, write_deltalake
 from jobs.console.result import ExitCode
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
+from jobs.lake.snapshot_files import DamagedFileError, read_rows_where
 from jobs.lake.snapshots import cache_snapshots, open_delta
-from jobs.lake.tables import CONFIG_FILES, CONSUME_QUEUE, INDEX_ENTRIES, LOG_PIECES, MESSAGES, RUNS
+from jobs.lake.tables import CONFIG_FILES, CONSUME_QUEUE, INDEX_ENTRIES, INDEX_FILES, LOG_PIECES, MESSAGES, RUNS
 from jobs.restore import NEWER_COLUMNS
 from tests.golden import StoreOf
 from tests.support.broker import Broker, some_records
@@ -118,7 +119,7 @@ def test_a_checkpoint_that_lacks_files_is_reported(loss: str, lake: Lake, tmp_pa
         open_table(lake, NAME)
 
 
-TABLES = (MESSAGES, CONSUME_QUEUE, INDEX_ENTRIES, LOG_PIECES, CONFIG_FILES, RUNS)
+TABLES = (MESSAGES, CONSUME_QUEUE, INDEX_ENTRIES, INDEX_FILES, LOG_PIECES, CONFIG_FILES, RUNS)
 CASES = [
     pytest.param((table.name, name, is_dropped), id=f"{table.name}-{name}-{'dropped' if is_dropped else 'retyped'}")
     for table in TABLES
@@ -131,6 +132,25 @@ def ingested(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("columns") / "lake"
     ingest_store(golden("b533-base"), folder, release="5.3.3")
     return folder
+
+
+def test_a_footer_with_more_rows_than_values_is_refused_before_memory_is_allocated(
+    ingested: Path, tmp_path: Path
+) -> None:
+    lake = Lake(shutil.copytree(ingested, tmp_path / "lake", dirs_exist_ok=True).as_posix(), {})
+    path = min((tmp_path / "lake" / INDEX_FILES.name).glob("*.parquet"))
+    data, rows = path.read_bytes(), pq.read_metadata(path).num_rows
+    footer = data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
+    number_of_rows = b"\x16%c" % (2 * rows)  # `RowGroup.num_rows`, in Thrift's compact protocol
+    before, _, after = footer.rpartition(number_of_rows)
+    changed = before + b"\x16\x80\x80\x80\x80\x80\x20" + after
+    path.write_bytes(data[: -8 - len(footer)] + changed + len(changed).to_bytes(4, "little") + data[-4:])
+    assert pq.read_metadata(path).row_group(0).num_rows == 1 << 39
+
+    snapshot = open_table(lake, INDEX_FILES.name)
+    assert snapshot is not None
+    with pytest.raises(DamagedFileError, match=r"index_files: a file .* row group 0 should have 549,755,813,888 rows"):
+        read_rows_where(lake, snapshot)
 
 
 @pytest.mark.sample(5)
