@@ -132,12 +132,6 @@ def executors_at_work(cluster: Cluster) -> list[int]:
     return found
 
 
-def await_no_executor(cluster: Cluster) -> None:
-    wait_until(
-        lambda: not executors_at_work(cluster), lambda: "an executor of an application that has ended is still at work"
-    )
-
-
 def _is_working(process: int, cluster: Cluster) -> bool:
     """Return whether a process is a Python worker with compiled code: a child of an executor's daemon."""
     entry = Path(f"/proc/{process}")

@@ -1,13 +1,13 @@
 """A real cluster: worker processes have only the code that spark-submit sends."""
 
-import hashlib
 import os
 import shutil
 import signal
 import sysconfig
-import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from socket import gethostname
 from typing import Any
@@ -18,11 +18,12 @@ from jobs.ingest import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import SerialWorkers
 from tests.golden import StoreOf
-from tests.scale.cluster import WORKERS, Cluster, await_no_executor, executors_at_work, has_namespaces, spark_cluster
+from tests.scale.cluster import WORKERS, Cluster, executors_at_work, has_namespaces, spark_cluster
 from tests.scale.servers import expected_rows, rmq_lake, run_in_one_application
 from tests.support.commands import Outcome
 from tests.support.lakes import list_leftovers, raw_rows, rows_of
-from tests.support.stores import list_segments
+from tests.support.stores import list_segments, read_files
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]  # for a busy machine: usually, minutes suffice
 
@@ -94,27 +95,15 @@ def test_a_cluster_ingests_the_same_rows_as_one_process(
     assert 1 == len([path for path in (cluster.worker_cache / "shipped").iterdir() if path.is_dir()])
 
 
-@contextmanager
-def executor_killer(cluster: Cluster) -> Iterator[list[int]]:
-    await_no_executor(cluster)
-    killed: list[int] = []
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(0.02):
-            for executor in executors_at_work(cluster):
-                with suppress(ProcessLookupError):
-                    os.kill(executor, signal.SIGKILL)
-                    killed.append(executor)
-                    return
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield killed
-    finally:
-        over.set()
-        thread.join()
+def kill_executor(cluster: Cluster, run: Future[Outcome]) -> bool:
+    """Kill an executor that is at work, and return True, unless the run ends before."""
+    while not run.done():
+        for executor in executors_at_work(cluster):
+            with suppress(ProcessLookupError):
+                os.kill(executor, signal.SIGKILL)
+                return True
+        time.sleep(0.02)
+    return False
 
 
 def test_tasks_of_a_killed_executor_are_repeated_without_compiling_again(
@@ -122,11 +111,13 @@ def test_tasks_of_a_killed_executor_are_repeated_without_compiling_again(
 ) -> None:
     assert 0 == ingested[0].code
     compiled = cluster.compiled
-    with executor_killer(cluster) as killed:
-        ended = rmq_lake(*cluster.spark_options, "ingest", str(store), "--lake", str(tmp_path))
+    wait_until(lambda: not executors_at_work(cluster), lambda: "an executor of an ended application is still at work")
+    with ThreadPoolExecutor() as pool:
+        run = pool.submit(rmq_lake, *cluster.spark_options, "ingest", str(store), "--lake", str(tmp_path))
+        assert kill_executor(cluster, run)
+    ended = run.result()
 
     assert 0 == ended.code, ended.err
-    assert 1 == len(killed)
     assert any("exitStatus 137" in (cluster.folder / f"{name}.log").read_text() for name in WORKERS)
     assert expected_rows(store) == raw_rows(tmp_path)
     assert compiled
@@ -170,50 +161,34 @@ def test_index_files_built_by_a_cluster_equal_those_of_the_broker(
     cluster: Cluster, store: Path, results: dict[str, Any]
 ) -> None:
     assert RANGES * len(list_segments(store)) == results["index"]
-    assert _hash_files(store / "index") == _hash_files(cluster.folder / "index")
+    broker, ours = (read_files(folder / "index") for folder in (store, cluster.folder))
+    assert [*broker.values()] == [data for name, data in ours.items() if name.isdigit()]
 
 
-def _hash_files(folder: Path) -> list[str]:
-    files = sorted(path for path in folder.iterdir() if path.name.isdigit())
-    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
+@pytest.mark.parametrize("kind", ["late", "fail"])
+def test_a_task_and_its_copy_count_once(cluster: Cluster, store: Path, results: dict[str, Any], kind: str) -> None:
+    """The copy is speculative, because the task is slow, or the task is repeated, because it failed after its work."""
+    lake = cluster.folder / kind
+    segments, leftovers = list_segments(store), {*list_leftovers(lake)}
+    notes = [(cluster.folder / f"fail-failed-{int(path.name)}").read_text() for path in segments]
+    failed = {f"/messages/{name}" for note in notes for name in note.split()}
+    late = {name for name in leftovers if f"-{0:020d}-" in name}
 
-
-def test_a_slow_task_and_its_speculative_copy_count_once(
-    cluster: Cluster, store: Path, results: dict[str, Any]
-) -> None:
-    assert_every_message_counts_once(store, results["late"], cluster.folder / "late")
-    assert not [name for name in list_leftovers(cluster.folder / "late") if f"-{0:020d}-" in name]
-
-
-def test_a_task_that_fails_after_its_work_is_repeated_and_counts_once(
-    cluster: Cluster, store: Path, results: dict[str, Any]
-) -> None:
-    assert_every_message_counts_once(store, results["fail"], cluster.folder / "fail")
-    notes = [cluster.folder / f"fail-failed-{int(path.name)}" for path in list_segments(store)]
-    written = {f"/messages/{name}" for note in notes for name in note.read_text().split()}
-    assert len(written) >= len(notes)
-    assert written.isdisjoint(list_leftovers(cluster.folder / "fail"))
-
-
-def assert_every_message_counts_once(store: Path, result: dict[str, int], lake: Path) -> None:
-    assert {"code": 0, "messages": len(expected_rows(store))} == result
+    assert {"code": 0, "messages": len(expected_rows(store))} == results[kind]
     assert expected_rows(store) == raw_rows(lake)
+    assert len(failed) >= len(segments)
+    assert set() == (late if kind == "late" else failed & leftovers)
 
 
 @pytest.mark.skipif(not has_namespaces(), reason="this system gives a process no mounts of its own")
-@pytest.mark.parametrize("kind", ["out", "lake"])
-def test_a_directory_not_shared_with_workers_fails_the_run(
-    cluster: Cluster, results: dict[str, Any], kind: str
-) -> None:
-    said = results[kind]["said"].strip().splitlines()[-1]
+def test_a_directory_not_shared_with_workers_fails_the_run(cluster: Cluster, results: dict[str, Any]) -> None:
+    """A store that workers cannot see fails the run before they read it."""
+    for kind in ("out", "lake"):
+        said = results[kind]["said"].strip().splitlines()[-1]
+        assert 1 == results[kind]["code"]
+        assert said.startswith(f"rmq-lake: {cluster.private_folder / kind}")
+        assert said.partition("not accessible on ")[2].partition(":")[0] in WORKERS
 
-    assert 1 == results[kind]["code"]
-    assert said.startswith(f"rmq-lake: {cluster.private_folder / kind}")
-    assert said.partition("not accessible on ")[2].partition(":")[0] in WORKERS
-
-
-@pytest.mark.skipif(not has_namespaces(), reason="this system gives a process no mounts of its own")
-def test_a_store_not_visible_to_workers_fails_the_run_before_reading(cluster: Cluster, results: dict[str, Any]) -> None:
     assert 1 == results["store"]["code"]
     assert f"{cluster.private_folder}/store/commitlog/{0:020d}" in results["store"]["said"]
     assert [0] == [row["run"] for row in rows_of(cluster.folder / "unseen", "runs", "time")]

@@ -60,9 +60,8 @@ class UploadedStore:
     """A store on a server, and the location of its lake."""
 
     def __init__(self, server: S3Server | AzureServer | Hdfs, golden: Path, prefix: str, folder: Path) -> None:
-        self.server, self.folder = server, folder
+        self.server, self.folder, self.prefix = server, folder, prefix
         self.local = copy_store(golden, folder)
-        self.prefix = re.sub(r"\W|_", "-", prefix).strip("-")
         self.options = server.options
         self.store, self.lake = self.upload(self.local), self.output_location("lake")
 
@@ -86,9 +85,20 @@ class UploadedStore:
 
 
 # The tests of each server are a group of their own: those of Azure storage take half of the time.
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("s3", "azure", "hdfs")])
-def uploaded(request: pytest.FixtureRequest, golden: StoreOf, tmp_path: Path) -> UploadedStore:
-    return UploadedStore(request.getfixturevalue(request.param), golden(STORE), request.node.name, tmp_path)
+SERVERS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("s3", "azure", "hdfs")]
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def uploaded(
+    request: pytest.FixtureRequest, golden: StoreOf, tmp_path_factory: pytest.TempPathFactory
+) -> UploadedStore:
+    folder = tmp_path_factory.mktemp(request.param)
+    return UploadedStore(request.getfixturevalue(request.param), golden(STORE), "uploaded", folder)
+
+
+@pytest.fixture(scope="module")
+def ingested(uploaded: UploadedStore) -> tuple[UploadedStore, Summary]:
+    return uploaded, uploaded.ingest()
 
 
 def without_secrets(*places: Path | str) -> bool:
@@ -100,9 +110,10 @@ def without_secrets(*places: Path | str) -> bool:
     return not any(key.encode() in content for content in contents for key in (ACCESS_KEY, SECRET_KEY, KEY))
 
 
-def test_every_message_of_a_store_on_a_server_is_once_in_its_lake(uploaded: UploadedStore) -> None:
+def test_every_message_of_a_store_on_a_server_is_once_in_its_lake(ingested: tuple[UploadedStore, Summary]) -> None:
     """The lake is also merged, queried and restored on the server, and none of its files contains a key."""
-    first, lake = uploaded.ingest(), uploaded.download()
+    uploaded, first = ingested
+    lake = uploaded.download()
     files = {name for name in read_files(lake) if name.endswith(".parquet")}
     second = uploaded.ingest()
     assert (ExitCode.CLEAN, 1, 0, None) == (first.exit_code, first.run, second.messages, second.run)
@@ -128,12 +139,12 @@ def test_every_message_of_a_store_on_a_server_is_once_in_its_lake(uploaded: Uplo
 
 
 def test_commands_give_the_same_output_for_a_server_and_the_disk(
-    uploaded: UploadedStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ingested: tuple[UploadedStore, Summary], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "")
+    uploaded, _ = ingested
     run = partial(runner(capfd), *hadoop_options(uploaded.options))
     client = ("query", "by-key", "-t", "T1", "-k", "k1", "--json", "--release", "5.3.3")
-    uploaded.ingest()
     for verb in (
         ("inspect", "--deep", "--json", "--quiet", ""),
         ("dump", "--json", f"/commitlog/{0:020d}"),
@@ -193,20 +204,18 @@ def run_simultaneously(requests: Sequence[IngestRequest], options: dict[str, str
         return list(pool.map(attempt, requests))
 
 
-@pytest.mark.parametrize(
-    "uploaded",
-    [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("s3", "azure")],
-    indirect=True,
-)
+@pytest.mark.parametrize("uploaded", SERVERS[:2], indirect=True)
 def test_simultaneous_runs_add_the_messages_of_each_broker_once(uploaded: UploadedStore, golden: StoreOf) -> None:
     """Only one of two runs on the same store succeeds."""
     stores = {"a": golden(STORE), "b": golden("b498-base"), "c": golden("b420-base")}
-    requests = [IngestRequest(uploaded.upload(local, name), uploaded.lake, name) for name, local in stores.items()]
+    places = [uploaded.store, *(uploaded.upload(stores[name], name) for name in "bc")]
+    lake = uploaded.output_location("shared")
+    requests = [IngestRequest(place, lake, name) for place, name in zip(places, stores, strict=True)]
 
     of_a, of_b, of_c, again = run_simultaneously([*requests, requests[0]], uploaded.options)
     assert [1] == [run for run in (of_a, again) if run is not None]
     assert None not in {of_b, of_c}
-    messages = uploaded.download() / "messages"
+    messages = uploaded.download("shared") / "messages"
     table = table_of(messages, ["broker", "physical_offset"]).to_pylist()
     for name, local in stores.items():
         offsets = sorted(row["physical_offset"] for row in table if row["broker"] == name)
@@ -221,7 +230,7 @@ def test_simultaneous_runs_add_the_messages_of_each_broker_once(uploaded: Upload
 
 @pytest.fixture
 def on_s3(s3: S3Server, golden: StoreOf, request: pytest.FixtureRequest, tmp_path: Path) -> UploadedStore:
-    return UploadedStore(s3, golden(STORE), request.node.name, tmp_path)
+    return UploadedStore(s3, golden(STORE), re.sub(r"\W|_", "-", request.node.name).strip("-"), tmp_path)
 
 
 PLACES = ("environment", "profile", "properties file", "options")  # of keys
@@ -335,16 +344,12 @@ def test_a_rest_catalog_has_the_rows_of_delta(
 OTHER_KEY = KEY.replace("Eby8", "Eby9")
 DENIED = r"Azure denies access \(.*AuthorizationFailure.*\); the request used a key of devstoreaccount1"
 NO_TLS, NO_KEY = "has no TLS, so a token cannot be sent", "account.key .* is not base64"
-FAILURES: dict[str, tuple[dict[str, str], str, str, str]] = {
-    "a wrong key": ({"AZURE_STORAGE_KEY": OTHER_KEY}, CONTAINER, DENIED, DENIED),
-    "no key": ({"AZURE_STORAGE_KEY": ""}, CONTAINER, NO_TLS, NO_TLS),
-    "a key that is none": ({"AZURE_STORAGE_KEY": "it's none"}, CONTAINER, NO_KEY, NO_KEY),
-    "a missing container": (
-        {},
-        "nothere",
-        "No such file or directory",
-        "the container nothere does not exist on .*ContainerNotFound",
-    ),
+NO_CONTAINER = ("No such file or directory", "the container nothere does not exist on .*ContainerNotFound")
+FAILURES = {
+    "a wrong key": (OTHER_KEY, CONTAINER, DENIED, DENIED),
+    "no key": ("", CONTAINER, NO_TLS, NO_TLS),
+    "a key that is none": ("it's none", CONTAINER, NO_KEY, NO_KEY),
+    "a missing container": (KEY, "nothere", *NO_CONTAINER),
 }
 
 
@@ -353,13 +358,12 @@ def test_failures_are_reported_in_one_line_without_secrets(
     azure: AzureServer, name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Both for a store, which pyarrow reads, and for a lake, which `deltalake` opens."""
-    variables, container, *expected = FAILURES[name]
-    good = {"AZURE_STORAGE_KEY": KEY, "AZURE_STORAGE_ENDPOINT": f"http://127.0.0.1:{azure.port}"}
-    for variable, value in {**good, **variables}.items():
-        monkeypatch.setenv(variable, value)
+    key, container, *errors = FAILURES[name]
+    monkeypatch.setenv("AZURE_STORAGE_KEY", key)
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"http://127.0.0.1:{azure.port}")
     place = azure.uri("nothing", "there").replace(f"{CONTAINER}@", f"{container}@")
 
-    for verb, text in zip(("inspect", "optimize"), expected, strict=True):
+    for verb, text in zip(("inspect", "optimize"), errors, strict=True):
         outcome = runner(capfd)(verb, place)
         assert (ExitCode.FAILED, "") == (outcome.code, outcome.out)
         assert re.fullmatch(rf"rmq-lake: .*{text}.*\n", outcome.err)
