@@ -103,22 +103,19 @@ def list_index_files(store: Path) -> list[Path]:
 
 
 def find_differences(expected: DerivedFiles, actual: DerivedFiles) -> list[Difference]:
-    named = {f"index {number}": data for number, data in enumerate(expected.index_files)} | expected.queues
-    found = {f"index {number}": data for number, data in enumerate(actual.index_files)} | actual.queues
-    return [
-        difference
-        for name in sorted(named.keys() | found.keys())
-        if (difference := _difference(name, named.get(name, b""), found.get(name, b"")))
-    ]
-
-
-def _difference(name: str, expected: bytes, actual: bytes) -> Difference | None:
-    if expected == actual:
-        return None
-    equal = next((at for at, (ours, theirs) in enumerate(zip(expected, actual, strict=False)) if ours != theirs), -1)
-    position = equal if equal >= 0 else min(len(expected), len(actual))
-    around = slice(max(position - 8, 0), position + 24)
-    return Difference(name, position, expected[around], actual[around])
+    named, found = (
+        {f"index {number}": data for number, data in enumerate(files.index_files)} | files.queues
+        for files in (expected, actual)
+    )
+    differences = []
+    for name in sorted(named.keys() | found.keys()):
+        theirs, ours = named.get(name, b""), found.get(name, b"")
+        if theirs != ours:
+            unequal = (at for at, (one, other) in enumerate(zip(theirs, ours, strict=False)) if one != other)
+            position = next(unequal, min(len(theirs), len(ours)))
+            around = slice(max(position - 8, 0), position + 24)
+            differences.append(Difference(name, position, theirs[around], ours[around]))
+    return differences
 
 
 # --- the log ---------------------------------------------------------------------------------------------------------

@@ -5,10 +5,10 @@ The driver in `driver/` is compiled once against the JARs of each release. The p
 ends with its standard input, so that it never survives a test, even if that is killed.
 """
 
+import fcntl
 import hashlib
 import os
 import queue
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -180,31 +180,20 @@ def _compiled_driver(release: str) -> Path:
     sources = sorted(_SOURCES.glob("*.java"))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     classes = CACHE / release / f"driver-{digest}"
-    if classes.exists():
-        return classes
-    classes.parent.mkdir(parents=True, exist_ok=True)
-    attempt = Path(tempfile.mkdtemp(prefix="driver.attempt-", dir=classes.parent))
-    for name in _LOGGING_FILES:
-        attempt.joinpath(name).write_text(_SILENT_LOGGING, encoding="utf-8")
     jars = ":".join(map(str, class_path_of(release)))
-    compilation = subprocess.run(
-        ["javac", "-encoding", "UTF-8", "-nowarn", "-cp", jars, "-d", attempt, *sources],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if compilation.returncode:
-        message = f"the driver does not compile against RocketMQ {release}:\n{compilation.stderr}"
-        raise DriverError(message)
-    _publish(attempt, classes)
+    with (CACHE / "lock").open("w") as lock:  # concurrent test runs do not compile the same classes
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not classes.exists():
+            with tempfile.TemporaryDirectory(dir=classes.parent) as scratch:
+                _compile(sources, jars, release, Path(scratch, "classes")).rename(classes)
     return classes
 
 
-def _publish(attempt: Path, classes: Path) -> None:
-    """Rename *attempt* to its final name, unless another run was faster."""
-    try:
-        attempt.rename(classes)
-    except OSError:
-        if not classes.exists():
-            raise
-        shutil.rmtree(attempt)
+def _compile(sources: Sequence[Path], jars: str, release: str, classes: Path) -> Path:
+    command: list[str | Path] = ["javac", "-encoding", "UTF-8", "-nowarn", "-cp", jars, "-d", classes, *sources]
+    compilation = subprocess.run(command, capture_output=True, text=True, check=False)
+    if compilation.returncode:
+        raise DriverError(f"the driver does not compile against RocketMQ {release}:\n{compilation.stderr}")
+    for name in _LOGGING_FILES:
+        (classes / name).write_text(_SILENT_LOGGING, encoding="utf-8")
+    return classes

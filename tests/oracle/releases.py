@@ -5,11 +5,9 @@ A release is a set of published modules. Some modules of some releases were neve
 version replaces those, and only for modules that do not affect the content of a store (see docs/internals/formats.md).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from zlib import crc32
 
 import pytest
 
@@ -25,11 +23,12 @@ MATRIX: Final = (
 )  # fmt: skip
 """All releases that `make test-matrix` runs, oldest first."""
 
-NEWEST_OF_TWO_LINES: Final = ("4.9.8", "5.5.0")
-"""The releases that every run of brokers starts: the newest of 4.x, the newest of 5.x published with all modules."""
+IN_EVERY_RUN: Final = ("4.9.8", "5.5.0", "5.3.3")
+"""
+The releases that every run of brokers starts.
 
-IN_EVERY_RUN: Final = (*NEWEST_OF_TWO_LINES, "5.3.3")
-"""With the one that wrote the store of the faults."""
+They are the newest of 4.x, the newest of 5.x published with all modules, and the one that wrote the store of faults.
+"""
 
 _MODULES: Final = ("store", "common", "remoting", "client", "tools", "srvutil", "broker", "namesrv")
 
@@ -63,15 +62,17 @@ def version_of(release: str) -> tuple[int, int, int]:
     return int(major), int(minor), int(patch)
 
 
-def in_every_run(name: str, releases: Sequence[str]) -> str:
-    """Return the release on which a test runs in every run: one of the two newest, depending on the test's name."""
-    known = [release for release in NEWEST_OF_TWO_LINES if release in releases]
-    return known[crc32(name.encode()) % len(known)]
-
-
 def marks(*, in_every_run: bool) -> list[pytest.MarkDecorator]:
     """Return the markers of a test with brokers: if it is not in every run, only `make test-matrix` runs it."""
     return [pytest.mark.oracle, *([] if in_every_run else [pytest.mark.campaign])]
+
+
+def on_releases(*releases: str, since: str = MATRIX[0], in_every_run: str | None) -> pytest.MarkDecorator:
+    """Run a test on each `release`, by default on all; all but one of them only in `make test-matrix`."""
+    chosen = [one for one in releases or MATRIX if version_of(one) >= version_of(since)]
+    return pytest.mark.parametrize(
+        "release", [pytest.param(one, marks=marks(in_every_run=one == in_every_run)) for one in chosen]
+    )
 
 
 _UNIT_SIZES: Final = {QueueKind.PLAIN: 20, QueueKind.BATCH: 46}

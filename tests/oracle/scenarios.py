@@ -20,8 +20,6 @@ from tests.support.waiting import wait_until
 _UNIQUE_KEY_PREFIX: Final = "0A0102031234ABCD"
 _IPV6: Final = "2001:db8::1"
 _OTHER_IPV6: Final = "fd00::abcd"
-_JAVA_INT: Final = 1 << 32
-_TEXT_KEY_LENGTH: Final = 7
 _KEYS_OVER_SEVERAL_FILES: Final = (45, 70)
 _DAY: Final = 86_400_000
 
@@ -184,8 +182,8 @@ def _edge_keys(message: Callable[..., DirectMessage]) -> Iterator[_Labelled]:
         yield label, message("D1", 1, KEYS=keys)
     yield "unicode", message("D2", KEYS="ключ 键 \U0001f511 e\u0301 \u00e9", TAGS="тег")
     yield "unicode-topic", message("топик-主题", KEYS="same", TAGS="TagU")
-    for java_hash in (-(1 << 31), 1 - (1 << 31), (1 << 31) - 1, -1, 0, 1, 100, -100, 42, 42):
-        yield f"hash{java_hash}", message("D3", KEYS=f"{_key_with_hash('D3', java_hash)} h{java_hash}")
+    for java_hash, key in (*_KEYS_BY_HASH.items(), (42, _KEYS_BY_HASH[42])):
+        yield f"hash{java_hash}", message("D3", KEYS=f"{key} h{java_hash}")
     for count in _KEYS_OVER_SEVERAL_FILES:
         yield f"{count}-keys", message("D4", KEYS=" ".join(f"m{number}" for number in range(count)), TAGS="TagM")
         yield f"behind-{count}-keys", message("D4", KEYS="between")
@@ -210,6 +208,19 @@ def _edge_hosts(stage: Stage) -> Iterator[_Labelled]:
         text = _text(KEYS="v6", TAGS="Tag6")
         yield f"{born}-{stored}", DirectMessage("D6", 0, b"v6", text, born_host=born, store_host=stored)
 
+
+# Java's hash of `D3#KEY`
+_KEYS_BY_HASH: Final = {
+    -(1 << 31): "30:9EH3",
+    1 - (1 << 31): "30:9EH4",
+    (1 << 31) - 1: "30:9EH2",
+    -1: "0B9NF<0",
+    0: "0B9NF<1",
+    1: "0B9NF<2",
+    100: "0B9NF?8",
+    -100: "0B9NF8I",
+    42: "0B9NF=<",
+}
 
 _KEY_TEXTS: Final = {
     "leading-space": " lead",
@@ -445,20 +456,6 @@ def _noise(size: int, seed: int) -> bytes:
 def _prose(size: int, seed: int) -> bytes:
     random = Random(seed)
     return " ".join(f"word{random.randrange(50)}" for _ in range(size // 5)).encode()[:size].ljust(size)
-
-
-def _key_with_hash(topic: str, java_hash: int) -> str:
-    prefix = 0
-    for character in f"{topic}#":
-        prefix = prefix * 31 + ord(character)
-    # Seven digits of base 31, added to '0', reach every 32-bit number.
-    zeros = sum(ord("0") * 31**place for place in range(_TEXT_KEY_LENGTH))
-    rest = (java_hash - prefix * 31**_TEXT_KEY_LENGTH - zeros) % _JAVA_INT
-    digits = []
-    for _ in range(_TEXT_KEY_LENGTH):
-        rest, digit = divmod(rest, 31)
-        digits.append(chr(ord("0") + digit))
-    return "".join(reversed(digits))
 
 
 def _orders(stage: Stage) -> None:

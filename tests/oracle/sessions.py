@@ -277,9 +277,11 @@ def open_store(
 
 
 @contextmanager
-def real_store(release: str, store: Path) -> Iterator[RealStore]:
+def real_store(
+    release: str, store: Path, geometry: Geometry = SMALL_GEOMETRY, settings: dict[str, str] | None = None
+) -> Iterator[RealStore]:
     """Open a store with the store classes of a release, and close it after the block."""
-    with run_driver(release) as driver, open_store(driver, store) as opened:
+    with run_driver(release) as driver, open_store(driver, store, geometry, settings) as opened:
         yield opened
 
 

@@ -187,13 +187,6 @@ _CONSUMERS = "WARN: No Consumer"
 _SPEED = re.compile(r"Topic Put TPS: [0-9.E-]+")
 
 
-def on_releases(*releases: str, in_every_run: str) -> pytest.MarkDecorator:
-    """Run a test on each `version`: on one in every run with brokers, on the others in campaigns."""
-    often, rarely = [pytest.mark.oracle, pytest.mark.slow], [pytest.mark.campaign]
-    marks = {release: often if release == in_every_run else rarely for release in releases}
-    return pytest.mark.parametrize("version", [pytest.param(release, marks=marks[release]) for release in releases])
-
-
 def find_different_answers(
     stage: Stage,
     captured: pytest.CaptureFixture[bytes],

@@ -4,7 +4,6 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -16,12 +15,12 @@ from jobs.diagnosis.findings import QUEUES
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.trace import TRACE_TOPIC
-from tests.oracle.sessions import ClientMessage, Consumption, RealBroker
-from tests.oracle.stage import AnsweredLine, Line, Stage, find_different_answers, on_releases
+from tests.oracle.releases import marks, on_releases
+from tests.oracle.sessions import ClientMessage, Consumption, RealBroker, SendResult
+from tests.oracle.stage import AnsweredLine, Line, Stage, find_different_answers
 from tests.support.lakes import ingest_store, rows_of
 from tests.support.waiting import wait_until
 
-_RELEASES = ("4.9.8", "5.0.0", "5.1.0", "5.1.4", "5.3.3", "5.5.0")
 _RETRIES = "%RETRY%G"
 _OFFSETS = {
     "Orders@G": {"0": 3, "1": 0},
@@ -64,12 +63,12 @@ def _play(stage: Stage) -> None:
         stage.ask(broker, _lines(stage))
 
 
-@on_releases(*_RELEASES, in_every_run="4.9.8")
+@on_releases("4.9.8", "5.0.0", "5.1.0", "5.1.4", "5.3.3", "5.5.0", in_every_run="4.9.8")
 def test_tables_of_a_store_are_printed_as_by_a_live_broker(
-    version: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+    release: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     """Columns, order and fields are those of the release; the output is empty if that of mqadmin is."""
-    with Stage(version, tmp_path / "store", tmp_path / "scratch") as stage:
+    with Stage(release, tmp_path / "store", tmp_path / "scratch") as stage:
         _play(stage)
     differing = find_different_answers(stage, capfdbinary)
 
@@ -96,9 +95,9 @@ def _send(broker: RealBroker, numbers: range) -> None:
 
 
 @on_releases("5.1.4", "5.3.3", "5.5.0", "5.5.1", in_every_run="5.5.0")
-def test_compacted_messages_of_a_killed_broker_are_those_that_it_serves_later(version: str, tmp_path: Path) -> None:
+def test_compacted_messages_of_a_killed_broker_are_those_that_it_serves_later(release: str, tmp_path: Path) -> None:
     """Each message has a unit, and equals the record of the log; a restarted broker serves the same number."""
-    with Stage(version, tmp_path / "store", tmp_path / "scratch") as stage:
+    with Stage(release, tmp_path / "store", tmp_path / "scratch") as stage:
         with stage.broker(_SETTINGS) as broker:
             broker.make_topic("Comp", cleanup_policy="COMPACTION")
             broker.make_topic("Orders")
@@ -117,7 +116,6 @@ def test_compacted_messages_of_a_killed_broker_are_those_that_it_serves_later(ve
     assert f"compacted logs of 1 queue have {copies} messages; {copies} could be compared with the log" in notes
 
 
-_TRACED_RELEASES = ("4.9.3", "4.9.8", "5.0.0", "5.1.0", "5.1.4", "5.3.3", "5.5.0")
 _SENT = ("Pub", "1700000000000", "region", "группа", "Orders", "{id}", "TagA", "null", "10.0.0.1:10911", "4", "7", "0")
 _CONSUMED = ("SubAfter", "request", "{id}", "3", "true", "keys", "0", "1700000000001", "{group}")
 _TAKEN = ("SubBefore", "1700000000000", "region", "group", "request", "{id}", "0", "null")
@@ -204,15 +202,15 @@ def _kinds_printed(answered: Iterable[AnsweredLine]) -> Counter[tuple[str, str]]
     return Counter((name, _KINDS[word]) for name, word in words if word in _KINDS)
 
 
-@on_releases(*_TRACED_RELEASES, in_every_run="5.5.0")
+@on_releases("4.9.3", "4.9.8", "5.0.0", "5.1.0", "5.1.4", "5.3.3", "5.5.0", in_every_run="5.5.0")
 def test_traces_are_printed_as_by_mqadmin(
-    version: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+    release: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     """Columns and order of groups are equal, and the output is empty if the decoder fails; some traces are real."""
-    with Stage(version, tmp_path / "store", tmp_path / "scratch") as stage:
+    with Stage(release, tmp_path / "store", tmp_path / "scratch") as stage:
         _play_traced(stage)
     lake = tmp_path / "lake"
-    ingest_store(stage.snapshot, lake, "b0", release=version)
+    ingest_store(stage.snapshot, lake, "b0", release=release)
 
     assert find_different_answers(stage, capfdbinary) == []
     assert find_different_answers(stage, capfdbinary, lake=lake) == []
@@ -232,17 +230,9 @@ _STATIC: Final = "Static"
 _MESSAGES: Final = 70
 
 
-@dataclass
-class SentMessages:
-    """The sent messages, and the times of sending."""
-
-    queues: dict[tuple[str, int], int] = field(default_factory=dict)  # topic and queue id: messages
-    ids: list[tuple[str, str, str]] = field(default_factory=list)  # topic, unique key, offset id
-    times: list[int] = field(default_factory=list)  # ms
-
-
-def play(stage: Stage, broker: RealBroker, random: Random) -> SentMessages:
-    played = SentMessages()
+def play(stage: Stage, broker: RealBroker, random: Random) -> list[int]:
+    """Send random messages, and return the times of sending, in milliseconds."""
+    times = []
     for topic in _TOPICS:
         broker.make_topic(topic, queues=2)
     topics = list(_TOPICS)
@@ -253,15 +243,12 @@ def play(stage: Stage, broker: RealBroker, random: Random) -> SentMessages:
         topic = random.choice(topics)
         keys = " ".join(random.choices(_KEYS, k=random.randrange(4)))
         message = ClientMessage(topic, random.choice(_BODIES), random.choice(_TAGS), keys or None)
-        played.times.append(time.time_ns() // 1_000_000)
-        answer = broker.send(message, label=f"message-{number}")
-        played.times.append(time.time_ns() // 1_000_000)
-        if topic != _STATIC:
-            played.queues[topic, int(answer["queue"])] = int(answer["queue-offset"]) + 1
-            played.ids.append((topic, answer["message-id"], answer["offset-message-id"]))
+        times.append(time.time_ns() // 1_000_000)
+        broker.send(message, label=f"message-{number}")
+        times.append(time.time_ns() // 1_000_000)
         if random.random() < 0.2:
             time.sleep(random.random() / 5)
-    return played
+    return times
 
 
 class RandomLine(NamedTuple):
@@ -297,24 +284,26 @@ _LINES: Final = (
 )
 
 
-def lines(stage: Stage, played: SentMessages, random: Random, count: int) -> list[Line]:
+def lines(stage: Stage, broker: RealBroker, times: list[int], random: Random, count: int) -> list[Line]:
     known = [line for line in _LINES if stage.runs(since=line.since) and not stage.runs(since=line.before)]
+    sent = [one for one in broker.sent.values() if one.topic != _STATIC]
     drawn: list[Line] = []
     for _ in range(count):
-        line, values = random.choice(known), _draw_values(played, random)
+        line, values = random.choice(known), _draw_values(sent, times, random)
         options = [option for option in line.options if random.random() < 0.4]
         drawn.append(tuple(word.format(**values) for word in " ".join((line.words, *options)).split()))
     return drawn
 
 
-def _draw_values(played: SentMessages, random: Random) -> dict[str, str | int]:
-    sent_topic, unique_key, offset_id = random.choice(played.ids)
-    (queue_topic, queue), messages = random.choice(sorted(played.queues.items()))
-    times = [random.choice(played.times) + random.choice((-1, 0, 1, 7, 60)) for _ in range(2)]
+def _draw_values(sent: list[SendResult], sent_at: list[int], random: Random) -> dict[str, str | int]:
+    message = random.choice(sent)
+    ends = {(one.topic, one.queue): int(one.queue_offset) + 1 for one in sent}
+    (queue_topic, queue), messages = random.choice(sorted(ends.items()))
+    times = [random.choice(sent_at) + random.choice((-1, 0, 1, 7, 60)) for _ in range(2)]
     begin, end = sorted((times[0], times[1] + random.choice((-100_000, 0, 0, 0, 0, 0, 0, 100_000))))
-    newest = max(played.times)
+    newest = max(sent_at)
     return {
-        "sent_topic": sent_topic, "unique_key": unique_key, "offset_id": offset_id,
+        "sent_topic": message.topic, "unique_key": message.message_id, "offset_id": message.offset_message_id,
         "queue_topic": queue_topic, "queue": queue, "offset": random.randrange(messages),
         "any_offset": random.randrange(messages + 3), "topic": random.choice(_TOPICS), "key": random.choice(_KEYS),
         "begin_ms": begin, "end_ms": end, "begin": _time(begin, random), "end": _time(end, random),
@@ -332,21 +321,23 @@ def _time(milliseconds: int, random: Random) -> str:
     return f"{moment:%Y-%m-%d#%H:%M:%S}:{milliseconds % 1000:03d}"
 
 
-_IN_EVERY_RUN = pytest.param("5.5.0", 25, marks=[pytest.mark.oracle, pytest.mark.slow])
-_MANY = [
-    pytest.param(release, 80, marks=pytest.mark.campaign) for release in ("4.5.2", "4.9.8", "5.1.0", "5.3.3", "5.5.0")
-]
-_SEED = 20
-
-
-@pytest.mark.parametrize(("version", "count"), [_IN_EVERY_RUN, *_MANY])
+@pytest.mark.parametrize(
+    ("release", "count"),
+    [
+        pytest.param("5.5.0", 25, marks=marks(in_every_run=True)),
+        *(
+            pytest.param(one, 80, marks=marks(in_every_run=False))
+            for one in ("4.5.2", "4.9.8", "5.1.0", "5.3.3", "5.5.0")
+        ),
+    ],
+)
 def test_random_queries_are_answered_as_by_a_live_broker(
-    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], version: str, count: int
+    release: str, count: int, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    random = Random(_SEED)
-    with Stage(version, tmp_path / "store", tmp_path / "scratch") as stage, stage.broker() as broker:
-        played = play(stage, broker, random)
-        stage.ask(broker, lines(stage, played, random, count))
+    random = Random(20)
+    with Stage(release, tmp_path / "store", tmp_path / "scratch") as stage, stage.broker() as broker:
+        times = play(stage, broker, random)
+        stage.ask(broker, lines(stage, broker, times, random, count))
 
     assert len(stage.answered_lines) == count
     assert find_different_answers(stage, capfdbinary, bodies=tmp_path / "bodies") == []

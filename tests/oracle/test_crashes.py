@@ -14,7 +14,6 @@ from jobs.store.running_broker import lock_store
 from jobs.store.workers import SerialWorkers
 from rmq_formats.indexfile.layout import SLOT, Geometry, decode_header
 from rmq_formats.properties import index_key_hash
-from tests.oracle.conftest import Verdict
 from tests.oracle.judge import (
     CONTINUED_AFTER_A_KILL,
     Writer,
@@ -26,19 +25,19 @@ from tests.oracle.judge import (
     read_derived_files,
     read_log,
 )
-from tests.oracle.releases import SMALL_GEOMETRY
+from tests.oracle.releases import SMALL_GEOMETRY, on_releases
 from tests.oracle.sessions import DirectMessage, endless_messages, real_store
 from tests.oracle.stage import kill_store, remove_empty_files
+from tests.oracle.verdicts import verdict
 from tests.support.lakes import read_index_entries
 
 _LIVES = 3
 _FIRST_TIME = 1_795_000_000_000
 
 
+@on_releases(in_every_run="4.9.8")
 @pytest.mark.parametrize("times", ["running", "standing"])
-def test_files_of_brokers_killed_at_any_moment_are_explained(
-    tmp_path: Path, verdict: Verdict, release: str, times: str
-) -> None:
+def test_files_of_brokers_killed_at_any_moment_are_explained(tmp_path: Path, release: str, times: str) -> None:
     """
     The log has no damage, queues lack at most the newest units, and index files are consistent.
 
@@ -62,6 +61,7 @@ def test_files_of_brokers_killed_at_any_moment_are_explained(
         verdict(release, "killed at random moments", f"all files of {_LIVES} kills explained")
 
 
+@on_releases(in_every_run="4.9.8")
 def test_a_broker_killed_before_the_first_entry_of_a_file_repeats_the_index(tmp_path: Path, release: str) -> None:
     """Its next start treats the file of zeros as an index without messages; the new entries are not duplicates."""
     store = tmp_path / "store"
@@ -78,6 +78,7 @@ def test_a_broker_killed_before_the_first_entry_of_a_file_repeats_the_index(tmp_
     assert find_unexplained(store, release) == []
 
 
+@on_releases(in_every_run="5.5.0")
 def test_an_index_file_continued_after_a_kill_within_an_entry_is_explained(tmp_path: Path, release: str) -> None:
     """Another key has the number in the slot; the next key of the slot, or the slot itself, refers to that entry."""
     store = tmp_path / "store"
@@ -110,6 +111,7 @@ def _at_standing_times(life: int) -> Iterator[DirectMessage]:
         yield replace(message, store_timestamp=_FIRST_TIME + life * 100_000 + number // 40 * 700)
 
 
+@on_releases(in_every_run="5.5.0")
 def test_an_index_rebuilt_after_a_kill_is_kept_by_the_starting_broker(tmp_path: Path, release: str) -> None:
     """The file `abort` exists: unless the checkpoint is advanced, the broker deletes the newest files again."""
     store = tmp_path / "store"
@@ -128,6 +130,7 @@ def test_an_index_rebuilt_after_a_kill_is_kept_by_the_starting_broker(tmp_path: 
         assert opened.list_not_found(read_log(store)) == []
 
 
+@on_releases(in_every_run="4.9.8")
 def test_brokers_load_a_supplement_and_find_its_keys(tmp_path: Path, release: str) -> None:
     """The log begins in the middle of a lost file, whose remaining entries are written to a supplement."""
     store = tmp_path / "store"

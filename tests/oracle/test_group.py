@@ -11,14 +11,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-import pytest
-
 from jobs.query import Message
 from jobs.query import story as timeline
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.release import Release
-from tests.oracle.conftest import Verdict
 from tests.oracle.judge import (
     Writer,
     build_with_commands,
@@ -30,8 +27,9 @@ from tests.oracle.judge import (
     read_log,
 )
 from tests.oracle.process import DriverProcess
-from tests.oracle.releases import MATRIX, marks, version_of
+from tests.oracle.releases import on_releases
 from tests.oracle.sessions import DirectMessage, RealBroker, open_broker
+from tests.oracle.verdicts import verdict
 from tests.support.lakes import ingest_store, list_leftovers, raw_rows, read_index_entries
 from tests.support.query_stores import open_lake
 from tests.support.stores import list_segments
@@ -78,10 +76,6 @@ class Group:
             driver.kill()
             stack.close()
 
-    def stop(self, *names: str) -> None:
-        for name in names:
-            self._running.pop(name)[2].close()
-
     def member(self, name: str) -> RealBroker:
         return self._running[name][1]
 
@@ -116,12 +110,11 @@ _FORGETFUL = {
 }
 _SENT = "sent; no consumer group has an offset in its queue"
 _ALL_EQUAL = ("all members equal", set[str]())
+
+
 # Not in every run: elections are slow, and the dispatched part of a member's log varies.
-_GROUPS = [pytest.param(one, marks=marks(in_every_run=False)) for one in MATRIX if version_of(one) >= (4, 5, 2)]
-
-
-@pytest.mark.parametrize("writer", _GROUPS)
-def test_entries_truncated_by_a_new_leader_are_not_messages(tmp_path: Path, verdict: Verdict, writer: str) -> None:
+@on_releases(since="4.5.2", in_every_run=None)
+def test_entries_truncated_by_a_new_leader_are_not_messages(tmp_path: Path, release: str) -> None:
     """
     Every member's queues and index match its log, and the logs of all members are equal.
 
@@ -131,7 +124,7 @@ def test_entries_truncated_by_a_new_leader_are_not_messages(tmp_path: Path, verd
     for its last record: later units are one position too low. A rejoining member of 5.2.0 has lost its queues, which
     start again at their former end.
     """
-    with Group(writer, tmp_path) as group:
+    with Group(release, tmp_path) as group:
         group.start(*MEMBERS)
         old = group.leader()
         followers = [name for name in MEMBERS if name != old]
@@ -165,26 +158,26 @@ def test_entries_truncated_by_a_new_leader_are_not_messages(tmp_path: Path, verd
     assert newest == lost[-1]
     truncated = read_log(killed)[_AGREED:]
     for store in (rejoined, *stores):
-        _check_member(store, writer, truncated, led=store in {rejoined, group.store_of(old)})
+        _check_member(store, release, truncated, led=store in {rejoined, group.store_of(old)})
     assert [record.physical_offset for record in read_log(stores[0])] == [*agreed, *overwritten, newest]
     assert len({b"".join(path.read_bytes() for path in list_segments(store)) for store in stores}) == 1
     _ingest_all(tmp_path / "lake", [killed, rejoined, *stores])
-    assert [_read_state(tmp_path / "lake", writer, record) for record in truncated] == [
+    assert [_read_state(tmp_path / "lake", release, record) for record in truncated] == [
         "lost: its broker truncated the log"
     ] * _LOST
     kept = [*read_log(stores[0])[:1], *read_log(stores[0])[-_LOST:]]
-    assert {_read_state(tmp_path / "lake", writer, record) for record in kept} == {_SENT}
-    text, forgotten = _FORGETFUL.get(writer, _ALL_EQUAL)
+    assert {_read_state(tmp_path / "lake", release, record) for record in kept} == {_SENT}
+    text, forgotten = _FORGETFUL.get(release, _ALL_EQUAL)
     all_logs = "all logs equal, " if forgotten else ""
-    verdict(writer, "a leader killed in a group of three", f"{_LOST} entries truncated, {all_logs}{text}")
+    verdict(release, "a leader killed in a group of three", f"{_LOST} entries truncated, {all_logs}{text}")
 
 
-def _check_member(store: Path, writer: str, truncated: Sequence[MessageRecord], *, led: bool) -> None:
+def _check_member(store: Path, release: str, truncated: Sequence[MessageRecord], *, led: bool) -> None:
     """Compare a member's files with its log; those of the former leader may contain truncated entries."""
-    rules = Writer(((0, writer),))
+    rules = Writer(((0, release),))
     log = read_log(store)
     made = build_with_scalar_modules(log, rules).queues
-    _, forgotten = _FORGETFUL.get(writer, _ALL_EQUAL)
+    _, forgotten = _FORGETFUL.get(release, _ALL_EQUAL)
     assert find_unfaithful_pieces(store) == []
     assert build_with_commands(store, rules).queues == made
     if led:
@@ -197,7 +190,7 @@ def _check_member(store: Path, writer: str, truncated: Sequence[MessageRecord], 
             record.physical_offset for record in (*log, *truncated)
         }
         return
-    findings = {finding.kind for finding in find_unexplained(store, writer)}
+    findings = {finding.kind for finding in find_unexplained(store, release)}
     assert read_derived_files(store).queues == made or findings & forgotten
     assert _are_units_known(read_derived_files(store).queues, made, in_place=not forgotten)
     assert findings <= {"missing_index_entries"} | forgotten
@@ -218,11 +211,11 @@ def _ingest_all(lake: Path, stores: Sequence[Path]) -> None:
     assert list_leftovers(lake) == []
 
 
-def _read_state(lake: Path, writer: str, record: MessageRecord) -> str:
+def _read_state(lake: Path, release: str, record: MessageRecord) -> str:
     """Return the state in the history of a message, which is found by its unique key."""
-    release = Release.from_version(writer)
-    source = open_lake(lake, release)
-    found = timeline.find_copies_by_id(source, Message(record, release).unique_key or "", None).messages
+    rules = Release.from_version(release)
+    source = open_lake(lake, rules)
+    found = timeline.find_copies_by_id(source, Message(record, rules).unique_key or "", None).messages
     return next(timeline.find_stories(source, found)).state
 
 

@@ -16,10 +16,10 @@ from jobs.store.workers import SerialWorkers
 from rmq_formats.consumequeue.dispatch import PRE_BLANK
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.rocksdb.layout import UNIT_FAMILY
-from tests.oracle.conftest import Verdict
 from tests.oracle.judge import rebuild_queue_folder
-from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES, SMALL_GEOMETRY, marks, version_of
+from tests.oracle.releases import MATRIX, SMALL_GEOMETRY, marks, on_releases, version_of
 from tests.oracle.sessions import ClientMessage, RealBroker, real_broker
+from tests.oracle.verdicts import verdict
 
 _ROCKSDB_SINCE = (5, 2, 0)
 _LIGHT_SINCE = (5, 3, 3)  # 5.2.0 does not write rows of light queues
@@ -28,18 +28,16 @@ _LIGHT = {"enableLmq": "true", "enableMultiDispatch": "true"}
 _ROCKSDB = {"storeType": "defaultRocksDB"}
 _TOPICS = ("Orders", "Bills")
 _LIGHT_QUEUES = ("%LMQ%one", "%LMQ%two")
+_QUIET = "Quiet"  # a topic of one queue, whose messages are the first ones of the log
 _COUNT = 120
 
 
 Rows = dict[tuple[str, int], list[tuple[int, int]]]
 
-pytestmark = pytest.mark.since("5.2.0")  # earlier releases move only the topics
 
-
+@on_releases(since="5.2.0", in_every_run="5.5.0")  # earlier releases move only the topics
 @pytest.mark.parametrize("target", ["files", "rocksdb"])
-def test_brokers_serve_converted_queues_and_continue_them(
-    tmp_path: Path, verdict: Verdict, release: str, target: str
-) -> None:
+def test_brokers_serve_converted_queues_and_continue_them(tmp_path: Path, release: str, target: str) -> None:
     """Each message of each queue has its queue offset, and the next messages get the predicted ones."""
     store = tmp_path / "store"
     light = _LIGHT if version_of(release) >= _LIGHT_SINCE else {}
@@ -69,86 +67,66 @@ def test_brokers_serve_converted_queues_and_continue_them(
     verdict(release, f"queues converted to {target}", f"{pulled} messages served, the same number written")
 
 
-_WRITERS = {FILES: NEWEST_OF_TWO_LINES, ROCKSDB: [one for one in MATRIX if version_of(one) >= _ROCKSDB_SINCE]}
+_LOSSES = [(ROCKSDB, one) for one in MATRIX if version_of(one) >= _ROCKSDB_SINCE] + [(FILES, "4.9.8"), (FILES, "5.5.0")]
 
 
 @pytest.mark.parametrize(
-    ("writer", "target"),
-    [
-        pytest.param(writer, target, marks=marks(in_every_run=writer == "5.5.0"))
-        for target, writers in _WRITERS.items()
-        for writer in writers
-    ],
+    ("target", "writer"),
+    [pytest.param(target, one, marks=marks(in_every_run=one == "5.5.0")) for target, one in _LOSSES],
 )
-def test_consumers_skip_the_queue_offsets_of_lost_messages(
-    tmp_path: Path, verdict: Verdict, writer: str, target: str
-) -> None:
+def test_consumers_skip_the_queue_offsets_of_lost_messages(tmp_path: Path, target: str, writer: str) -> None:
     """
-    The next message of each queue gets the offset after the last one.
+    The next message of each queue gets the offset after the last one, even if all messages of the queue have expired.
 
     In RocksDB, a broker returns nothing after a queue offset without a row, so lost messages have rows; in files they
     have blank units, which the broker leaves as they are.
     """
-    store = tmp_path / "store"
+    store, count = tmp_path / "store", 7
+    quiet = [ClientMessage(_QUIET, bytes(300))] * count
     with real_broker(writer, store) as broker:
         _make_topics(broker)
+        broker.send_each(quiet)
         _send(broker, "first")
         healthy = _read_messages(broker)
-    segment = SMALL_GEOMETRY.commit_log_file_size
-    lost = range(2 * segment, 3 * segment)
-    (store / "commitlog" / f"{lost.start:020d}").unlink()
+    segments = sorted((store / "commitlog").iterdir())
+    lost = segments[2:3] if target == FILES else [segments[0], segments[2]]
+    for path in lost:
+        path.unlink()
     _convert(store, tmp_path / "out", writer, target)
     with real_broker(writer, store, settings=_ROCKSDB if target == ROCKSDB else {}) as broker:
         broker.drain()
         served = _read_messages(broker)
         edges = {queue: broker.queue_edges(*queue) for queue in healthy}
         _make_topics(broker)
+        broker.send_each(quiet)
         _send(broker, "more")
         more = _read_messages(broker)
+        pulled = [message.queue_offset for message in broker.pull(_QUIET)]
 
-    left = {queue: [row for row in rows if row[1] not in lost] for queue, rows in healthy.items()}
+    size, gone = SMALL_GEOMETRY.commit_log_file_size, {int(path.name) for path in lost}
+    left = {queue: [row for row in rows if row[1] // size * size not in gone] for queue, rows in healthy.items()}
+    begins = {queue: rows[0][0] if rows else len(healthy[queue]) for queue, rows in left.items()}
     assert served == left
-    assert edges == {queue: (0, len(rows)) for queue, rows in healthy.items()}
+    assert edges == {queue: (begins[queue], len(rows)) for queue, rows in healthy.items()}
     for queue, rows in left.items():
         ends = range(len(healthy[queue]), 2 * len(healthy[queue]))
         assert [number for number, _ in more[queue]] == [*(number for number, _ in rows), *ends]
-    passed = sum(map(len, healthy.values())) - sum(map(len, left.values()))
+    first = 0 if target == FILES else count  # all messages of the queue have expired
+    assert (begins[_QUIET, 0], pulled) == (first, [*range(first, 2 * count)])
+    passed = sum(len(healthy[queue]) - begins[queue] - len(rows) for queue, rows in left.items())
     assert passed > 0
     if target == FILES:
         files = (store / "consumequeue").glob("*/*/*")
         assert sum(path.read_bytes().count(UNIT.pack(*PRE_BLANK)) for path in files) == passed
     else:
         verdict(writer, "lost messages converted to rocksdb", "lost offsets skipped, all others served")
-
-
-def test_a_queue_of_expired_messages_continues_after_them(tmp_path: Path, verdict: Verdict, release: str) -> None:
-    """The log does not contain the queue any more; its consumers are at its end."""
-    store, count = tmp_path / "store", 7
-    with real_broker(release, store) as broker:
-        for topic in ("Quiet", *_TOPICS):
-            broker.make_topic(topic, 1)
-        for _ in range(count):
-            broker.send(ClientMessage("Quiet", bytes(300)))
-        _send(broker, "first")
-    min((store / "commitlog").iterdir()).unlink()
-    _convert(store, tmp_path / "out", release, ROCKSDB)
-    with real_broker(release, store, settings=_ROCKSDB) as broker:
-        broker.drain()
-        edges = broker.queue_edges("Quiet", 0)
-        broker.make_topic("Quiet", 1)
-        sent = broker.send(ClientMessage("Quiet", b"next", None, "next"))
-        broker.drain()
-        pulled = broker.pull("Quiet")
-
-    assert edges == (count, count)
-    assert sent["queue-offset"] == str(count)
-    assert [(message.queue_offset, message.keys) for message in pulled] == [(count, "next")]
-    verdict(release, "expired queues converted to rocksdb", f"the queue continues at queue offset {count}")
+        verdict(writer, "expired queues converted to rocksdb", f"the queue continues at queue offset {count}")
 
 
 def _make_topics(broker: RealBroker) -> None:
     for topic in _TOPICS:
         broker.make_topic(topic, 2)
+    broker.make_topic(_QUIET, 1)
 
 
 def _send(broker: RealBroker, name: str, light: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -161,7 +139,8 @@ def _send(broker: RealBroker, name: str, light: Mapping[str, str] = MappingProxy
 
 
 def _read_messages(broker: RealBroker) -> Rows:
-    queues = [(topic, queue) for topic in _TOPICS for queue in range(2)] + [(name, 0) for name in _LIGHT_QUEUES]
+    queues = [(topic, queue) for topic in _TOPICS for queue in range(2)]
+    queues += [(name, 0) for name in (*_LIGHT_QUEUES, _QUIET)]
     return {queue: broker.read_queue(*queue) for queue in queues}
 
 
@@ -184,9 +163,10 @@ _MADE_AGAIN_SINCE = (5, 3, 3)
 _LIMIT = "commitLogRecoverMaxNum"
 
 
+@on_releases(since="5.2.0", in_every_run="5.5.0")
 def test_a_broker_rebuilds_queues_in_rocksdb_as_printed_by_a_repair(tmp_path: Path, release: str) -> None:
     """The database is damaged and an index file lost: the repair restores the file and prints the command to run."""
-    store, settings = tmp_path / "store", {"storeType": "defaultRocksDB"}
+    store, settings = tmp_path / "store", dict(_ROCKSDB)
     with real_broker(release, store, settings=settings) as broker:
         broker.make_topic(_TOPICS[0], 2)
         keys = [f"k-{number}" for number in range(_MANY)]

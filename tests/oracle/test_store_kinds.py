@@ -22,10 +22,10 @@ from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.release import Release
-from tests.oracle.conftest import Verdict as Note
 from tests.oracle.judge import rebuild_queue_folder
 from tests.oracle.releases import marks, version_of
 from tests.oracle.sessions import ClientMessage, RealBroker, real_broker
+from tests.oracle.verdicts import verdict
 from tests.support.lakes import ingest_store, rows_of
 
 RELEASES: Final = ("5.3.3", "5.4.0", "5.5.1")
@@ -153,7 +153,7 @@ class Answers(NamedTuple):
 
 
 @pytest.mark.parametrize("cell", _PLAYED)
-def test_a_store_has_the_messages_that_its_broker_serves(tmp_path: Path, verdict: Note, cell: Cell) -> None:
+def test_a_store_has_the_messages_that_its_broker_serves(tmp_path: Path, cell: Cell) -> None:
     """After a clean stop, the stopped broker's answers count; after a kill, those of its next start."""
     store, copy, lake = (tmp_path / name for name in ("store", "copy", "lake"))
     with real_broker(cell.release, store, settings=cell.settings) as broker:

@@ -22,6 +22,7 @@ from jobs.store.store import list_store
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.properties import KEYS, parse_properties
 from rmq_formats.release import Release
+from rmq_formats.trace import TRACE_TOPIC
 from tests.oracle.judge import read_log
 from tests.oracle.process import Answer
 from tests.oracle.scenarios import SHORT_DELAYS
@@ -31,7 +32,6 @@ from tests.support.lakes import ingest_store
 from tests.support.query_stores import open_lake
 from tests.support.waiting import wait_until
 
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 _LAST_LEVEL = 18  # two hours; other messages wait for a second
 _TRACED = 4
 _BATCH = 3
