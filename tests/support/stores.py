@@ -23,7 +23,7 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, walk_segment
-from rmq_formats.consumequeue.dispatch import walk_units
+from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.store import FileKind, classify
 
 _LOG = (FileKind.COMMITLOG, FileKind.DLEDGER_LOG)
@@ -132,16 +132,15 @@ def tree_state(root: Path) -> dict[str, tuple[str, int, int]]:
     return state
 
 
-def lose_first_segment_like_retention(store: Path) -> int:
-    """Delete the first segment, and the files that retention deletes with it; return the new start of the log."""
-    first, second, *_ = sorted((store / "commitlog").iterdir())
-    first.unlink()
-    for path in [path for path in (store / "consumequeue").rglob("*") if path.is_file()]:
-        units = [unit for unit in walk_units(path.read_bytes()) if unit.size]
-        if not units or units[-1].physical_offset < int(second.name):
+def kill_after_dispatch(store: Path, dispatched: int) -> None:
+    """Change a store to that of a broker that was killed when only records before *dispatched* had units."""
+    (store / "abort").touch()
+    for path in store.glob("consumequeue/*/*/*"):
+        units = [path.read_bytes()[at : at + UNIT.size] for at in range(0, path.stat().st_size, UNIT.size)]
+        data = b"".join(unit if int(UNIT.unpack(unit)[0]) < dispatched else bytes(UNIT.size) for unit in units)
+        path.write_bytes(data)
+        if not any(data):
             path.unlink()
-    shutil.rmtree(store / "index")
-    return int(second.name)
 
 
 def damage_log_queue_and_index(store: Path) -> Path:

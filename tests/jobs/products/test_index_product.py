@@ -4,7 +4,6 @@ import hashlib
 import json
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from datetime import UTC, timedelta, timezone
 from pathlib import Path
@@ -37,7 +36,6 @@ from rmq_formats.indexfile.layout import decode_header
 from rmq_formats.release import Release, make_rules, release_at
 from tests.golden import GOLDEN, SCENARIO, UNDISTURBED, StoreOf, release_of
 from tests.support.broker import Broker, some_records
-from tests.support.commands import overwrite
 from tests.support.killing import count_wrong_entries
 from tests.support.lakes import (
     ENTRIES,
@@ -414,30 +412,3 @@ def test_a_run_adds_the_entries_of_earlier_runs_without_the_index(broker: Broker
 
     offsets = table_of(tmp_path / "lake/messages", ["physical_offset"])["physical_offset"].to_pylist()
     assert count_wrong_entries(tmp_path / "lake", offsets) == 0
-
-
-def test_entries_of_a_damaged_message_are_copied_from_the_brokers_own_file(newer_store: Path, tmp_path: Path) -> None:
-    """Their keys are lost; the broker's entries are kept without key and topic."""
-    (_, _, _, offset, _, _) = read_index_entries(newer_store)[30]
-    segment = max(path for path in list_segments(newer_store) if int(path.name) <= offset)
-    overwrite(segment, offset - int(segment.name), b"\xff" * 64)
-    summary = run(newer_store, tmp_path / "lake", "b551-base", tables=PRODUCT_NAMES)
-
-    assert 1 == summary.quarantined
-    assert read_index_entries(newer_store) == lake_entries(tmp_path / "lake")
-    rows = table_of(tmp_path / "lake" / "index_entries").to_pylist()
-    assert {offset} == {row["physical_offset"] for row in rows if row["key"] is None}
-
-
-def test_temporary_files_of_full_index_files_must_fit_next_to_a_broker(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr("jobs.store.running_broker.find_broker_process", lambda _: 1)
-    monkeypatch.setattr("jobs.store.running_broker.FULL_DISK_SHARE", 0)
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    with pytest.raises(OSError, match=f"^{temporary} is on the store's file system"):
-        ingest(request_of("b533-base", store, tmp_path / "lake"), SerialWorkers())
-
-    assert [] == rows_of(tmp_path / "lake")

@@ -30,30 +30,27 @@ from jobs.products.queues.leftover_units import (
 )
 from jobs.products.queues.rows import UnitStatus, make_record_batches, make_row_block
 from jobs.products.queues.settings import determine_unit_rules
-from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits, write_units
-from jobs.products.queues.unmatched import CollectedLog
-from jobs.storage.scratch import Scratch
-from jobs.store.queue_ends import ProbedQueue, _look_at_all
-from jobs.store.queue_files import StoredQueue
+from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits
+from jobs.store.queue_ends import _look_at_all
+from jobs.store.queue_files import StoredQueue, list_queues
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.release import determine_writers
 from jobs.store.selection import Selection
-from jobs.store.store import StoredFile, list_store
+from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits
+from rmq_formats.consumequeue.collect import PACKED_UNIT
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, expected_units
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import CorruptData
 from rmq_formats.properties import parse_properties
-from rmq_formats.store import FileKind, StoreFile
 from tests.golden import GOLDEN, SCENARIO, StoreOf, kill_with_database, release_of, unpack_feature
 from tests.rmq_formats.builders import STORED, make_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import overwrite
 from tests.support.lakes import ingest_into_own_lake, ingest_store, request_of, rows_of
 from tests.support.meanwhile import DisturbedWorkers, call_after, call_before
-from tests.support.stores import list_segments, read_records, read_store_records
+from tests.support.stores import kill_after_dispatch, list_segments, read_records, read_store_records
 
 Row = dict[str, Any]
 
@@ -80,17 +77,13 @@ def copy_at_moment(whole: Path, target: Path, log_end: int, dispatched: int) -> 
     if target.exists():
         shutil.rmtree(target)
     shutil.copytree(whole, target, ignore=shutil.ignore_patterns("index"))  # the checkpoint would be ahead of the log
-    (target / "abort").touch()
-    shorten(target, log_end)
-    for path in target.glob("consumequeue/*/*/*"):
-        data = bytearray(path.read_bytes())
-        for at in range(0, len(data), UNIT.size):
-            if int(UNIT.unpack(data, at)[0]) >= dispatched:
-                data[at : at + UNIT.size] = bytes(UNIT.size)
-        if any(data):
-            path.write_bytes(bytes(data))
-        else:
+    for path in (target / "commitlog").iterdir():
+        kept = log_end - int(path.name)
+        if kept <= 0:
             path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:kept].ljust(path.stat().st_size, b"\0"))
+    kill_after_dispatch(target, dispatched)
     return target
 
 
@@ -264,44 +257,19 @@ def test_every_unit_in_rocksdb_is_a_row_once(name: str, tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_units_that_a_killed_broker_had_in_memory_are_rows_once_they_are_written(tmp_path: Path) -> None:
-    """The next start writes them; until then the log is not dispatched, and no units are missing."""
-    unpacked = unpack_feature("b551-rockscq-killed", tmp_path)
-    summary = _ingest(unpacked.root, tmp_path / "lake", "b551-rockscq-killed")
-
-    assert _rows(tmp_path / "lake") == []
-    assert summary.behind == unpacked.answers_before_stop["maxPhyOffset"]
-
-
-@pytest.mark.parametrize("found_in", ["table", "join"])
-def test_a_damaged_database_is_damage_and_its_units_are_rows_once_it_can_be_read(found_in: str, tmp_path: Path) -> None:
+def test_damage_in_a_block_that_only_the_join_reads_is_repaired_by_a_later_run(tmp_path: Path) -> None:
     name = "b551-rockscq-separate"
     store, lake = unpack_feature(name, tmp_path).root, tmp_path / "lake"
     database = store / "consumequeue_rocksdb"
-    tables = {path: path.read_bytes() for path in database.glob("*.sst")}
-    if found_in == "table":
-        for path in tables:
-            path.write_bytes(path.read_bytes()[:50])
+    error = CorruptData("block checksum mismatch", None, str(database))
+    with patch("jobs.products.queues.product.compare_queues", side_effect=error):
         damaged = _ingest(store, lake, name)
-    else:  # damage in a block that the probe does not read
-        error = CorruptData("block checksum mismatch", None, str(database))
-        with patch("jobs.products.queues.product.compare_queues", side_effect=error):
-            damaged = _ingest(store, lake, name)
+
     assert (damaged.severity, damaged.open.unreadable, damaged.messages) == (Severity.DAMAGE, 1, 138)
     assert damaged.unreadable[0].startswith(f"{database}: ")
     assert _rows(lake) == []
-    again = _ingest(store, lake, name) if found_in == "table" else damaged
-    assert again.severity is Severity.DAMAGE
-
-    for path, data in tables.items():
-        path.write_bytes(data)
-    healed = _ingest(store, lake, name)
-
-    _ingest(store, tmp_path / "other", name)
-    assert (healed.messages, healed.unreadable, healed.severity) == (0, [], Severity.DAMAGE)
-    assert units_of_rows(_rows(tmp_path / "other")) == units_of_rows(_rows(lake))
-    acknowledged = ingest(request_of(name, store, lake, acknowledge=True), SerialWorkers())
-    assert acknowledged.severity is Severity.NOT_VERIFIED
+    _ingest(store, lake, name)
+    assert units_of_rows(_rows(lake)) == units_of_log(store)
 
 
 def _retention(store: Path, offset: int, range_: Range) -> None:
@@ -428,49 +396,8 @@ def test_rows_of_units_are_the_same_without_the_tags_and_topics_that_are_exclude
     assert not [tag for tag in tags for data in written if f'"{tag}"'.encode() in data]
 
 
-NAMES = [QueueName(QueueKind.PLAIN, "T", number) for number in range(20)]
-SIZE = 100  # bytes of a record
-A_RANGE = 10  # units of each queue
-
-
-def packed_units(range_number: int) -> PackedUnits:
-    """Return the units of a range with ten tagged messages in each queue."""
-    units = np.zeros(len(NAMES) * A_RANGE, PACKED_UNIT)
-    units["queue_offset"] = np.tile(np.arange(A_RANGE), len(NAMES)) + range_number * A_RANGE
-    units["physical_offset"] = (np.arange(units.size) + range_number * units.size) * SIZE
-    units["size"] = SIZE
-    starts = np.arange(len(NAMES) + 1) * A_RANGE
-    return PackedUnits(NAMES, starts, units, np.arange(units.size, dtype=np.int32) % 4 - 1, ["a", "b", "\x01"])
-
-
-def test_the_result_of_a_group_does_not_grow_with_the_number_of_ranges(tmp_path: Path) -> None:
-    """With 24 bytes for each pair of a range and a queue, 40,000 ranges and 50,000 queues needed 48 GB."""
-    queues, scratch = [], Scratch(str(tmp_path))
-    ranges = [packed_units(number) for number in range(50)]
-    for name, place in ranges[0].queues():
-        own = np.concatenate([packed.units[place] for packed in ranges])
-        path = tmp_path / f"queue-{name.queue_id}"
-        path.write_bytes(b"".join(UNIT.pack(int(unit["physical_offset"]), SIZE, 0) for unit in own))
-        file = StoredFile(str(path), StoreFile(path.name, FileKind.CONSUME_QUEUE, 0), path.stat().st_size, 0)
-        queues.append(ProbedQueue(StoredQueue(name, (file,)), 0, 0))
-    files = [
-        RangeUnits((write_units(scratch, f"units-{number}", packed, [*packed.queues()], 1),))
-        for number, packed in enumerate(ranges)
-    ]
-
-    def result(count: int) -> bytes:
-        end = count * ranges[0].units.size * SIZE
-        compared, unsettled = compare_queue_groups([(0, queues)], log=CollectedLog(files[:count], scratch, 1, 0, end))
-        assert compared.matched == compared.expected == count * ranges[0].units.size
-        assert not compared.differences
-        assert not unsettled
-        return pickle.dumps(compared)
-
-    assert len(result(50)) < len(result(5)) + 8 * len(queues)
-
-
 def test_rows_have_the_tags_of_their_numbers_and_each_text_once_in_the_dictionary() -> None:
-    name = NAMES[0]
+    name = QueueName(QueueKind.PLAIN, "T", 0)
     units = np.zeros(4, PACKED_UNIT)
     with_tags = make_row_block(name, units, UnitStatus.MATCHED, np.array([0, -1, 2, 1], np.int32))
     (rows,) = make_record_batches([with_tags, make_row_block(name, units[:1], UnitStatus.MISSING)], ["a", "b", "a"])
@@ -508,19 +435,33 @@ def test_blanks_are_assigned_to_lost_records_between_their_neighbours(
 
 def test_displaced_units_are_grouped_into_runs_with_their_shift() -> None:
     assert list(group_displaced_units([(7, 1), (3, 4), (4, 3)])) == [[(3, 4), (4, 3)], [(7, 1)]]
-    shifted, restarted = classify_displaced(NAMES[0], [(3, 2), (4, 0)])
+    shifted, restarted = classify_displaced(QueueName(QueueKind.PLAIN, "T", 0), [(3, 2), (4, 0)])
     assert (shifted.kind, shifted.shift) == (DifferenceKind.MISPLACED, 1)
     assert restarted.kind is DifferenceKind.RESTARTED
 
 
-def test_many_ranges_do_not_multiply_the_reads_of_queues(tmp_path: Path, golden: StoreOf) -> None:
-    store = golden("b551-base")
-    reads = []
+def test_many_ranges_multiply_neither_the_reads_of_queues_nor_the_results_of_tasks(
+    tmp_path: Path, golden: StoreOf
+) -> None:
+    """With 24 bytes for each pair of a range and a queue, 40,000 ranges and 50,000 queues needed 48 GB."""
+    store, reads, sizes = golden("b551-base"), list[int](), list[int]()
+
+    def compare(*args: Any, **options: Any) -> Any:  # noqa: ANN401
+        result = compare_queue_groups(*args, **options)
+        sizes.append(len(pickle.dumps(result)))
+        return result
+
     for range_size in (1 << 28, 2048):
-        with patch.object(StoredQueue, "read", autospec=True, side_effect=StoredQueue.read) as read:
+        with (
+            patch("jobs.products.queues.join.compare_queue_groups", compare),
+            patch.object(StoredQueue, "read", autospec=True, side_effect=StoredQueue.read) as read,
+        ):
             ingest_store(store, tmp_path / str(range_size), range_size=range_size, release=release_of("b551-base"))
         reads.append(read.call_count)
+    few, many = sizes
+
     assert reads[0] == reads[1]
+    assert many < few + 8 * len(list_queues(list_store(str(store))))
 
 
 @pytest.mark.parametrize(

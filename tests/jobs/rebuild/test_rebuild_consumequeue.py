@@ -62,7 +62,6 @@ from tests.support.stores import (
     log_folders,
     read_files,
     read_store_records,
-    tree_state,
 )
 
 # Stores that were killed between append and dispatch, copied live, expired, or that have no queue files.
@@ -106,31 +105,21 @@ def test_the_division_into_ranges_and_groups_does_not_change_the_files(
     assert read_real_files(store) == read_rebuilt_files(tmp_path / "out")
 
 
-@pytest.mark.parametrize("lost", [300, 1000])
-def test_a_truncated_scratch_file_of_units_is_an_error(
-    golden: StoreOf, tmp_path: Path, lost: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("build", "lost"), [("queues", 300), ("queues", 1000), ("index", 1 << 20)])
+def test_a_truncated_scratch_file_is_an_error(
+    golden: StoreOf, tmp_path: Path, build: str, lost: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The index files lacked the keys of the rest of the file, and the exit code was 0."""
     opened = Scratch.open
 
     def truncating(self: Scratch, name: str) -> AbstractContextManager[Reader]:
-        file = Path(self.location) / name
-        os.truncate(file, max(file.stat().st_size - lost, 0))
-        return opened(self, name)
+        reader, file = opened(self, name), Path(self.location) / name
+        os.truncate(file, max(file.stat().st_size - lost, 1))  # after its size was determined
+        return reader
 
     monkeypatch.setattr(Scratch, "open", truncating)
     with pytest.raises(OSError, match="this scratch file was truncated by another process"):
-        rebuild_queues(request_for(golden("b551-base"), tmp_path / "out", "b551-base"), SerialWorkers())
-
-
-def test_a_topic_that_is_not_a_valid_folder_name_is_not_written(tmp_path: Path) -> None:
-    store = write_segment(tmp_path / "store", [make_record(topic="../../evil"), make_record(topic="good")])
-    conf = BrokerConf(consume_queue_size=200)
-    summary = rebuild_queues(RebuildQueuesRequest(str(store), tmp_path / "out", conf), SerialWorkers())
-
-    assert list(read_rebuilt_files(tmp_path / "out")) == ["good/0/00000000000000000000"]
-    why = "The name of their topic is not a valid directory name"
-    assert summary.notes == [f"queues that are not written: 1 (../../evil/0). {why}"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "store"]
+        _BUILDS[build](golden("b551-base"), tmp_path, tmp_path / "out", SerialWorkers())
 
 
 DIED = "b498-base"
@@ -254,40 +243,6 @@ def test_rebuilt_rows_equal_those_of_the_broker(name: str, tmp_path: Path) -> No
 
 def _is_last(key: bytes) -> bool:
     return key[-8:-5] == b"max"
-
-
-@pytest.mark.parametrize("name", ["b533-cqdouble", "b551-cqdouble", "b551-cqdouble-later"])
-def test_files_built_from_rocksdb_equal_the_brokers_files(name: str, tmp_path: Path) -> None:
-    """Files and RocksDB of a broker with double write have the same content."""
-    root = unpack_feature(name, tmp_path).root
-    own = _files(root / "consumequeue")
-    build(root, tmp_path / "database")
-    move_queues(root, tmp_path / "database/consumequeue")
-    build(root, tmp_path / "files", FILES, file_size=400)
-
-    assert not _files(root / "consumequeue")
-    assert _files(tmp_path / "files") == own
-
-
-def _files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*/*/*")}
-
-
-def test_the_rebuilt_database_contains_only_files_that_a_broker_expects(tmp_path: Path) -> None:
-    """It has no options, logs, or configuration of rocksdict, and uses a table format that older RocksDBs support."""
-    root = unpack_feature("b551-rockscq-clean", tmp_path).root
-    before = tree_state(root)
-    summary = build(root, tmp_path / "out")
-    names = {path.name for path in (tmp_path / "out" / "consumequeue").iterdir()}
-    tables = {name for name in names if name.endswith(".sst")}
-
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"consumequeue", MANIFEST_FILE}
-    assert {name.partition("-")[0] for name in names - tables} == {"CURRENT", "IDENTITY", "MANIFEST"}
-    assert summary.files == len(names)
-    for name in tables:
-        footer = (tmp_path / "out" / "consumequeue" / name).read_bytes()[-12:]
-        assert int.from_bytes(footer[:4], "little") == 5
-    assert before == tree_state(root)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ import errno
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from datetime import UTC, timedelta, timezone
 from pathlib import Path
 from random import Random
@@ -34,20 +33,17 @@ from jobs.products.index.survivors import FilePlacer, Survivor, list_index_files
 from jobs.rebuild.index import (
     IndexRebuildSummary,
     RebuildIndexRequest,
-    list_and_determine_settings,
     plan_builds,
     rebuild_index,
 )
 from jobs.repair.run import RepairRequest, repair
 from jobs.storage import AnyStorage
-from jobs.storage.model import Reader
 from jobs.storage.scratch import Scratch, open_scratch_below_output
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.release import Known, Writers, detect_store_eras, parse_rules
 from jobs.store.running_broker import FileState
 from jobs.store.store import list_store
 from jobs.store.workers import InProcessWorkers, SerialWorkers
-from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.indexfile.layout import Geometry, IndexHeader, decode_header
 from rmq_formats.release import Release
 from tests.golden import GOLDEN, SCENARIO, UNDISTURBED, StoreOf, release_of
@@ -58,9 +54,6 @@ from tests.support.stores import log_folders
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-LEFT_OPEN = ("b470-base",)  # a log does not distinguish 4.7.0 from 4.7.1
 
 
 def read_all(directory: Path) -> list[bytes]:
@@ -96,17 +89,6 @@ def test_all_files_are_rebuilt_from_the_log_with_detected_settings(golden: Store
     assert result.exit_code is ExitCode.CLEAN
 
 
-@pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] == "base"])
-def test_without_index_files_the_log_shows_the_release(golden: StoreOf, name: str, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    shutil.copytree(golden(name), store, ignore=shutil.ignore_patterns("index"))
-    conf = BrokerConf(hash_slots=100, index_num=20)
-    release = release_of(name) if name in LEFT_OPEN else None
-    rebuilt(store, tmp_path / "out", GivenSettings(release=release, conf=conf))
-
-    assert read_all(tmp_path / "out") == read_all(golden(name) / "index")
-
-
 @pytest.mark.parametrize(("number", "is_lost"), [(errno.ETIMEDOUT, False), (errno.EMFILE, False), (errno.EIO, True)])
 def test_the_release_is_not_detected_from_the_readable_segments_if_another_one_may_be_intact(
     golden: StoreOf, number: int, *, is_lost: bool, monkeypatch: pytest.MonkeyPatch
@@ -116,22 +98,6 @@ def test_the_release_is_not_detected_from_the_readable_segments_if_another_one_m
     monkeypatch.setattr("jobs.store.release._records", Mock(side_effect=OSError(number, "failed", "segment")))
     with nullcontext() if is_lost else pytest.raises(OSError, match="failed"):
         detect_store_eras(store)
-
-
-def test_a_truncated_scratch_file_of_keys_is_an_error(
-    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The index files lacked these keys, and the exit code was 0."""
-    opened = Scratch.open
-
-    def truncating(self: Scratch, name: str) -> AbstractContextManager[Reader]:
-        reader = opened(self, name)
-        os.truncate(Path(self.location) / name, 1)  # after its size was determined
-        return reader
-
-    monkeypatch.setattr(Scratch, "open", truncating)
-    with pytest.raises(OSError, match="this scratch file was truncated by another process"):
-        rebuilt(golden("b551-base"), tmp_path / "out")
 
 
 @pytest.mark.parametrize("how", ["rebuild-index", "repair"])
@@ -244,20 +210,6 @@ def test_a_rebuild_that_fails_leaves_no_file(golden: StoreOf, tmp_path: Path, mo
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_files_that_are_built_here_before_their_upload_must_fit_beside_a_broker(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("jobs.store.running_broker.find_broker_process", lambda _: 1)
-    monkeypatch.setattr("jobs.store.running_broker.FULL_DISK_SHARE", 0)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    asked = RebuildIndexRequest(
-        str(store), "s3a://bucket/index", GivenSettings(None, None, "5.3.3", None, BrokerConf())
-    )
-
-    with pytest.raises(OSError, match=f"^{tmp_path} is on the store's file system"):
-        list_and_determine_settings(asked, {})
-
-
 def test_a_rebuilt_file_is_reread_unless_this_process_wrote_it(tmp_path: Path) -> None:
     """Otherwise, the error names the host that wrote it."""
     path = tmp_path / "20251120010000000"
@@ -332,35 +284,48 @@ def plan_files(
     return IndexPlan(AnyStorage(), keys, Geometry(1, capacity + 1), parse_rules("5.3.3")).plan_missing_files(kept)
 
 
-def test_a_gap_that_no_uninterrupted_broker_left_gets_a_supplement() -> None:
-    """Between two survivors are keys for one and a half files: half a file is added as a supplement."""
-    survivors = [make_survivor(0, 10), make_survivor(25, 30)]
-
-    assert plan_files(30, 10, survivors) == [
-        PlannedFile(10, 20, BuiltFileKind.FULL, "", "0", "25"),
-        PlannedFile(20, 25, BuiltFileKind.SUPPLEMENT, RESTART_DOUBT, "0", "25"),
-    ]
-
-
-def test_a_lost_file_before_a_restart_holds_the_first_keys_of_the_message_that_was_indexed_again() -> None:
-    """The next survivor begins with all keys of the message, so the lost file ends with only a part of them."""
-    survivors = [make_survivor(0, 10), make_survivor(18, 28, range(18, 21))]
-
-    assert plan_files(28, 10, survivors) == [PlannedFile(10, 20, BuiltFileKind.FULL, RESTART_DOUBT, "0", "18")]
-
-
-def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards() -> None:
-    """The log begins within a file, whose first keys have expired."""
-    planned = plan_files(40, 10, [make_survivor(23, 33)], is_whole=False)
-
-    assert planned == [
-        PlannedFile(0, 3, BuiltFileKind.SUPPLEMENT, FIRST_MESSAGES_DELETED_DOUBT, next_kept_name="23"),
-        PlannedFile(3, 13, BuiltFileKind.FULL, next_kept_name="23"),
-        PlannedFile(13, 23, BuiltFileKind.FULL, next_kept_name="23"),
-        PlannedFile(33, 40, BuiltFileKind.OPEN, previous_kept_name="23"),
-    ]
-
-
-def test_no_file_is_missing_after_an_open_file() -> None:
-    survivors = [make_survivor(0, 10), make_survivor(10, 17)]
-    assert plan_files(17, 10, survivors, ends_without_keys=True) == []
+@pytest.mark.parametrize(
+    ("count", "kept", "options", "planned"),
+    [
+        pytest.param(
+            30,
+            [make_survivor(0, 10), make_survivor(25, 30)],
+            {},
+            [
+                PlannedFile(10, 20, BuiltFileKind.FULL, "", "0", "25"),
+                PlannedFile(20, 25, BuiltFileKind.SUPPLEMENT, RESTART_DOUBT, "0", "25"),
+            ],
+            id="a gap that no uninterrupted broker left gets a supplement: keys for one and a half files are missing",
+        ),
+        pytest.param(
+            28,
+            [make_survivor(0, 10), make_survivor(18, 28, range(18, 21))],
+            {},
+            [PlannedFile(10, 20, BuiltFileKind.FULL, RESTART_DOUBT, "0", "18")],
+            id="a lost file before a restart ends with a part of the keys of the message that was indexed again",
+        ),
+        pytest.param(
+            40,
+            [make_survivor(23, 33)],
+            {"is_whole": False},
+            [
+                PlannedFile(0, 3, BuiltFileKind.SUPPLEMENT, FIRST_MESSAGES_DELETED_DOUBT, next_kept_name="23"),
+                PlannedFile(3, 13, BuiltFileKind.FULL, next_kept_name="23"),
+                PlannedFile(13, 23, BuiltFileKind.FULL, next_kept_name="23"),
+                PlannedFile(33, 40, BuiltFileKind.OPEN, previous_kept_name="23"),
+            ],
+            id="files are counted backwards if the log begins within a file, whose first keys have expired",
+        ),
+        pytest.param(
+            17,
+            [make_survivor(0, 10), make_survivor(10, 17)],
+            {"ends_without_keys": True},
+            [],
+            id="no file is missing after an open file",
+        ),
+    ],
+)
+def test_files_are_planned_between_the_survivors(
+    count: int, kept: list[Survivor], options: dict[str, bool], planned: list[PlannedFile]
+) -> None:
+    assert planned == plan_files(count, 10, kept, **options)

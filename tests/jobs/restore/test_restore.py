@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 from jobs.lake.commit import commit_rows
 from jobs.lake.lake import Lake
@@ -18,10 +18,9 @@ from jobs.restore import count_messages_in_ranges, find_offset_at_time
 from jobs.restore.config import restore_config_files
 from tests.golden import StoreOf
 from tests.support import commands
-from tests.support.commands import overwrite, run_campaign
+from tests.support.commands import run_campaign
 from tests.support.lakes import ingest_store, restore_log, rows_of, table_of
 from tests.support.query_stores import Sent, stored, write_lake, write_store
-from tests.support.stores import read_store_files
 
 RELEASE = "5.3.3"
 
@@ -45,51 +44,6 @@ def copy(lake: Path, tmp_path: Path) -> Path:
 
 def log_of(store: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((store / "commitlog").iterdir())}
-
-
-_OLD, _NEW = "up to 5.3.1", "5.3.2, 5.3.3, 5.4.0 and later"
-
-
-@pytest.mark.parametrize(
-    ("segment", "with_queues", "releases"),
-    [(0, True, []), (0, False, [_NEW]), (1, True, [_OLD]), (1, False, [""]), (3, True, [""])],
-)
-def test_a_note_names_the_releases_that_truncate_the_restored_log_at_a_gap(
-    copy: Path, tmp_path: Path, segment: int, releases: list[str], *, with_queues: bool
-) -> None:
-    """Up to 5.3.1, a broker reads three segments at startup; later ones read those that the queues do not cover."""
-    victim = next(row for row in rows_of(copy)[1:] if row["physical_offset"] > segment * 16384)
-    DeltaTable(copy / "messages").delete(f"physical_offset = {victim['physical_offset']}")
-    summary = restore_log(copy, tmp_path / "out", with_queues=with_queues)
-
-    where = f"truncates this log at offset {victim['physical_offset']:,}, the first gap that it reads"
-    texts = [f"at startup, a broker{' of RocketMQ ' if one else ''}{one} {where}" for one in releases]
-    assert [note for note in summary.notes if "at startup" in note] == texts
-
-
-DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "lost": (Path.unlink, "is missing"),
-    "empty": (lambda path: os.truncate(path, 0), "is no longer a valid Parquet file"),
-    "cut short": (lambda path: os.truncate(path, 1000), "is no longer a valid Parquet file"),
-    "a damaged page": (lambda path: overwrite(path, 4, bytes(1996)), "can be read only in part"),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_parquet_file_is_named_and_the_rest_is_restored(
-    base: Path, copy: Path, tmp_path: Path, damage: str
-) -> None:
-    victim = sorted((copy / "messages").glob("*.parquet"))[1]
-    plant, words = DAMAGE[damage]
-    plant(victim)
-
-    summary = restore_log(copy, tmp_path / "out")
-
-    assert (3, [f"messages/{victim.name} {words}"]) == (summary.exit_code, summary.lost)
-    assert summary.causes == (["rows were deleted from the lake"] if damage == "a damaged page" else summary.lost)
-    ((start, end),) = summary.missing
-    whole, found = b"".join(log_of(base).values()), b"".join(log_of(tmp_path / "out").values())
-    assert whole[:start] + bytes(end - start) + whole[end:] == found
 
 
 def test_a_full_disk_names_the_segment(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,61 +109,7 @@ def test_a_lost_file_makes_a_time_unknown_only_if_it_may_contain_its_first_messa
     assert str(newest) == caught.value.filename
 
 
-def test_a_restore_without_the_index_does_not_read_the_table_of_index_files(golden: StoreOf, tmp_path: Path) -> None:
-    ingest_store(golden("b551-base"), tmp_path / "lake", "b")
-    for file in (tmp_path / "lake" / "index_files").glob("*.parquet"):
-        file.unlink()
-    summary = restore_log(tmp_path / "lake", tmp_path / "out")
-
-    assert not summary.lost
-
-
 ROWS = 100_000  # rows of one file of the table
-
-
-def test_the_releases_of_index_files_do_not_decide_how_queues_are_restored(golden: StoreOf, tmp_path: Path) -> None:
-    """Index files are the same since 4.9.1, light queues exist since 4.9.3: they were missing, without a message."""
-    store = golden("b514-types")
-    ingest_store(store, tmp_path / "lake", release=None)
-
-    restore_log(tmp_path / "lake", tmp_path / "out", with_queues=True)
-
-    before, after = (
-        {name: data for name, data in read_store_files(root).items() if "consumequeue/" in name}
-        for root in (store, tmp_path / "out")
-    )
-    assert before == after
-
-
-@pytest.mark.parametrize("has_lost_files", [False, True])
-def test_restored_index_files_have_their_recorded_names_although_several_begin_with_the_same_message(
-    golden: StoreOf, tmp_path: Path, *, has_lost_files: bool
-) -> None:
-    """One duplicate first message changed the names of all files, and so the bytes under some names."""
-    store = Path(shutil.copytree(golden("b551-direct"), tmp_path / "store"))
-    recorded = sorted(read_store_files(store / "index").items())
-    known = slice(1, -1) if has_lost_files else slice(None)
-    for name in {name for name, _ in recorded} - {name for name, _ in recorded[known]}:
-        (store / "index" / name).unlink()
-    ingest_store(store, tmp_path / "lake", release=None)
-
-    restore_log(tmp_path / "lake", tmp_path / "out", with_index=True)
-
-    restored = sorted(read_store_files(tmp_path / "out" / "index").items())
-    assert len(recorded) == len(restored)
-    assert recorded[known] == restored[known]
-
-
-def test_a_restore_notes_an_index_file_with_other_bytes_than_recorded(golden: StoreOf, tmp_path: Path) -> None:
-    """After a restart, a broker indexes the last message again."""
-    store = golden("b551-crash-later")
-    ingest_store(store, tmp_path / "lake", release=None)
-
-    summary = restore_log(tmp_path / "lake", tmp_path / "out", with_index=True)
-
-    before, after = read_store_files(store / "index"), read_store_files(tmp_path / "out" / "index")
-    (other,) = (name for name in before.keys() & after.keys() if before[name] != after[name])
-    assert [note.split(" from ")[0] for note in summary.notes if "index" in note] == [f"index file {other} differs"]
 
 
 def test_messages_are_counted_by_topic_in_ranges_of_the_log(tmp_path: Path) -> None:

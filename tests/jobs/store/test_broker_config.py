@@ -1,8 +1,6 @@
 """The configuration of a broker, its rows in the lake, and the detection of its release."""
 
 import json
-import os
-import shutil
 import sys
 from pathlib import Path
 from unittest.mock import patch
@@ -12,22 +10,17 @@ import pytest
 from jobs.products.broker_config import find_new_state, parse_state
 from jobs.query.store_reader import StoreReader
 from jobs.store.broker_config import (
-    TOPIC_TABLE,
-    TOPICS_FILE,
     BrokerConfig,
     ReaderKind,
-    ReaderProgress,
     read_broker_config,
-    read_config,
 )
 from jobs.store.pending_messages import read_timer_state
 from jobs.store.release import QUICK, detect_store_eras
-from jobs.store.store import list_store, read_broker_conf
+from jobs.store.store import list_store
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.timer_files import SLOT, TIMER_PROGRESS, UNIT, Slot, TimerUnit
 from tests.golden import FEATURES, unpack_feature
-from tests.support.commands import overwrite
 from tests.support.lakes import ingest_store, rows_of
 from tests.support.query_stores import Sent, stored, write_store
 
@@ -63,53 +56,6 @@ def test_offsets_topics_and_groups_are_those_that_the_broker_answered(name: str,
         } == {topic: ",".join(text.split(",")[:3]) for topic, text in answers["topics"].items()}
     if name not in {_V2, "b551-transrocks-killed"}:
         assert sorted(config.groups) == sorted(answers["subscriptionGroups"])
-
-
-def test_configuration_v2_contains_only_topics_and_groups_of_users(tmp_path: Path) -> None:
-    """The broker recreates its own topics and groups at each start; they are not in the rows."""
-    config = config_of(unpack_feature(_V2, tmp_path).root)
-
-    assert sorted(config.topics) == ["Bills", "Orders"]
-    assert list(config.groups) == ["G"]
-    pulled = [reader for reader in config.progress if reader.kind is ReaderKind.PULL]
-    assert pulled == [ReaderProgress(ReaderKind.PULL, "G", "Orders", queue, 15, "config/rdb") for queue in range(2)]
-
-
-@pytest.mark.parametrize(("counter", "offsets"), [(0, {"0": 30, "1": 30}), (1000, {"0": 3})])
-def test_json_files_next_to_the_database_are_used_only_if_they_are_newer(
-    counter: int, offsets: dict[str, int], tmp_path: Path
-) -> None:
-    """After a switch to RocksDB, old JSON files remain, with a counter of their changes."""
-    root = unpack_feature("b551-rockscq-clean", tmp_path).root
-    tables: dict[str, dict[str, object]] = {
-        "topics.json": {TOPIC_TABLE: {"Old": {"topicName": "Old"}}},
-        "consumerOffset.json": {"offsetTable": {"Orders@G": {"0": 3}}},
-    }
-    for name, table in tables.items():
-        version = {"counter": counter, "stateVersion": 0, "timestamp": 1}
-        (root / "config" / name).write_text(json.dumps({"dataVersion": version, **table}))
-
-    assert (list(config_of(root).topics) == ["Old"]) is (counter > 0)
-    assert consumers(config_of(root))["Orders@G"] == offsets
-    assert ("Old" in json.dumps(read_config(list_store(str(root)), TOPICS_FILE))) is (counter > 0)
-
-
-def test_a_file_that_is_not_json_is_reported(tmp_path: Path) -> None:
-    root = Path(shutil.copytree(unpack_feature("b551-cqdouble", tmp_path).root, tmp_path / "copy"))
-    (root / "config" / "consumerOffset.json").write_text("{")
-    config = config_of(root)
-
-    assert "config/consumerOffset.json" in (config.unread_reason or "")
-    assert config.topics
-    assert consumers(config) == {}
-
-
-def test_a_configuration_of_a_terabyte_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "broker.conf").touch()
-    os.truncate(tmp_path / "broker.conf", 10**12)
-
-    with pytest.raises(OSError, match="too large"):
-        read_broker_conf(tmp_path / "broker.conf")
 
 
 def test_unchanged_offsets_are_shared_with_the_previous_state(store: Path) -> None:
@@ -148,16 +94,6 @@ def test_offsets_in_rocksdb_are_ingested_and_stay_when_they_cannot_be_read(
     assert any("pip install" in note for note in summary.notes)
     assert ingest_store(unpacked.root, lake, release="5.5.1").run is None
     assert rows_of(lake, "consumer_offsets", "run") == before
-
-
-def test_the_release_is_detected_from_records_after_damage(newer_store: Path) -> None:
-    before = detect_store_eras(list_store(str(newer_store)))
-    for path in (newer_store / "commitlog").iterdir():
-        overwrite(path, 0, b"\1" * 100)
-
-    after = detect_store_eras(list_store(str(newer_store)))
-
-    assert [era.candidates for era in before] == [era.candidates for era in after]
 
 
 def test_a_tag_of_many_messages_is_looked_up_without_its_chain(tmp_path: Path) -> None:

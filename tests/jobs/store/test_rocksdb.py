@@ -10,7 +10,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from jobs.console.result import ExitCode
 from jobs.diagnosis.kinds import TIMER_ROW_WITHOUT_MESSAGE
 from jobs.inspect import Problems
 from jobs.inspect.inspection import inspect_state
@@ -31,7 +30,7 @@ from rmq_formats.properties import MAX_LONG
 from rmq_formats.rocksdb.layout import TIMER_FAMILY, TIMER_VALUE, UNIT_FAMILY, UNIT_VALUE, encode_unit_key
 from rmq_formats.store import file_name_of_offset
 from tests.golden import unpack_feature
-from tests.support.commands import Run, measure_peak
+from tests.support.commands import measure_peak
 
 _SEPARATE = "consumequeue_rocksdb"
 
@@ -134,19 +133,6 @@ def make_queue(root: Path, units: int) -> None:
     for number in range(units):
         database[encode_unit_key(queue, number)] = UNIT_VALUE.pack(number * 100, 100, 7, number)
     database.close()
-
-
-@pytest.mark.parametrize("name", ["*.sst", "*.log", "MANIFEST-*"])
-def test_a_link_to_itself_in_a_database_is_a_missing_file(name: str, tmp_path: Path, run: Run) -> None:
-    """`verify`, `inspect` and `ingest` ended with exit code 1: too many levels of symbolic links."""
-    root = unpack_feature("b551-rockscq-clean", tmp_path).root
-    path = min((root / "consumequeue").glob(name))
-    path.unlink()
-    path.symlink_to(path.name)
-    outcome = run("verify", root)
-
-    assert outcome.code is not ExitCode.FAILED
-    assert "Too many levels" not in outcome.out + outcome.err
 
 
 def test_following_keeps_no_copy_of_the_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

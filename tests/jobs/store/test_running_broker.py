@@ -8,7 +8,8 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -20,14 +21,18 @@ from jobs.command import cli
 from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.launch.spark import use_half_the_cores
+from jobs.products.index.settings import GivenSettings
+from jobs.rebuild.index import RebuildIndexRequest, list_and_determine_settings
 from jobs.storage import storage_for
 from jobs.storage.local import ReadLimits
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
+from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf
 from tests.support.commands import ROOT
+from tests.support.lakes import rows_of
 from tests.support.stores import hold_lock
 
 MIB = 1 << 20
@@ -255,3 +260,26 @@ def test_a_lake_that_would_fill_the_disk_of_the_broker_is_refused(
 
     alone: Summary = ingest(IngestRequest(str(store), lake), SerialWorkers())
     assert 0 < alone.messages
+
+
+_IN_TEMPORARY_FILES: dict[str, Callable[[Path, Path], object]] = {
+    "full index files": lambda store, lake: ingest(IngestRequest(str(store), str(lake)), SerialWorkers()),
+    "index files before their upload": lambda store, _: list_and_determine_settings(
+        RebuildIndexRequest(str(store), "s3a://bucket/index", GivenSettings(release="4.9.8", conf=BrokerConf())), {}
+    ),
+}
+
+
+@pytest.mark.parametrize("files", _IN_TEMPORARY_FILES)
+def test_temporary_files_must_fit_next_to_the_broker(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: str
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("jobs.store.running_broker.find_broker_process", lambda _: 1)
+    monkeypatch.setattr("jobs.store.running_broker.FULL_DISK_SHARE", 0)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with pytest.raises(OSError, match=f"^{temporary} is on the store's file system"):
+        _IN_TEMPORARY_FILES[files](store, tmp_path / "lake")
+
+    assert [] == rows_of(tmp_path / "lake")

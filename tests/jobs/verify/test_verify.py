@@ -14,7 +14,7 @@ from socket import gethostname
 import pytest
 
 from jobs.console.result import Severity
-from jobs.diagnosis.findings import INDEX, LOG, QUEUES
+from jobs.diagnosis.findings import QUEUES
 from jobs.inspect.inspection import inspect_store
 from jobs.products.index.explanation import FileVerdict as IndexVerdict
 from jobs.products.queues import DifferenceKind
@@ -30,33 +30,14 @@ from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED, make_record
 from tests.support.broker import Broker
-from tests.support.commands import ROOT, Run, overwrite
-from tests.support.lakes import ingest_store, list_tier_files, rows_of
+from tests.support.commands import ROOT, Run
+from tests.support.lakes import ingest_store
 from tests.support.meanwhile import DisturbedWorkers
 from tests.support.stores import list_segments
 
 
 def verify_store(store: Path) -> Verdict:
     return verify(VerifyRequest(str(store)), SerialWorkers())
-
-
-def test_every_message_that_the_broker_sent_is_in_the_tier_with_its_unit(place: Path, tier: Path) -> None:
-    queues = json.loads((place / "EXPECT.json").read_text())["beforeStop"]["queues"]
-    parts = verify_store(tier).parts
-
-    assert sum(len(queue["units"]) for queue in queues.values()) == parts[QUEUES].numbers["matched"]
-    assert parts[LOG].numbers["records"] * 3 == parts[INDEX].numbers["keys"]
-
-
-def test_findings_of_a_tier_are_kept_in_a_lake_as_those_of_a_store(tier: Path, tmp_path: Path, run: Run) -> None:
-    summary = ingest_store(tier, tmp_path / "lake")
-    overwrite(list_tier_files(tier, "Orders/0")[1], 120, b"?")
-    run("verify", tier, "--findings-lake", tmp_path / "lake")
-    (row,) = rows_of(tmp_path / "lake", "findings", "kind")
-
-    assert ("b0", summary.store_id, "wrong_body_crc") == (row["broker"], row["store_id"], row["kind"])
-    run("verify", tier, "--findings-lake", tmp_path / "lake")
-    assert [1, 2] == [row["verification"] for row in rows_of(tmp_path / "lake", "findings", "verification")]
 
 
 def test_a_table_of_topics_that_cannot_be_read_here_leaves_queues_not_verified(

@@ -31,13 +31,20 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.consumequeue.dispatch import Unit, UnitRules, decode_unit, walk_units
-from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
+from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.indexfile.build import PACKED_KEY
 from rmq_formats.store import file_name_of_offset
 from tests.golden import GOLDEN, StoreOf, golden_stores, kill_with_database, release_of, unpack_feature
 from tests.rmq_formats.builders import make_record
 from tests.support.commands import measure_peak, overwrite
-from tests.support.stores import compare_queues, flip, list_segments, read_records, read_store_records
+from tests.support.stores import (
+    compare_queues,
+    flip,
+    kill_after_dispatch,
+    list_segments,
+    read_records,
+    read_store_records,
+)
 
 FILE = 200
 T1 = "consumequeue/T1/0"  # 26 units in three files
@@ -71,17 +78,6 @@ def locate_in_log(store: Path, offset: int) -> tuple[Path, int]:
 # --- records that are not dispatched yet ------------------------------------------------------------------------------
 
 
-def kill(root: Path, from_offset: int) -> None:
-    """Change a closed store to that of a broker that was killed after dispatching the log up to *from_offset*."""
-    (root / "abort").touch()
-    for path in root.glob("consumequeue/*/*/*"):
-        units = [path.read_bytes()[at : at + UNIT.size] for at in range(0, path.stat().st_size, UNIT.size)]
-        for number, unit in enumerate(map(decode_unit, units)):
-            if unit.size != PRE_BLANK_SIZE and unit.physical_offset >= from_offset:
-                units[number] = bytes(UNIT.size)
-        path.write_bytes(b"".join(units))
-
-
 @pytest.mark.sample(12, always=["b498-types", "b551-types-crc", "b514-expired", "b420-retry"])
 @pytest.mark.parametrize("name", [name for name in GOLDEN if "rockscq" not in name])
 def test_records_that_continue_their_queues_are_not_reported(golden: StoreOf, tmp_path: Path, name: str) -> None:
@@ -91,7 +87,7 @@ def test_records_that_continue_their_queues_are_not_reported(golden: StoreOf, tm
     start = min((int(path.name) for path in list_segments(root)), default=0)
     offsets = sorted(unit.physical_offset for unit in units if unit.physical_offset >= start)
     for at in (offsets[len(offsets) // 4], offsets[len(offsets) // 2]):
-        kill(fresh_copy(golden(name), root), at)
+        kill_after_dispatch(fresh_copy(golden(name), root), at)
 
         assert OUT_OF_SEQUENCE not in {finding.kind for finding in compare_queues(root, release_of(name)).findings}
 
@@ -111,7 +107,7 @@ def test_a_changed_record_without_a_unit_breaks_a_sequence(
 ) -> None:
     """Nothing else contradicts it, because the index does not contain queues."""
     at = unit_of(newer_store, 20).physical_offset
-    kill(newer_store, unit_of(newer_store, 15).physical_offset)
+    kill_after_dispatch(newer_store, unit_of(newer_store, 15).physical_offset)
     segment, position = locate_in_log(newer_store, at)
     last_byte = position + HEAD.offset(field) + (8 if field == "queue_offset" else 4) - 1
     flip(segment, last_byte - bit // 8, 1 << bit % 8)
@@ -142,7 +138,7 @@ def test_records_after_lost_ones_break_no_sequence(newer_store: Path) -> None:
     """The gap in the log is already reported."""
     at = unit_of(newer_store, 20).physical_offset
     overwrite(*locate_in_log(newer_store, at), b"U" * 30)
-    kill(newer_store, at)
+    kill_after_dispatch(newer_store, at)
 
     assert OUT_OF_SEQUENCE not in {finding.kind for finding in compare_queues(newer_store, "5.5.1").findings}
 
