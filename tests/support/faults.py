@@ -33,6 +33,7 @@ from tests.support.fault_kinds import (
     read_faults,
 )
 from tests.support.lakes import table_of
+from tests.support.reference import fill_page
 
 STARTED = ROOT / "tests" / "oracle" / "recorded_starts.jsonl"
 
@@ -193,10 +194,8 @@ def line(fault: Fault, cells: dict[str, Cell]) -> str:
 
 
 def page(rows: Sequence[tuple[Fault, dict[str, Cell]]]) -> str:
-    """Return the page with its current tables, below the text that is written by hand."""
-    by_hand, _, tables = PAGE.read_text(encoding="utf-8").partition(f"\n## {Part.LOG.value}\n")
-    assert tables, f"{PAGE} has no tables: restore it"
-    lines = [by_hand]
+    """Return the page with its current tables."""
+    lines: list[str] = []
     for part in Part:
         some = [(fault, cells) for fault, cells in rows if fault.part is part]
         lines += [f"## {part.value}", "", "| fault | " + " | ".join(f"`{verb}`" for verb in VERBS) + " |"]
@@ -208,21 +207,17 @@ def page(rows: Sequence[tuple[Fault, dict[str, Cell]]]) -> str:
                 notes.setdefault(fault.unseen, []).append(fault.name)
         lines.append("")
         lines += [f"{reason}: {', '.join(names)}.\n" for reason, names in notes.items()]
-    return "\n".join((*lines, *_starts())).rstrip() + "\n"
+    parts = [
+        ("if the store has no evidence.\n\n", "## The broker's next start\n", "\n".join([*lines, ""])),
+        ("say `do not start the broker on this store`.\n\n", "", "\n".join([*_starts(), ""])),
+    ]
+    return fill_page(PAGE, parts)
 
 
-_STARTS = """## The broker's next start
-
-Real brokers were started {starts} times on damaged copies of stores that the same release had written (160 messages in
-nine segments), after a clean stop (*closed*) and after a kill (*killed*). In the *killed* columns, the checkpoint
-covers only the first 40% of the messages. Before each start `verify` had predicted whether the broker refuses the
-store, where it truncates the log, and how many messages and which files it deletes. Every prediction was correct,
-including those for the starts that the table leaves out: {others} starts with chosen combinations of faults, or after
-a kill without damage, and {drawn} starts on stores that had one to four random faults and had not been repaired
-({refused} refused, {lost} with messages deleted). Starts on repaired stores are not counted here: `guarantees.md`
-lists them. *n lost*: the broker deleted n intact messages. A store that the broker refuses loses nothing. The *early
-segment* is the fourth one. `make test-campaign` repeats all starts and records the results. If messages would be
-deleted, `verify`, `inspect` and `repair` say `do not start the broker on this store`.
+_LEFT_OUT = """\
+Not in the table are {others} of the {starts} starts, with chosen combinations of faults or after a kill without damage,
+and {drawn} on stores that had one to four random faults and had not been repaired ({refused} refused, {lost} with
+messages deleted).
 """
 
 
@@ -241,7 +236,7 @@ def _starts() -> Iterator[str]:
             others += 1
     drawn = [row for row in rows if row.is_drawn]
     refused, lost = sum(not row.started for row in drawn), sum(row.lost > 0 for row in drawn)
-    yield _STARTS.format(starts=len(rows), others=others, drawn=len(drawn), refused=refused, lost=lost)
+    yield _LEFT_OUT.format(starts=len(rows), others=others, drawn=len(drawn), refused=refused, lost=lost)
     yield "| damage | " + " | ".join(heads) + " |"
     yield "|---" * (len(heads) + 1) + "|"
     for name in sorted(cells):

@@ -1,16 +1,17 @@
 """
-Document the command line: `python -m tests.support.reference` writes the generated parts of docs/reference.md.
+Document the command line and the tables: `python -m tests.support.reference` writes the generated parts of two pages.
 
-The text between them is written by hand.
+The text between them is written by hand, in docs/reference.md and docs/tables.md.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from inspect import cleandoc
 from pathlib import Path
 
 import click
+from deltalake.schema import Field
 
 from jobs.command import VERBS, Verb
 from jobs.command.cli import rmq_lake
@@ -18,10 +19,15 @@ from jobs.command.configuration import configurable_parameters
 from jobs.console.amounts import size_text
 from jobs.console.result import ExitCode
 from jobs.ingest import Summary
+from jobs.lake.catalog import column_comment
+from jobs.lake.lake import list_views
+from jobs.lake.tables import MESSAGES, PROVENANCE_COLUMNS, TABLES, Table, sql_type
 from jobs.launch.cache import CONF_DIRECTORY
 from jobs.launch.engine import VERBS_WITH_ENGINE, one_process_limit
 from jobs.report import REPORT_VERSION, Bars, Facts, Grid, Remedy, Report, Timeline
 from jobs.report.metrics import INGEST_PREFIX, TYPE_PREFIX, metric_values, type_metric_values
+from jobs.typed.ddl import typed_table
+from tests.support.commands import ROOT
 
 _ARGUMENTS = {
     "STORE": "The store",
@@ -34,7 +40,7 @@ _ARGUMENTS = {
     "[STATEMENT]": "The SQL statement",
     "COMMAND [OPTIONS]…": "The mqadmin command line",
 }
-PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
+COMMANDS_PAGE, TABLES_PAGE = ROOT / "docs" / "reference.md", ROOT / "docs" / "tables.md"
 
 
 def _jvm(verb: Verb, cores: int) -> str:
@@ -80,17 +86,21 @@ def _row(parameter: click.Parameter, ctx: click.Context) -> tuple[str, ...]:
     return (form, (parameter.help or "").rstrip("."), "required" if parameter.required else default)
 
 
-def page() -> str:
-    text = PAGE.read_text(encoding="utf-8")
-    for before, after, part in _parts():
+def fill_page(page: Path, parts: Iterable[tuple[str, str, str]]) -> str:
+    """Return the text of a page with new parts, each between two texts that are written by hand."""
+    text = page.read_text(encoding="utf-8")
+    for before, after, part in parts:
         head, found, rest = text.partition(before)
-        assert found, f"{PAGE} lacks {before!r}: restore it with git"
+        assert found, f"{page} lacks {before!r}: restore it with git"
         text = f"{head}{before}{part}{rest[rest.index(after) :] if after else ''}"
     return text
 
 
-def _parts() -> Iterator[tuple[str, str, str]]:
-    """Yield each generated part, between the texts before and after it."""
+def commands_page() -> str:
+    return fill_page(COMMANDS_PAGE, _parts_of_commands())
+
+
+def _parts_of_commands() -> Iterator[tuple[str, str, str]]:
     rows = [(f"`{verb.name}`", verb.help, _jvm(verb, 2), _jvm(verb, 8)) for verb in VERBS.values()]
     commands = _table(("command", "purpose", "on Spark (2 cores)", "on Spark (8 cores)"), *rows)
     yield "## Commands\n\n", "\nThe limits refer to", commands
@@ -126,5 +136,55 @@ def _type(annotation: object) -> str:
     return re.sub(r"\b(?:[a-z]+\.)+", "", text)
 
 
+# --- columns of tables ---
+
+_COLUMN_HEAD = ("| column | type | meaning |", "|---|---|---|")
+_IN_EVERY_TABLE = ("broker", "store_id")
+_COMMENTS = {field.name: column_comment(field) for field in MESSAGES.delta_schema.fields}
+_OF_TYPED_ROWS = [*_IN_EVERY_TABLE, *(field.name for field in PROVENANCE_COLUMNS)]
+
+
+def tables_page() -> str:
+    in_every_table = (_column(field) for field in MESSAGES.delta_schema.fields if field.name in _IN_EVERY_TABLE)
+    sections = (line for table in (*TABLES, typed_table("typed/TOPIC", ())) for line in _section(table))
+    columns = "\n".join([*_COLUMN_HEAD, *in_every_table, "", *sections])
+    views = [
+        (view.name, view.row_meaning.removeprefix("Each row is ").removesuffix("."), ", ".join(view.tables))
+        for view in list_views()
+    ]
+    parts = [
+        ("not repeated below:\n\n", "\nThese are followed by", columns),
+        ("prints the statements that create the views.\n\n", "", _table(("view", "each row is", "reads"), *views)),
+    ]
+    return fill_page(TABLES_PAGE, parts)
+
+
+def _section(table: Table) -> Iterator[str]:
+    yield f"### {table.name}\n"
+    yield f"Each row is {table.row_meaning}.\n"
+    yield from _COLUMN_HEAD
+    shared: dict[str, str] = {}
+    if table.name in {"superseded_messages", "tiered"}:
+        shared = _COMMENTS
+        missing = [f"`{name}`" for name in shared if name not in table.schema.names]
+        exception = f" except {' and '.join(missing)}" if missing else ""
+        yield f"| all columns of [messages](#messages){exception} | | as in `messages`, unless listed below |"
+    elif table.schema.names[: len(_OF_TYPED_ROWS)] == _OF_TYPED_ROWS:
+        shared = {name: _COMMENTS[name] for name in _OF_TYPED_ROWS}
+        names = ", ".join(f"`{name}`" for name in _OF_TYPED_ROWS if name not in _IN_EVERY_TABLE)
+        yield f"| {names} | | as in [messages](#messages) |"
+    for field in table.delta_schema.fields:
+        if field.name not in _IN_EVERY_TABLE and column_comment(field) != shared.get(field.name):
+            yield _column(field, table)
+    yield ""
+
+
+def _column(field: Field, table: Table = MESSAGES) -> str:
+    meaning = column_comment(field).replace("|", "\\|")
+    type_ = sql_type(table.schema_without_dictionaries.field(field.name).type)
+    return f"| {field.name} | `{type_}` | {meaning} |"
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    COMMANDS_PAGE.write_text(commands_page(), encoding="utf-8")
+    TABLES_PAGE.write_text(tables_page(), encoding="utf-8")

@@ -18,7 +18,7 @@ from jobs.console.amounts import parse_time
 from jobs.console.result import ExitCode
 from tests.golden import StoreOf
 from tests.support.commands import Run
-from tests.support.reference import page
+from tests.support.reference import commands_page
 
 Settings = Callable[..., dict[str, object]]
 
@@ -114,7 +114,7 @@ _EXAMPLES = [
 
 
 def test_the_reference_page_is_generated_from_the_code() -> None:
-    assert page() == PAGE
+    assert commands_page() == PAGE
 
 
 def test_every_variable_that_the_code_reads_is_documented() -> None:

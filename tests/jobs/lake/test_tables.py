@@ -15,14 +15,14 @@ from tests.jobs.lake.test_integrity import LATER
 from tests.rmq_formats.builders import make_record
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_store, restore_log, rows_of
+from tests.support.reference import tables_page
 from tests.support.stores import read_files
-from tests.support.tables_page import page
 
 DOCS = Path(__file__).parents[3] / "docs" / "tables.md"
 
 
 def test_the_page_of_tables_is_generated_from_the_declarations() -> None:
-    assert page() == DOCS.read_text(encoding="utf-8")
+    assert tables_page() == DOCS.read_text(encoding="utf-8")
 
 
 TEXT = b'{"order": 7, "note": "' + b"again " * 40 + b'"}'
