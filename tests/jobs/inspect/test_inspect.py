@@ -1,4 +1,4 @@
-"""`inspect`: the content and state of a store, its release, and the next command."""
+"""`inspect` and `dump` of stores that a broker is writing, or that are partly unreadable."""
 
 import errno
 import fcntl
@@ -16,7 +16,6 @@ from jobs.storage.local import LocalReader, LocalStorage
 from jobs.store.store import Store, list_store
 from rmq_formats.store import FileKind
 from tests.golden import SITUATIONS, StoreOf
-from tests.rmq_formats.builders import make_record, make_segment
 from tests.support.commands import Outcome, Run, copy_store, overwrite
 from tests.support.meanwhile import fail_reads_of_first_segment
 from tests.support.stores import find_newest_segment, hold_lock, log_folders, read_store_records
@@ -95,13 +94,6 @@ def test_a_queue_file_created_during_an_inspection_is_not_missing(
     assert bool(found) is not is_at_work
 
 
-def test_the_release_is_not_guessed_without_evidence(tmp_path: Path, run: Run) -> None:
-    (tmp_path / "commitlog").mkdir()
-    (tmp_path / "commitlog" / ("0" * 20)).write_bytes(make_segment([make_record()]))
-
-    assert "RELEASE    4.0.0 to 5.5.1 (nothing in the store shows the exact release)" in run("inspect", tmp_path).out
-
-
 def test_a_queue_without_read_permission_is_not_reported_as_lost(
     store: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,10 +167,14 @@ def test_missing_evidence_of_the_release_is_reported_once(
 def test_an_unreadable_sector_is_damage_and_the_rest_is_read(store: Path, run: Run) -> None:
     whole = len(list(read_store_records(store)))
 
-    with fail_reads_of_first_segment(errno.EIO, lambda position, size: position <= 8200 < position + size):
+    with fail_reads_of_first_segment(errno.EIO, lambda position, size: position < 12288 and position + size > 8192):
         outcome = inspect_json(run, store, "--deep")
+        dumped = run("dump", store / "commitlog" / f"{0:020}")
 
-    assert outcome.code is ExitCode.DAMAGE
+    assert ExitCode.DAMAGE is outcome.code is dumped.code
+    assert "# UNREADABLE 4096 bytes cannot be read at position 8192: Input/output error" in dumped.out
+    assert "sealed segment" in dumped.out
+    assert 20 < dumped.out.count("  record  ")
     assert problems(outcome)[-1] == ("damage", "0" * 20, 8192)
     assert "4,096 bytes cannot be read: Input/output error" in outcome.out
     assert 0 < outcome.document["log"]["records"] < whole

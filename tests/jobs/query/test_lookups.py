@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 import pytest
-from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +15,7 @@ from jobs.library import by_any_id, by_key, by_offset, by_unique_key, open_sourc
 from jobs.products import PRODUCT_NAMES
 from jobs.query import Message, lookups, store_index
 from jobs.query.lookups import TimeWindow
-from jobs.query.source import MAX_OCCURRENCES, Answer, ReasonKind, do_nothing
+from jobs.query.source import Answer, ReasonKind, do_nothing
 from jobs.query.store_index import WHOLE_LOG
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
@@ -24,15 +23,13 @@ from jobs.store.store import list_store
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.indexfile.keys import KeyKind
-from rmq_formats.indexfile.layout import ENTRY, Geometry
+from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.message_id import encode_offset_id
-from rmq_formats.properties import index_key_hash
 from rmq_formats.release import Release
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import BROKER, STORED, make_record
 from tests.rmq_formats.strategies import mutations
-from tests.support.commands import overwrite
 from tests.support.query_stores import (
     GEOMETRY,
     RELEASE,
@@ -198,33 +195,6 @@ def test_both_ways_to_search_a_log_find_the_same_records(
             assert (total, total) == seen[-1]  # clears the progress line
 
 
-@pytest.mark.parametrize("entry", [1, 3, 5])
-def test_a_chain_with_a_loop_ends_and_is_reported(entry: int, tmp_path: Path) -> None:
-    messages = [Sent(keys=(COLLIDING[0],)) for _ in range(6)]
-    records = stored(messages)
-    store = write_store(tmp_path / "store", records)
-    (file,) = (store / "index").iterdir()
-    slot = GEOMETRY.slot_of(index_key_hash(f"Orders#{COLLIDING[0]}"))
-    newest = file.read_bytes()[GEOMETRY.slot_position(slot) :][:4]
-    overwrite(file, GEOMETRY.entry_position(entry) + ENTRY.offset("prev_entry"), newest)
-    with opened(store) as source:
-        answer = lookups.by_key(source, "Orders", COLLIDING[0], limit=None)
-
-        assert [record.physical_offset for record in records] == offsets(answer)
-        assert any("loops back" in note for note in source.notes)
-
-
-def test_a_message_that_a_broker_indexed_twice_is_printed_as_often_as_the_broker_returns_it(tmp_path: Path) -> None:
-    """A broker that starts after a crash may index messages again."""
-    records = stored([Sent(keys=("twice", "twice")), Sent(keys=("twice",))])
-    store = write_store(tmp_path / "store", records)
-    (file,) = (store / "index").iterdir()
-    file.with_name(str(int(file.name) + 1)).write_bytes(file.read_bytes())
-    first, second = (record.physical_offset for record in records)
-    with opened(store) as source:
-        assert sorted(offsets(lookups.by_key(source, "Orders", "twice"))) == [first] * 4 + [second] * 2
-
-
 @pytest.mark.parametrize("limit", [1, 3])
 def test_the_chain_of_a_popular_key_is_read_only_as_far_as_messages_are_printed(limit: int, tmp_path: Path) -> None:
     """Reading the whole chain took 10 s and 11 MiB for 300,000 messages with one key."""
@@ -277,19 +247,6 @@ def test_a_lake_and_its_store_return_the_same_answers(  # noqa: PLR0913, PLR0917
             assert [facts[0]] * 3 == facts
 
 
-def test_a_message_that_the_lake_has_not_indexed_is_reported_and_can_be_shown(tmp_path: Path) -> None:
-    """After a run that ended between two tables, messages lack their entries until the next run."""
-    records = stored([Sent(keys=("1",)), Sent(keys=("4711",))])
-    write_lake(write_store(tmp_path / "store", records), tmp_path / "lake")
-    DeltaTable(tmp_path / "lake/index_entries").delete(f"physical_offset = {records[1].physical_offset}")
-    answer = lookups.by_key(open_lake(tmp_path / "lake", RELEASE), "Orders", "4711")
-    through = lookups.by_key(open_lake(tmp_path / "lake", through_log=True), "Orders", "4711")
-
-    assert answer.reason is not None
-    assert answer.reason.kind is ReasonKind.NOT_INDEXED
-    assert [records[1].physical_offset] == offsets(through)
-
-
 SENT = [Sent("Orders", ("4711", "it's"), f"ID{number}", body=b"%d" % number) for number in range(3)]
 
 
@@ -334,24 +291,6 @@ def reason_text(answer: Answer, kind: ReasonKind) -> str:
     assert answer.reason is not None
     assert kind is answer.reason.kind, answer.reason.text
     return answer.reason.text
-
-
-def test_a_key_of_many_messages_in_another_topic_is_not_counted_to_the_end(tmp_path: Path) -> None:
-    messages = [*[Sent(keys=("4711",))] * (MAX_OCCURRENCES + 5), Sent(topic="Bills")]
-    with opened(write_store(tmp_path / "store", stored(messages))) as source:
-        answer = lookups.by_key(source, "Bills", "4711")
-
-    assert "(at least 20 found, one of them: offset id " in reason_text(answer, ReasonKind.OTHER_TOPIC)
-
-
-def test_a_message_found_by_index_and_log_is_counted_once(tmp_path: Path) -> None:
-    messages = [Sent(keys=("4711",), tags="4711"), Sent(keys=("4711",)), Sent(topic="Bills", tags="paid")]
-    with opened(write_store(tmp_path / "store", stored(messages))) as source:
-        by_keys, by_tags = (lookups.by_key(source, "Bills", key) for key in ("4711", "paid"))
-        first = next(iter(source.search("4711"))).offset_id
-
-    assert f"(2 found, the first: offset id {first}," in reason_text(by_keys, ReasonKind.OTHER_TOPIC)
-    assert "(1 found, the first: " in reason_text(by_tags, ReasonKind.ONLY_TAG)
 
 
 def test_a_rollback_in_the_topic_itself_is_recognised(tmp_path: Path) -> None:

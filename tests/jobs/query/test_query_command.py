@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import zlib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from jobs.command import cli
 from jobs.console.result import ExitCode
 from jobs.console.rows import csv_line
-from rmq_formats.commitlog.layout import COMPRESSED
+from rmq_formats.trace import TRACE_TOPIC
 from tests.golden import StoreOf
 from tests.support.commands import Run, packages_loaded_by
 from tests.support.lakes import delta_extension, ingest_store
@@ -45,30 +44,6 @@ def lake(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 FIRST = ("by-offset", "-t", "Orders", "-i", "0", "-o", "0")
-
-
-def test_the_body_is_printed_decompressed_in_a_charset(run: Run, tmp_path: Path) -> None:
-    sent = Sent(body=zlib.compress("Müller, 键".encode("gb18030")), sys_flag=COMPRESSED)
-    store = write_store(tmp_path / "store", stored([sent]))
-    code, out, _ = run(*FIRST, "--store", store, "--body", "--charset", "gb18030")
-
-    assert code == ExitCode.CLEAN
-    assert "Message Body:        Müller, 键\n" in out
-    assert "Message Body Path:   (not written)\n" in out
-
-
-def test_a_body_is_written_only_on_request_and_never_out_of_the_folder(run: Run, tmp_path: Path) -> None:
-    store = write_store(tmp_path / "store", stored([Sent(keys=("k",), unique_key="../../out", body=b"hello")]))
-    before = sorted(tmp_path.rglob("*"))
-    for line in ("by-offset -t Orders -i 0 -o 0", "by-key -t Orders -k k", "by-key -t Orders -k k --json", "list"):
-        run(*line.split(), "--store", store)
-        assert before == sorted(tmp_path.rglob("*"))
-        run(*line.split(), "--store", store, "--bodies", str(tmp_path / "bodies"))
-
-        (written,) = (tmp_path / "bodies").iterdir()
-        assert b"hello" == written.read_bytes()
-        assert sorted([*before, tmp_path / "bodies", written]) == sorted(tmp_path.rglob("*"))
-        shutil.rmtree(tmp_path / "bodies")
 
 
 _HEAVY = {"pyspark", "numba", "pandas", "py4j"}
@@ -97,11 +72,14 @@ ESC = "\x1b]0;owned\x07"
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> str:
+    line = f"{ESC}\nrmq-lake: all is well"
     hostile = Sent(
-        topic="Orders", keys=(f"k{ESC}",), unique_key=f"id{ESC}", tags=f"paid{ESC}\nrmq-lake: all is well",
+        topic="Orders", keys=(f"k{ESC}",), unique_key=f"id{ESC}", tags=f"paid{line}",
         body=f"{ESC}\x9b31mbody\u202e".encode(),
     )  # fmt: skip
-    return str(write_store(tmp_path / "hostile", stored([hostile]), with_index=False))
+    traced = f"Pub\x011700000000000\x01region\x01g{line}\x01T\x01ID\x01null\x01null\x01host\x014\x017\x010\x01true\x02"
+    trace = Sent(TRACE_TOPIC, ("ID",), body=traced.encode())
+    return str(write_store(tmp_path / "hostile", stored([hostile, trace]), with_index=False))
 
 
 ASKED = (
@@ -110,10 +88,12 @@ ASKED = (
     ("by-key", "-t", "Orders", "-k", f"k{ESC}"),
     ("by-key", "-t", "Orders", "-k", f"k{ESC}", "--json", "--body"),
     (*FIRST, "--body", "--json"),
+    ("mqadmin", "printMsg", "-t", "Orders"),
+    ("mqadmin", "queryMsgTraceById", "-i", "ID"),
 )
 
 
-@pytest.mark.parametrize("arguments", [*ASKED, ("mqadmin", "printMsg", "-t", "Orders")], ids=" ".join)
+@pytest.mark.parametrize("arguments", ASKED, ids=" ".join)
 def test_a_message_cannot_control_the_terminal(
     hostile: str, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
@@ -138,21 +118,6 @@ def test_piped_output_equals_that_of_mqadmin_byte_for_byte(run: Run, hostile: st
 
 def test_csv_keeps_nested_values() -> None:
     assert 'a,"{""k"": ""v""}",,true,"x\ny"\n' == csv_line(["a", {"k": "v"}, None, True, "x\ny"])
-
-
-@pytest.mark.parametrize("ids", [("SAME", "SAME"), ("x" * 3000, "x" * 2999 + "y")], ids=["one id", "long ids"])
-def test_each_body_is_written_to_its_own_file(tmp_path: Path, run: Run, ids: tuple[str, str]) -> None:
-    sent = [Sent(keys=("k",), body=b"body %d" % number, unique_key=id_) for number, id_ in enumerate((*ids, "OTHER"))]
-    store, bodies = write_store(tmp_path / "store", stored(sent)), tmp_path / "bodies"
-    for id_ in ids:
-        outcome = run("by-unique-key", "--store", store, "-t", "Orders", "-i", id_, "-a", "--bodies", bodies)
-        assert outcome.code is ExitCode.CLEAN, outcome.err
-
-    assert [b"body 0", b"body 1"] == sorted(path.read_bytes() for path in bodies.iterdir())
-    (bodies / "OTHER").symlink_to(tmp_path / "elsewhere")  # links are not followed
-    outcome = run("by-unique-key", "--store", store, "-t", "Orders", "-i", "OTHER", "--bodies", bodies)
-    assert outcome.code is ExitCode.FAILED
-    assert not (tmp_path / "elsewhere").exists()
 
 
 # SQL: the same rows as those of another engine, in every output format

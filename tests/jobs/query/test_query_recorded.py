@@ -14,8 +14,8 @@ import pytest
 
 from jobs.command import cli
 from jobs.library import open_source
-from jobs.query import MAX_TIME, KeyQuery, lookups
-from jobs.query.lookups import KEY_QUERY_LIMIT, TimeWindow
+from jobs.query import KeyQuery, lookups
+from jobs.query.lookups import KEY_QUERY_LIMIT
 from jobs.query.source import ReasonKind
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.indexfile.keys import KeyKind
@@ -31,7 +31,6 @@ from tests.golden import (
     unpack_feature,
 )
 from tests.support.lakes import ingest_store
-from tests.support.query_stores import offsets
 
 BASES = tuple(name for name in GOLDEN if name.endswith("-base"))
 _STDOUT, _STDERR = b"# ---- stdout ----\n", b"# ---- stderr ----\n"
@@ -200,39 +199,6 @@ def test_a_key_has_the_messages_that_the_broker_answered(recorded: Recorded, nam
                 continue
             hits = islice(source.by_key_hash(KeyQuery(KeyKind.KEY, topic, key)), KEY_QUERY_LIMIT)
             assert sorted(hit.record.physical_offset for hit in hits) == expected, question
-
-
-def test_the_index_in_rocksdb_is_used_if_there_are_no_index_files(recorded: Recorded) -> None:
-    """A message with a repeated key has one row; once, the log was searched instead, and the message found twice."""
-    with open_source(store=str(recorded("b551-indexrocks").root)) as source:
-        for kind, key in ((KeyKind.KEY, "dup"), (KeyKind.KEY, "k3"), (KeyKind.TAG, "T1")):
-            answer = lookups.by_key(source, "Orders", key, kind=kind, limit=None)
-
-            assert answer.messages, key
-            places = offsets(answer)
-            assert len(places) == len(set(places)), key
-            by_id = lookups.by_unique_key(source, "Orders", answer.messages[0].message_id)
-            assert offsets(by_id) == places[:1]
-
-        assert source.notes == []
-
-
-def test_limits_and_time_windows_hold_for_the_index_in_rocksdb(recorded: Recorded) -> None:
-    """The broker returns the oldest hour of RocksDB first, but the newest entries of files, so limits differ."""
-    with open_source(store=str(recorded("b551-indexrocks").root)) as source:
-        few = offsets(lookups.by_key_like_mqadmin(source, "Orders", "every", TimeWindow(), 5))
-        messages = lookups.by_key(source, "Orders", "every", limit=None).messages
-        newest = offsets(lookups.by_key(source, "Orders", "every", limit=5))
-        times = sorted(message.record.store_timestamp for message in messages)
-        inside = lookups.by_key(source, "Orders", "every", window=TimeWindow(times[3], times[7]), limit=None)
-        outside = lookups.by_key(source, "Orders", "every", window=TimeWindow(times[-1] + 1, MAX_TIME), limit=None)
-
-    places = [message.record.physical_offset for message in messages]
-    assert len(places) > 5
-    assert (places[:5], places[-5:]) == (few, newest)
-    assert [m.record.store_timestamp for m in inside.messages] == [t for t in times if times[3] <= t <= times[7]]
-    assert outside.reason is not None
-    assert outside.reason.kind is ReasonKind.OUTSIDE_TIMES
 
 
 def test_without_the_package_keys_come_from_the_log(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -13,15 +12,13 @@ from jobs.browse.pages import find_message_at, message_reference
 from jobs.browse.rendering import Translator
 from jobs.query import story as timeline
 from jobs.query.lake_source import LakeSource
-from jobs.query.place import Place, open_place
 from jobs.query.source import PointerCheck, Source
 from jobs.query.story import ConsumptionState, Role, Story, timeline_lines
 from rmq_formats.release import Release
-from rmq_formats.trace import TRACE_TOPIC
 from tests.golden import StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import make_record, place_records
 from tests.support.lakes import ingest_store
-from tests.support.query_stores import GEOMETRY, Sent, open_lake, opened, stored, write_lake, write_segment, write_store
+from tests.support.query_stores import open_lake, opened, write_segment
 
 _SENT = re.compile(
     r"^SENT (\S+) status=SEND_OK msgId=(\S+) offsetMsgId=(\S+) queue=(\S+)/(\d+) queueOffset=(\d+)", re.MULTILINE
@@ -207,46 +204,3 @@ def test_messages_that_share_a_batch_id_have_separate_stories(tmp_path: Path, ki
     own = [record.physical_offset for record in records]
     assert [[own[1], own[3]], [own[0]], [own[1], own[3]], [own[2]], [own[1], own[3]]] == offsets
     assert [Role.SENT, Role.RETRIED] == roles(stories[0])
-
-
-def test_a_trace_line_without_a_group_gets_the_group_of_its_request(tmp_path: Path) -> None:
-    """Older clients report the group when they receive a message, but not after they have consumed it."""
-    received = "SubBefore\x011700000000500\x01region\x01consumers\x01R\x01ID\x010\x01null\x02"
-    consumed = "SubAfter\x01R\x01ID\x013\x01true\x01null\x010\x02"
-    sent = make_record(topic="T1", properties={"UNIQ_KEY": "ID"})
-    trace = make_record((received + consumed).encode(), topic=TRACE_TOPIC, properties={"KEYS": "ID"})
-    with opened(write_segment(tmp_path / "store", [sent, trace]), geometry=None) as source:
-        story = read_story(source, "ID", "T1")
-    texts = [line.text for line in timeline_lines(story, None)]
-
-    assert "trace: consumed by the group consumers in 3 ms, success" in texts
-
-
-def test_a_half_message_that_no_check_resolved_is_abandoned(tmp_path: Path) -> None:
-    about = {"UNIQ_KEY": "ID", "REAL_TOPIC": "Pay", "REAL_QID": "0", "PGROUP": "producers"}
-    half = make_record(topic="RMQ_SYS_TRANS_HALF_TOPIC", properties=about)
-    moved = make_record(topic="TRANS_CHECK_MAX_TIME_TOPIC", properties=about)
-    with opened(write_segment(tmp_path / "store", place_records([half, moved])), geometry=None) as source:
-        story = read_story(source, "ID", "TRANS_CHECK_MAX_TIME_TOPIC")
-
-    assert [Role.HALF, Role.ABANDONED] == roles(story)
-    assert "abandoned" == story.state
-    assert story.copies[0].text.endswith(": abandoned")
-    assert story.copies[1].text.startswith("abandoned: the producer gave no definite answer to any check")
-    assert_in_chinese(story)
-
-
-@pytest.mark.parametrize("place", ["store", "lake"])
-def test_a_tag_is_not_reported_missing_if_the_release_may_not_index_tags(tmp_path: Path, place: str) -> None:
-    """5.4.0 was the first release to index tags; these records do not show which release wrote them."""
-    records = stored([Sent(keys=("k",), unique_key="ID", tags="tag")])
-    store = write_store(tmp_path / "store", records, release=Release.from_version("5.3.3"))
-    queried = Place(store=str(store), geometry=GEOMETRY)
-    if place == "lake":
-        queried = Place(lake=str(write_lake(store, tmp_path / "lake", release="5.3.3")))
-        shutil.rmtree(tmp_path / "lake/runs")  # the table that contains the release
-    with open_place(queried) as source:
-        story = read_story(source, "ID", "Orders")
-    checks = {fact.key: fact.check for fact in story.copies[0].keys}
-
-    assert {"ID": PointerCheck.LEADS_THERE, "k": PointerCheck.LEADS_THERE, "tag": PointerCheck.NOT_KNOWN} == checks

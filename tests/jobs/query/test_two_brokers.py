@@ -103,14 +103,3 @@ def test_a_release_that_no_run_recorded_shows_in_messages_of_the_chosen_store(
     note = "the exact release that wrote the store cannot be detected (4.0.0 to 5.5.1)"
     assert f"{note}; the output is formatted as in 5.5.1" in plain.err
     assert "cannot be detected" not in marked.err
-
-
-def test_the_story_of_one_store_names_the_others_that_have_copies(run: Run, tmp_path: Path) -> None:
-    """A client that cannot reach the broker of a message sends the retry to another broker."""
-    for label, sent in (("a", Sent(unique_key="ID")), ("b", Sent("%RETRY%group", unique_key="ID"))):
-        store = write_store(tmp_path / label, stored([sent]))
-        ingest_store(store, tmp_path / "lake", label, **FORMS)
-    told = run("query", "story", "ID", "--lake", tmp_path / "lake", "--broker", "a")
-
-    assert told.code is ExitCode.CLEAN
-    assert "other stores of the lake have copies of this message: b (" in told.err

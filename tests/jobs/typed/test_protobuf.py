@@ -2,7 +2,6 @@
 
 import datetime as dt
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,15 +13,12 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jobs.console.result import RequestError
 from jobs.lake.tables import sql_columns
 from jobs.typed.ddl import SchemaError
 from jobs.typed.formats import UnknownField
 from jobs.typed.protobuf import columns_of_message, protobuf_format
 from jobs.typed.values import Refusal, TimeDefaults
 from tests.jobs.typed.test_json import results_of
-from tests.jobs.typed.test_typing import count_rows_and_dead_letters, ingested, typed
-from tests.support.lakes import rows_of
 
 _F = descriptor_pb2.FieldDescriptorProto
 _NUMBERS = {
@@ -284,21 +280,3 @@ def test_a_body_is_read_as_by_the_package_or_is_refused(good: bytes, at: int, ne
                 assert expected["m"].items() <= ours["m"].items()
                 expected["m"] = ours["m"]
             assert ours == expected or "nan" in repr(found)
-
-
-def test_a_topic_of_messages_is_typed(tmp_path: Path) -> None:
-    (tmp_path / "shop.desc").write_bytes(DESCRIPTORS)
-    ingested(tmp_path, ORDER(i8=5, s="a").SerializeToString(), b"\x18", b"")
-    declared = '[topic.Orders]\nformat = "protobuf"\ndescriptors = "shop.desc"\nmessage = "shop.Order"\n'
-
-    typed(tmp_path, declared)
-
-    assert (2, 1) == count_rows_and_dead_letters(tmp_path / "lake")
-    assert [(5, "a"), (0, "")] == [(row["i8"], row["s"]) for row in rows_of(tmp_path / "lake", "typed/Orders")]
-    for old, new, message in (
-        ("shop.Order", "shop.Nothing", "descriptors: does not describe a message 'shop.Nothing'"),
-        ("shop.Order", "shop.Other", "descriptors: "),
-        ("shop.desc", "types.toml", "descriptors: not a descriptor set"),
-    ):
-        with pytest.raises(RequestError, match=message):
-            typed(tmp_path, declared.replace(old, new))

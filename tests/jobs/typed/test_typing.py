@@ -1,8 +1,7 @@
 """`type`: each message of a topic becomes one typed row or one dead letter, after any interruption."""
 
-import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from jobs.console.result import ExitCode, RequestError
 from jobs.lake.lake import Lake
 from jobs.store.workers import SerialWorkers
 from jobs.typed import run, typings
-from jobs.typed.ddl import table_name
 from jobs.typed.declaration import read_types
 from jobs.typed.run import TypeRequest, TypingSummary, type_lake
 from rmq_formats.errors import UnsupportedFormat
@@ -40,13 +38,10 @@ def ingested(folder: Path, *bodies: bytes, topic: str = "Orders") -> None:
     ingest_store(folder / "store", folder / "lake", "b", range_size=4096)
 
 
-def typed(
-    folder: Path, declared: str = ORDERS, retype: Sequence[str] = (), *, retries: bool = False, accepts: bool = False
-) -> TypingSummary:
+def typed(folder: Path, declared: str = ORDERS) -> TypingSummary:
     path = folder / "types.toml"
     path.write_text(declared)
-    request = TypeRequest(Lake(str(folder / "lake")), read_types(path), tuple(retype), "types.toml", retries, accepts)
-    return type_lake(request, SerialWorkers())
+    return type_lake(TypeRequest(Lake(str(folder / "lake")), read_types(path)), SerialWorkers())
 
 
 def count_rows_and_dead_letters(lake: Path, table: str = "typed/Orders", topic: str = "Orders") -> tuple[int, int]:
@@ -109,20 +104,6 @@ def _some_of(lake: Lake, typing: typings.Typing, some: int) -> None:
     typings.commit_typing(lake, replace(typing, changes=typing.changes[:some]))
     if typing.changes:
         raise KeyboardInterrupt
-
-
-@pytest.mark.sample(4)
-@pytest.mark.parametrize("topic", ["../x", "/etc", "%2F..", "a.b", "%RETRY%group", "Ü", "messages", "."])
-def test_the_name_of_a_topic_cannot_lead_outside_its_table(topic: str, tmp_path: Path) -> None:
-    ingested(tmp_path, b'{"id": 1}', b"x", topic=topic)
-    before = {path.name for path in tmp_path.iterdir()} | {path.name for path in (tmp_path / "lake").iterdir()}
-
-    summary = typed(tmp_path, f"[topic.{json.dumps(topic)}]\nformat = 'json'\nschema = 'id bigint'\n")
-
-    after = {path.name for path in tmp_path.iterdir()} | {path.name for path in (tmp_path / "lake").iterdir()}
-    assert {"typed", "dead_letters", "typings", "types.toml", "_locks"} >= after - before
-    assert summary.topics[0].table == table_name(topic, None)
-    count_rows_and_dead_letters(tmp_path / "lake", summary.topics[0].table, topic)
 
 
 @pytest.fixture(scope="module")
