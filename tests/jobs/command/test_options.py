@@ -5,7 +5,6 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import click
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from jobs.command import VERBS
 from jobs.command.cli import rmq_lake
 from jobs.command.configuration import bind_environment_variables
-from jobs.command.options import parse_offset_or_time, parse_time_argument
 from jobs.console.amounts import parse_time
 from jobs.console.result import ExitCode
 from tests.golden import StoreOf
@@ -82,12 +80,6 @@ def test_variables_that_kubernetes_injects_for_a_service_are_ignored(
         assert expected == command.make_context("browse", ["/store"], parent=parent).params["port"]
 
 
-@pytest.mark.parametrize("text", ["2026-11-20 07:42", "2h", "1763624520000", "4096", "2026-11-20T07:42:00.123+08:00"])
-def test_times_and_offsets_are_shown_as_the_user_wrote_them(text: str) -> None:
-    assert text == str(parse_time_argument(text)) == str(parse_offset_or_time(text))
-
-
-SHANGHAI = ZoneInfo("Asia/Shanghai")
 STORED = 1_763_624_520_000  # 2025-11-20 07:42:00 UTC
 
 

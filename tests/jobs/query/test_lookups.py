@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from jobs.library import by_any_id, by_key, by_offset, by_unique_key, open_source
 from jobs.products import PRODUCT_NAMES
 from jobs.query import Message, lookups, store_index
-from jobs.query.lookups import TimeWindow
 from jobs.query.source import Answer, ReasonKind, do_nothing
 from jobs.query.store_index import WHOLE_LOG
 from jobs.query.store_reader import StoreReader
@@ -28,7 +27,7 @@ from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.release import Release
 from tests.golden import StoreOf
-from tests.rmq_formats.builders import BROKER, STORED, make_record
+from tests.rmq_formats.builders import BROKER, make_record
 from tests.rmq_formats.strategies import mutations
 from tests.support.query_stores import (
     GEOMETRY,
@@ -140,19 +139,6 @@ def test_an_offset_in_a_queue_or_the_log_finds_exactly_its_message(
             assert message is not None
             assert [record.physical_offset] == offsets(lookups.by_offset_id(source, message.offset_id))
             assert source.by_offset(record.physical_offset + 1) is None
-
-
-@pytest.mark.parametrize(("begin", "end"), [(0, 1000), (1000, 2000), (3000, 9000)])
-def test_a_time_window_includes_whole_seconds(tmp_path: Path, begin: int, end: int) -> None:
-    """Index entries have only seconds, so the window may begin up to 999 ms earlier."""
-    messages = [Sent(keys=("k",)) for _ in range(60)]
-    records = stored(messages)
-    with opened(write_store(tmp_path / "store", records, geometry=GEOMETRY)) as source:
-        answer = lookups.by_key(source, "Orders", "k", window=TimeWindow(STORED + begin, STORED + end), limit=None)
-    times = [message.record.store_timestamp - STORED for message in answer.messages]
-
-    assert all(begin <= time <= end + 999 for time in times)
-    assert {time for time in range(begin + 1000, end, 100) if time < len(messages) * 100} <= set(times)
 
 
 @settings(max_examples=60)
