@@ -117,7 +117,7 @@ def _scalar_blocks(store: StoreReader, range_: Range) -> Iterator[_Block | Piece
     segment = store.store.segment_at(range_.base_offset)
     if segment is None:
         return
-    framing = store.find_framing(segment)
+    framing = store.segment_bytes(segment).framing
     start = range_.start_offset
     data = bytes(store.open_cached(segment.location).read(range_.start, range_.end - range_.start))
     log = SegmentBytes.from_buffer(data, start, framing)
@@ -401,12 +401,12 @@ def read_few_records(store: StoreReader, span: range) -> Sequence[MessageRecord]
         segment = store.store.segment_at(offset)
         if segment is None:
             return records if offset >= store.store.end_offset else None
-        record = store.read_record(offset + store.find_framing(segment).header_size)
+        log, position = store.segment_bytes(segment), offset - segment.base_offset
+        record = store.read_record(offset + log.framing.header_size)
         if record is not None:
             records.append(record)
             offset = record.end_offset
             continue
-        log, position = store.segment_bytes(segment), offset - segment.base_offset
         if segment is store.store.segments[-1] and not any(log.read(position, HEAD.size)):
             return records
         if log.stated_blank_size(position) != log.size - position:

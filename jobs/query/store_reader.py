@@ -5,14 +5,14 @@ Only what the answer needs is read: a record takes two reads, an index lookup so
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import cached_property
 from typing import Self
 
 from jobs.query.mqadmin import OffsetRange
 from jobs.storage.locations import join_location
 from jobs.storage.model import Reader
-from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, read_config
+from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, object_entries, read_config
 from jobs.store.epochs import read_epochs
 from jobs.store.queue_files import (
     StoredQueue,
@@ -28,16 +28,16 @@ from jobs.store.rocksdb import Database, has_index_rows, open_database
 from jobs.store.store import Segment, Store, geometry_stated_by_index_files, lazy_reader
 from rmq_formats.broker_conf import Epoch
 from rmq_formats.commitlog.framing import find_framing
-from rmq_formats.commitlog.layout import HEAD, TOPIC_LENGTH
-from rmq_formats.commitlog.record import MessageRecord, decode_record
-from rmq_formats.commitlog.segment import Framing, SegmentBytes
+from rmq_formats.commitlog.layout import HEAD
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.commitlog.segment import SegmentBytes
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, BatchUnit, QueueName
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader
+from rmq_formats.layout import make_block_reader
 
 _OPEN_FILES = 64  # more open files than this are all closed
-_PHYSICAL_OFFSET = HEAD.index("physical_offset")
 CLOCK_SLACK_MS = 3_600_000  # how far a broker's clock may be reset while it writes a segment
 _SMALL_READ = 4096  # most records are read with one call
 
@@ -52,7 +52,7 @@ class StoreReader:
         self._stack = ExitStack()
         self._databases = ExitStack()
         self._open: dict[str, Reader] = {}
-        self._framings: dict[str, Framing] = {}
+        self._logs: dict[str, SegmentBytes] = {}
         self._chains: dict[int, frozenset[int]] = {}  # the offsets of the records that follow the start of an epoch
         self._live_unit_ranges: dict[QueueName, tuple[int, int]] = {}
 
@@ -75,37 +75,28 @@ class StoreReader:
             self._open[location] = self._stack.enter_context(self.store.storage.open(location))
         return self._open[location]
 
-    def find_framing(self, segment: Segment) -> Framing:
-        """Return the framing of a segment: whether DLedger entry headers precede the records."""
-        if segment.location not in self._framings:
-            file = self.open_cached(segment.location)
-            self._framings[segment.location] = find_framing(file.read, segment.readable_bytes, segment.base_offset)
-        return self._framings[segment.location]
+    def segment_bytes(self, segment: Segment) -> SegmentBytes:
+        """Return the bytes of a segment; their framing shows whether DLedger entry headers precede the records."""
+        if segment.location not in self._logs:
+            read = lazy_reader(self.open_cached, segment.location)
+            framing = find_framing(read, segment.readable_bytes, segment.base_offset)
+            self._logs[segment.location] = SegmentBytes(read, segment.readable_bytes, segment.base_offset, framing)
+        return self._logs[segment.location]
 
     def read_record(self, physical_offset: int) -> MessageRecord | None:
         """Return the record at *physical_offset*, if one begins there."""
         segment = self.store.segment_at(physical_offset)
         if segment is None or self.is_left_over(physical_offset):
             return None
-        file = self.open_cached(segment.location)
-        position = physical_offset - segment.base_offset
-        room = segment.readable_bytes - position
-        data = bytes(file.read(position, min(_SMALL_READ, room)))
-        try:
-            head = HEAD.unpack(data)
-            total_size, magic_code = int(head[0]), int(head[1])
-            # Nothing large is read for bytes that are not a record.
-            if magic_code not in TOPIC_LENGTH or int(head[_PHYSICAL_OFFSET]) != physical_offset or total_size > room:
-                return None
-            if total_size > len(data):
-                data = bytes(file.read(position, total_size))
-            return decode_record(data, 0, physical_offset)
-        except FormatError:
-            return None
+        read = make_block_reader(self.open_cached(segment.location).read, _SMALL_READ)
+        with suppress(FormatError):  # no record begins there
+            log = SegmentBytes(read, segment.readable_bytes, segment.base_offset)
+            return log.record_at(physical_offset - segment.base_offset)
+        return None
 
     def first_record(self, segment: Segment) -> MessageRecord | None:
         """Return the first record of a segment."""
-        return self.read_record(segment.base_offset + self.find_framing(segment).header_size)
+        return self.read_record(segment.base_offset + self.segment_bytes(segment).framing.header_size)
 
     @cached_property
     def probable_time_bounds(self) -> Mapping[int, tuple[int | None, int | None]]:
@@ -148,18 +139,12 @@ class StoreReader:
 
     def sample_piece_positions(self, segment: Segment, distance: int) -> Iterator[int]:
         """Yield positions of pieces that are at least *distance* apart."""
-        header = self.find_framing(segment).header_size
-        wanted = distance
-        for begin, _ in record_bounds(self.segment_bytes(segment)):
-            position = begin - header - segment.base_offset
+        log, wanted = self.segment_bytes(segment), distance
+        for begin, _ in record_bounds(log):
+            position = begin - log.framing.header_size - segment.base_offset
             if position >= wanted:
                 yield position
                 wanted = position + distance
-
-    def segment_bytes(self, segment: Segment) -> SegmentBytes:
-        """Return the bytes of a segment."""
-        read = self.open_cached(segment.location).read
-        return SegmentBytes(read, segment.readable_bytes, segment.base_offset, self.find_framing(segment))
 
     @cached_property
     def epochs(self) -> tuple[Epoch, ...]:
@@ -279,6 +264,4 @@ class StoreReader:
     @cached_property
     def topic_config(self) -> Mapping[str, Mapping[str, object]]:
         """Each topic's settings from `config/topics.json` or RocksDB; empty if neither can be read."""
-        table = (read_config(self.store, TOPICS_FILE) or {}).get(TOPIC_TABLE)
-        known = table if isinstance(table, Mapping) else {}
-        return {name: about for name, about in known.items() if isinstance(about, Mapping)}
+        return dict(object_entries((read_config(self.store, TOPICS_FILE) or {}).get(TOPIC_TABLE)))

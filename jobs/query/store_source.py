@@ -523,12 +523,8 @@ class StoreSource(Source):
 
     def _samples(self) -> Iterator[MessageRecord]:
         store = self.reader.store
-        newest = find_newest_segment_offset(store)
-        for segment in store.segments:
-            if segment.base_offset in {store.start_offset, newest}:
-                record = self.reader.first_record(segment)
-                if record:
-                    yield record
+        ends = {store.start_offset, find_newest_segment_offset(store)}
+        return filter(None, (self.reader.first_record(one) for one in store.segments if one.base_offset in ends))
 
     def coverage(self) -> Coverage:
         """Return the available part of the history; the newest time is from the checkpoint or index files."""
@@ -640,7 +636,7 @@ class StoreSource(Source):
         if segment is None:
             ends = [one.base_offset for one in self.reader.store.segments if one.base_offset <= offset]
             return max(ends, default=self.reader.store.start_offset)
-        header = self.reader.find_framing(segment).header_size
+        header = self.reader.segment_bytes(segment).framing.header_size
         named = segment.base_offset + header
         for queue in islice(self.reader.queues.values(), _MOST_QUEUES_ASKED):
             first, end = self.reader.live_unit_range(queue)
