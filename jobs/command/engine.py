@@ -62,7 +62,7 @@ class StoreCommand:
         """Return a lake with the workers' file system settings."""
         from jobs.lake.lake import Lake
 
-        return Lake(normalise_location(location), self.workers.options)
+        return Lake(location, self.workers.options)
 
 
 def start_workers(

@@ -49,7 +49,6 @@ from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Sour
 from jobs.query.store_reader import StoreReader
 from jobs.restore import NEWER_COLUMNS, NothingToRestoreError, plan_log
 from jobs.storage.local import explaining_full_disk, naming_file_in_errors, temporary_directory_for
-from jobs.storage.locations import normalise_location
 from jobs.store.log_ends import find_lost_ends
 from jobs.store.ranges import WHOLE_SEGMENTS, find_holes, plan_ranges
 from jobs.store.release import ASSUMED
@@ -100,7 +99,7 @@ class ExportSummary:
 def plan_export(request: ExportRequest, options: Mapping[str, str]) -> tuple[list[ExportItem], ExportSummary]:
     """Return the items to read, and a summary with the gaps of the log."""
     if request.place.lake is not None:
-        return _plan_lake(request, Lake(normalise_location(request.place.lake), options))
+        return _plan_lake(request, Lake(request.place.lake, options))
     store = list_store(request.place.store or "", commitlog=request.place.commitlog or (), options=options)
     store.refuse_lost_log()
     label = request.place.broker or DEFAULT_BROKER

@@ -28,7 +28,7 @@ from jobs.launch.engine import jvm_death_text
 from jobs.launch.failures import one_line_message
 from jobs.products.index.entries import cache_open_slots
 from jobs.storage import AnyStorage
-from jobs.storage.locations import join_location, normalise_location
+from jobs.storage.locations import join_location
 from jobs.store.workers import Workers
 from rmq_formats.errors import FormatError
 from rmq_formats.store import parse_offset_name
@@ -173,7 +173,7 @@ class Follower:
                     for summary in run_steps(request, self.workers):
                         request = replace(request, acknowledge=False)  # damage found by steps stays open
                         if summary.store_id is not None and not (is_kept and tables.issuperset(summary.versions)):
-                            lake = Lake(normalise_location(self.request.lake), self.workers.options)
+                            lake = Lake(self.request.lake, self.workers.options)
                             if not is_kept:
                                 stack.enter_context(hold_lock_for_process(lake, summary.store_id))
                                 is_kept = True

@@ -123,14 +123,14 @@ class PreRunCheck:
 
     def _describe_lake(self, store_id: str) -> list[Any]:
         """Return the newest runs of a store, and whether one is unfinished or at work."""
-        lake = Lake(normalise_location(self._request.lake))
+        lake = Lake(self._request.lake)
         manifests = [name for name in self._list_manifests() if name.startswith(store_id)]
         locks = [info.size for info in lake.list_files(_LOCKS) if info.name == store_id]
         tables = sorted({_RUNS, *(table for product in PRODUCTS for table in product.tables)})
         return [manifests, locks, {table: _read_transaction(lake, table, store_id) for table in tables}]
 
     def _list_manifests(self) -> list[str]:
-        return sorted(info.name for info in Lake(normalise_location(self._request.lake)).list_files(_MANIFESTS))
+        return sorted(info.name for info in Lake(self._request.lake).list_files(_MANIFESTS))
 
     def estimate_new_bytes(self) -> int | None:
         """Return roughly how many bytes of log a run has to read; None if only the run can determine it."""
@@ -146,7 +146,7 @@ class PreRunCheck:
 
     def _find_end_in_lake(self) -> int:
         """Return the end of the part of the log that the lake has."""
-        lake, store = Lake(normalise_location(self._request.lake)), self._store
+        lake, store = Lake(self._request.lake), self._store
         names = (info.name for info in lake.list_files(_MANIFESTS) if not info.name.startswith("."))
         ordered = sorted(names, key=lambda name: int(name[_ID_LENGTH + 1 :].partition("-")[0]))
         for name in {name[:_ID_LENGTH]: name for name in ordered}.values():

@@ -46,7 +46,6 @@ from jobs.products import PRODUCTS, Product
 from jobs.products.product import FinishedProduct, Run, StartedProduct
 from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats
 from jobs.storage.local import explaining_full_disk
-from jobs.storage.locations import normalise_location
 from jobs.store.chain import (
     LogTruncatedError,
     RangeOutcome,
@@ -111,7 +110,7 @@ def _run_with_retries(request: IngestRequest, workers: Workers, clock: StepTimer
 
 
 def _run_once(request: IngestRequest, workers: Workers, clock: StepTimer, *, is_again: bool) -> Summary:
-    lake = Lake(normalise_location(request.lake), workers.options)
+    lake = Lake(request.lake, workers.options)
     integrity.refuse_foreign_files(lake)
     integrity.refuse_unsupported_tables(lake, WRITTEN_BY_RUNS)
     clock.end_step("session")

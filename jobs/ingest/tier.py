@@ -74,7 +74,7 @@ _QueuePlan = tuple[TierQueueState, list[Range], list[Gap]]
 
 def run_tier_steps(request: IngestRequest, workers: Workers, clock: StepTimer) -> Iterator[Summary]:
     """Yield the runs that ingest new messages of a tier."""
-    lake = Lake(normalise_location(request.lake), workers.options)
+    lake = Lake(request.lake, workers.options)
     every, _ = request.list_tier(lake.options, workers.processes)
     queues = _select_broker(every, request.broker)
     broker = request.broker or queues[0].broker

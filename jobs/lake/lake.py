@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from jobs.storage import open_arrow_file, storage_for
 from jobs.storage.json_file import Shape, parse_json_file
-from jobs.storage.locations import join_location
+from jobs.storage.locations import join_location, normalise_location
 from jobs.storage.model import FileInfo, Reader
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ class Lake:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse locations that `deltalake` would mistake for another path, because it decodes them twice."""
+        """Normalise the location; refuse one that `deltalake` would mistake for another path by decoding it twice."""
+        object.__setattr__(self, "location", normalise_location(self.location))
         if unquote(self.location) != self.location:
             raise OSError(
                 f"{self.location}: the path of a lake must not contain '%' followed by two hexadecimal digits"

@@ -69,7 +69,7 @@ from jobs.lake.snapshot_files import (
 from jobs.lake.snapshots import cache_snapshots, deltalake_errors_as_oserror, read_newest_transaction
 from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming, TableFile
 from jobs.lake.tables import INDEX_FILES, RUNS, WRITTEN_BY_RUNS, Table
-from jobs.storage.locations import is_local, local_path, normalise_location
+from jobs.storage.locations import is_local, local_path
 from jobs.store.workers import Workers
 from rmq_formats.errors import NotAStore
 
@@ -418,7 +418,7 @@ def _select_deletable(lake: Lake, table: Table, snapshot: DeltaTable, found: Ite
 @cache_snapshots()
 def optimize(location: str, workers: Workers, *, dry_run: bool = False) -> list[Savings]:
     """Finish prepared runs, merge small files, delete obsolete ones (*dry_run*: only count); return the savings."""
-    lake = Lake(normalise_location(location), workers.options)
+    lake = Lake(location, workers.options)
     if open_table(lake, RUNS.name) is None:
         reason = "not a lake: it has no table `runs`"
         raise NotAStore(reason, None, lake.location)

@@ -53,7 +53,6 @@ from jobs.source.log import (
     raise_or_warn_of_loss,
     walk_from,
 )
-from jobs.storage.locations import normalise_location
 from jobs.store.chain import retry_if_expired
 from jobs.store.log_ends import find_lost_ends
 from jobs.store.range_reader import RangeReader
@@ -317,7 +316,7 @@ def lake_and_store(spark: SparkSession, lake: str, store: str, **options: str) -
 
     Both are pinned: the table's version, and the position up to which it reaches. *options* are the data source's.
     """
-    where = Lake(normalise_location(lake), hadoop_options(spark))
+    where = Lake(lake, hadoop_options(spark))
     snapshot = open_table(where, MESSAGES.name)
     if snapshot is None:
         raise FileNotFoundError(f"{where.locate(MESSAGES.name)}: no such table; run ingest first")

@@ -24,7 +24,6 @@ from jobs.lake.runs import KnownStore, read_prepared_row
 from jobs.lake.snapshots import read_newest_transaction
 from jobs.lake.tables import MESSAGES
 from jobs.source import ReadOptions
-from jobs.storage.locations import normalise_location
 from jobs.store.log_ends import LostPart
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, find_holes, plan_ranges
@@ -117,7 +116,7 @@ def find_read_start(wanted: ReadOptions, store: Store) -> tuple[LogPosition, Log
     rules = determine_writers(store, wanted.release).value.rules
     if wanted.after_lake is None:
         return LogPosition(store.start_offset), (rules, wanted.broker or DEFAULT_BROKER, None)
-    lake = Lake(normalise_location(wanted.after_lake), wanted.file_system or {})
+    lake = Lake(wanted.after_lake, wanted.file_system or {})
     known = identify_store(lake, store, wanted.broker, register_new=False)
     if known is None or not known.store_id:
         reason = f"option after: {lake.location} has no rows of {store.root}"

@@ -37,7 +37,7 @@ from jobs.lake.lake import Lake
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import AUTO_ENGINE, HERE, SPARK, why_spark_cannot_start
 from jobs.products import PRODUCT_NAMES
-from jobs.storage.locations import is_local, normalise_location
+from jobs.storage.locations import is_local
 from jobs.store.running_broker import limit_load_beside_broker
 from jobs.store.selection import Selection
 from jobs.verbs.lake import IcebergRegistrations, iceberg_option_of_ingest
@@ -198,7 +198,7 @@ def _write_metrics(path: Path | None, summary: Summary) -> None:
 
 def _lake_of(summary: Summary, options: Mapping[str, str]) -> Lake:
     """Return the lake of a run; if the run found nothing new and so read no settings, read them now."""
-    return Lake(normalise_location(summary.lake), options or file_system_options())
+    return Lake(summary.lake, options or file_system_options())
 
 
 _Done = tuple[Summary, Mapping[str, str]]  # the outcome, and the settings of file systems

@@ -30,7 +30,6 @@ from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, RecommendedStep, Result, Severity
 from jobs.lake.lake import Lake
 from jobs.launch.arguments import file_system_options
-from jobs.storage.locations import normalise_location
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.errors import FormatError, NotAStore
 
@@ -173,7 +172,7 @@ def catalog(
     from jobs.lake.catalog import catalog_statements
     from jobs.typed.typings import list_typed_tables
 
-    place = Lake(normalise_location(lake), file_system_options())
+    place = Lake(lake, file_system_options())
     if iceberg is not None:
         return _register(place, iceberg, answer)
     found = list(catalog_statements(place, kind, schema, list_typed_tables(place)))
@@ -233,7 +232,7 @@ def optimize(  # noqa: PLR0913 - one argument an option
 
     saved = optimize_lake(lake, workers, dry_run=dry_run)
     registrations = IcebergRegistrations(None if dry_run else iceberg)
-    registrations.register(Lake(normalise_location(lake), workers.options))
+    registrations.register(Lake(lake, workers.options))
     lines = [f"  {_text(table, dry_run=dry_run)}" for table in saved if table.merged or table.vacuumed]
     merged, deleted = sum(table.merged for table in saved), sum(table.vacuumed for table in saved)
     would = "would be " * dry_run
@@ -257,7 +256,7 @@ def _text(saved: "Savings", *, dry_run: bool) -> str:
 def _heal(lake: str, answer: ResultPrinter, *, dry_run: bool) -> ExitCode:
     from jobs.lake.integrity import find_lost_transactions, restore_transactions
 
-    where = Lake(normalise_location(lake), file_system_options())
+    where = Lake(lake, file_system_options())
     lost = find_lost_transactions(where)
     if not dry_run:
         restore_transactions(where, lost)
@@ -322,7 +321,7 @@ def restore(  # noqa: PLR0913 - one argument an option
     from jobs.restore import find_offset_at_time
     from jobs.restore.run import RestoreRequest, find_store, restore
 
-    source = Lake(normalise_location(lake), workers.options)
+    source = Lake(lake, workers.options)
     store_id = find_store(source, broker).store_id
 
     def resolved(place: int | TimeArgument | None) -> int | None:

@@ -17,7 +17,6 @@ from jobs.console.amounts import count_text, is_or_are
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, Result, Severity
 from jobs.lake.lake import Lake
-from jobs.storage.locations import normalise_location
 
 if TYPE_CHECKING:
     from jobs.typed.run import TopicSummary, TypingSummary
@@ -107,7 +106,7 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     workers = start_workers(engine, lake)
     from jobs.typed.run import TypeRequest, type_lake
 
-    where = Lake(normalise_location(lake), workers.options)
+    where = Lake(lake, workers.options)
     request = TypeRequest(where, types, retype, str(declared), retry, accept_dead_letters)
     summary = type_lake(request, workers)
     return _answer(lake, declared, summary, limit=limit, metrics=metrics, answer=answer, retry=retry)
@@ -157,9 +156,7 @@ def _infer(lake: str, topics: tuple[str, ...], engine: str, answer: ResultPrinte
     workers = start_workers(engine, lake)
     from jobs.typed.infer import infer_types
 
-    found = [
-        infer_types(Lake(normalise_location(lake), workers.options), topic, workers) for topic in dict.fromkeys(topics)
-    ]
+    found = [infer_types(Lake(lake, workers.options), topic, workers) for topic in dict.fromkeys(topics)]
     text = "\n".join(proposal for proposal, _ in found)
     if answer.as_json:
         answer.print_json_or_lines({"proposal": text}, ())
