@@ -32,21 +32,19 @@ They are the newest of 4.x, the newest of 5.x published with all modules, and th
 
 _MODULES: Final = ("store", "common", "remoting", "client", "tools", "srvutil", "broker", "namesrv")
 
-_STAND_INS: Final[dict[str, dict[str, str]]] = {
+_OTHER_VERSIONS: Final[dict[str, dict[str, str]]] = {
     "4.9.8": {"broker": "4.9.7", "namesrv": "4.9.7"},
-    "5.5.1": {"client": "5.5.0", "tools": "5.5.0", "srvutil": "5.5.0", "namesrv": "5.5.0"},
+    "5.5.1": dict.fromkeys(("client", "tools", "srvutil", "namesrv", "tiered-store", "filter", "auth"), "5.5.0"),
 }
-"""For each release the modules that were never published under its number, and the nearest version that was."""
+"""
+For each release the modules that were never published under its number, and the nearest version that was.
 
-_PINNED: Final[dict[str, dict[str, str]]] = {
-    # Broker 5.5.1 depends on modules of the same version, which were not published either.
-    "5.5.1": {"tiered-store": "5.5.0", "filter": "5.5.0", "auth": "5.5.0"}
-}
-"""Modules that a release needs named, because what its own modules ask for does not exist."""
+The last three of 5.5.1 are modules that its broker asks for by the number of the release.
+"""
 
 
 def artifacts_of(release: str) -> tuple[Module, ...]:
-    versions = dict.fromkeys(_MODULES, release) | _STAND_INS.get(release, {}) | _PINNED.get(release, {})
+    versions = dict.fromkeys(_MODULES, release) | _OTHER_VERSIONS.get(release, {})
     if (4, 4, 0) <= version_of(release) < (5, 3, 0):  # mqadmin needs it, but does not always declare it
         versions |= {"acl": release}
     return tuple(Module("org.apache.rocketmq", f"rocketmq-{name}", version) for name, version in versions.items())

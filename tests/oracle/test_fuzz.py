@@ -64,7 +64,7 @@ def fuzz_store(driver: DriverProcess, store: Path, seed: int) -> tuple[int, list
     Return the number of messages, and the differences.
     """
     random = Random(seed)
-    geometry = _geometry(random, random.choice(_FILE_SIZES))
+    geometry = Geometry(*(random.choice(sizes) for sizes in (_FILE_SIZES, _UNITS, _HASH_SLOTS, _INDEX_ENTRIES)))
     messages = _max_messages(geometry)
     cuts = sorted(random.sample(range(1, messages), min(random.choice((0, 0, 0, 1)), messages - 1)))
     draw = _MessageStream(random, driver.release, geometry)
@@ -94,7 +94,7 @@ class _MessageStream:
         self._random = random
         self._has_ipv6 = version_of(release) >= (4, 6, 0)
         self._bodies = [size for size in _BODIES if size * 2 < geometry.commit_log_file_size]
-        self._time = _Clock(random)
+        self._times = _store_times(random)
         self._number = 0
 
     def message(self) -> DirectMessage:
@@ -110,7 +110,7 @@ class _MessageStream:
             flag=random.choice((0, -1, 77)),
             born_host=born,
             store_host=stored,
-            store_timestamp=self._time.tick(),
+            store_timestamp=next(self._times),
         )
 
     def topic(self) -> str:
@@ -143,21 +143,16 @@ class _MessageStream:
         return self._random.choice(("10.1.2.3", "2001:db8::1"))
 
 
-class _Clock:
-    """Store times that mostly advance and sometimes jump."""
-
-    def __init__(self, random: Random) -> None:
-        self._random = random
-        self._now = _NOW
-
-    def tick(self) -> int:
-        random = self._random
+def _store_times(random: Random) -> Iterator[int]:
+    """Yield store times that mostly advance and sometimes jump."""
+    now = _NOW
+    while True:
         if random.random() < 0.98:
-            self._now += random.choice((0, 0, 0, 1, 7, 400))
+            now += random.choice((0, 0, 0, 1, 7, 400))
         else:
             jump = random.choice((-1, -999, -1000, -86_400_000, 1000, 3_600_000, 10**13))
-            self._now = random.choice((self._now + jump, _NOW, 0, 1, -1, 1000 * ((1 << 31) + 5)))
-        return self._now
+            now = random.choice((now + jump, _NOW, 0, 1, -1, 1000 * ((1 << 31) + 5)))
+        yield now
 
 
 def _keys(random: Random) -> str:
@@ -184,12 +179,6 @@ def _find_different_lookups(
 
 
 # --- rounds ----------------------------------------------------------------------------------------------------------
-
-
-def _geometry(random: Random, commit_log_file_size: int) -> Geometry:
-    return Geometry(
-        commit_log_file_size, random.choice(_UNITS), random.choice(_HASH_SLOTS), random.choice(_INDEX_ENTRIES)
-    )
 
 
 def _max_messages(geometry: Geometry) -> int:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 from urllib.request import Request, urlopen
 
-from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from pyarrow.fs import FileSelector, FileSystem
 
 from jobs.launch.spark import spark_home
@@ -265,7 +264,7 @@ _NEEDED = [
     Module("org.eclipse.jetty", "jetty-servlet", "11.0.26"),
     Module("org.xerial", "sqlite-jdbc", "3.50.3.0"),
 ]
-_OF_SPARK = ("hadoop-client-*", "py4j-*", "commons-logging-*", "slf4j-api-*")
+_OF_SPARK = ("hadoop-client-*", "commons-logging-*", "slf4j-api-*")
 
 
 def fetch_iceberg() -> list[Path]:
@@ -275,45 +274,14 @@ def fetch_iceberg() -> list[Path]:
 
 @contextmanager
 def rest_catalog(folder: Path) -> Iterator[str]:
-    """Start the catalog in a new JVM, and yield its address."""
-    jars = spark_home() / "jars"
-    port, token, process = launch_gateway(
-        jarpath=str(next(jars.glob("py4j-*.jar"))),
-        classpath=":".join(
-            map(str, [*fetch_iceberg(), *(jar for name in _OF_SPARK for jar in jars.glob(f"{name}.jar"))])
-        ),
-        die_on_exit=True,
-        enable_auth=True,
-        return_proc=True,
-        javaopts=["-Xmx512m", "-XX:+UseSerialGC"],
-    )
-    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token))
-    try:
-        yield f"http://{ADDRESS}:{_listening(gateway, folder)}"
-    finally:
-        gateway.close()
-        process.kill()
-        process.wait()
-        process.stdin.close()
-
-
-def _listening(gateway: JavaGateway, folder: Path) -> int:
-    java, iceberg, jetty = gateway.jvm, gateway.jvm.org.apache.iceberg, gateway.jvm.org.eclipse.jetty
-    settings = java.java.util.HashMap()
-    settings["uri"] = f"jdbc:sqlite:{folder}/rest.db"
-    settings["warehouse"] = str(folder / "warehouse")
-    settings["jdbc.schema-version"] = "V1"
-    catalog = iceberg.jdbc.JdbcCatalog()
-    catalog.setConf(java.org.apache.hadoop.conf.Configuration())
-    catalog.initialize("rest", settings)
-    port = free_port()
-    server = jetty.server.Server(java.java.net.InetSocketAddress(ADDRESS, port))
-    context = jetty.servlet.ServletContextHandler()
-    servlet = iceberg.rest.RESTCatalogServlet(iceberg.rest.RESTCatalogAdapter(catalog))
-    context.addServlet(jetty.servlet.ServletHolder(servlet), "/*")
-    server.setHandler(context)
-    server.start()
-    return port
+    """Start a catalog with its database and its tables in *folder*, and yield its address."""
+    jars = [*fetch_iceberg(), *(jar for name in _OF_SPARK for jar in spark_home().glob(f"jars/{name}.jar"))]
+    port, log = free_port(), folder / "catalog.log"
+    program = str(Path(__file__).with_name("RestCatalog.java"))
+    command = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", ":".join(map(str, jars)), program, str(folder), str(port)]
+    with running(command, log) as process:
+        wait_for_port(port, process, log)
+        yield f"http://{ADDRESS}:{port}"
 
 
 # --- commands in another process ---

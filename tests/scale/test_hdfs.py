@@ -21,27 +21,22 @@ ODD = [f"{number}/%RETRY%group/0/{name}" for number, name in enumerate(("a b", "
 
 
 @pytest.fixture(scope="module")
-def tree(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def local(golden: StoreOf) -> Path:
+    return golden("b533-base")
+
+
+@pytest.fixture(scope="module")
+def server(hdfs: Hdfs, local: Path, tmp_path_factory: pytest.TempPathFactory) -> Hdfs:
     root = tmp_path_factory.mktemp("tree")
     for name in ("stores/plain", "secret/store"):
-        shutil.copytree(golden("b533-base"), root / name, ignore=shutil.ignore_patterns("EXPECT"))
-    shutil.copy(root / "stores" / "plain" / SEGMENT, root / "stores" / "cut")
+        shutil.copytree(local, root / name, ignore=shutil.ignore_patterns("EXPECT"))
+    shutil.copy(local / SEGMENT, root / "stores" / "cut")
     for name in ODD:
         path = root / "stores" / "odd" / name
         path.parent.mkdir(parents=True)
         path.write_text(name)
     (root / "secret").chmod(0o700)
-    return root
-
-
-@pytest.fixture(scope="module")
-def local(tree: Path) -> Path:
-    return tree / "stores" / "plain"
-
-
-@pytest.fixture(scope="module")
-def server(hdfs: Hdfs, tree: Path) -> Hdfs:
-    hdfs.shell("-put", "-p", f"file://{tree}/stores", f"file://{tree}/secret", "/")
+    hdfs.shell("-put", "-p", f"file://{root}/stores", f"file://{root}/secret", "/")
     return hdfs
 
 

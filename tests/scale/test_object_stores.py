@@ -31,7 +31,6 @@ from jobs.store.workers import Item, Result, SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
 from tests.jobs.lake.test_iceberg import configure, rows
-from tests.sampling import mark_campaign_except
 from tests.scale.servers import (
     ACCESS_KEY,
     ACCOUNT,
@@ -260,38 +259,31 @@ def options_and_environment(
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_keys_from_each_source_open_a_store_and_are_never_printed(
+def test_keys_from_each_source_fill_a_lake_and_are_never_printed(
     place: str, on_s3: UploadedStore, s3: S3Server, tmp_path: Path
 ) -> None:
+    """With options or a properties file, `ingest` runs on Spark."""
     options, environment = options_and_environment(place, s3, tmp_path)
-    said = rmq_lake(*options, "inspect", on_s3.store, **environment)
-    shown = rmq_lake(*options, "inspect", on_s3.store, "--show-config", **environment)
+    report = tmp_path / "report"
+    commands = (
+        ("ingest", on_s3.store, "--lake", on_s3.lake, "--report", str(report)),
+        ("query", "by-key", "-t", "T1", "-k", "k1", "--lake", on_s3.lake),
+        ("inspect", on_s3.store, "--show-config"),
+    )
+    ended = [rmq_lake(*options, *command, **environment) for command in commands]
     wrong = "a-wrong-key-that-nobody-may-read"
     options, environment = options_and_environment(place, s3, tmp_path, wrong)
     denied = rmq_lake(*options, "inspect", on_s3.store, **environment)
-
-    assert (0, 0) == (said.code, shown.code), said.err + shown.err
-    assert (1, "", 1) == (denied.code, denied.out, len(denied.err.strip().splitlines())), denied.err
-    assert without_secrets(said.out, said.err, shown.out, shown.err, denied.err)
-    assert wrong not in denied.err
-
-
-@pytest.mark.parametrize("place", mark_campaign_except(PLACES, "profile", "options"))
-def test_keys_from_each_source_fill_a_spark_lake(
-    place: str, on_s3: UploadedStore, s3: S3Server, tmp_path: Path
-) -> None:
-    options, environment = options_and_environment(place, s3, tmp_path)
-    report = tmp_path / "report"
-    ingested = ("ingest", on_s3.store, "--lake", on_s3.lake, "--report", str(report))
-    written = rmq_lake(*options, *ingested, **environment)
-    answered = rmq_lake(*options, "query", "by-key", "-t", "T1", "-k", "k1", "--lake", on_s3.lake, **environment)
     lake = on_s3.download()
 
-    assert (0, 0) == (written.code, answered.code), written.err + answered.err
-    assert answered.out
+    assert [0, 0, 0] == [one.code for one in ended], ended
+    assert ended[1].out
+    assert (1, "", 1) == (denied.code, denied.out, len(denied.err.strip().splitlines())), denied.err
     assert expected_rows(on_s3.local) == raw_rows(lake)
     tables = [str(table_of(lake / table).to_pylist()) for table in ("messages", "runs")]
-    assert without_secrets(report, lake, written.out, written.err, answered.out, answered.err, *tables)
+    printed = [text for one in (*ended, denied) for text in (one.out, one.err)]
+    assert without_secrets(report, lake, *printed, *tables)
+    assert wrong not in denied.err
 
 
 HERE = "here.rocketmq"
