@@ -224,8 +224,7 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
             held = stack.enter_context(lock_store(request.store, request.out, request.commitlog))
             stack.enter_context(held.checking_changes_on_error())
         remembering = CachingWorkers(workers, Path(local_path(request.store)).resolve())
-        folder = stack.enter_context(open_scratch_below_output(str(work.absolute()), {}))
-        scratch = replace(folder, keeps_files=True)
+        scratch = stack.enter_context(open_scratch_below_output(str(work.absolute()), {}))
         known, topics, notes = None, None, []
         if request.lake is not None:
             try:

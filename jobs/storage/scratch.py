@@ -31,7 +31,6 @@ class Scratch:
     location: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     advice: str = _NOT_SHARED  # advice in the error of a worker that does not see the directory
-    keeps_files: bool = False  # reused results refer to its files
 
     @contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
@@ -69,9 +68,7 @@ class Scratch:
         return OSError(f"{location}: this scratch file was truncated by another process; run the command again")
 
     def delete(self, name: str) -> None:
-        """Delete a file, if it exists, unless files are to be kept."""
-        if self.keeps_files:
-            return
+        """Delete a file, if it exists."""
         storage_for(self.location, self.options).delete(join_location(self.location, name))
 
 

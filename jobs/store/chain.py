@@ -215,7 +215,6 @@ def read_ranges_not_deleted(
     store: Store,
     ranges: Sequence[Range],
     new_collectors: Sequence[NewCollector[Any]],
-    discard: Callable[[Results], object] = keep_results,
 ) -> tuple[int, list[RangeOutcome[Results]]]:
     """
     Read *ranges* of a store's log with collectors that keep little per record.
@@ -223,12 +222,9 @@ def read_ranges_not_deleted(
     Return the beginning of the part that retention left, and the outcomes after the last segment deleted meanwhile.
     """
     narrow = [replace(range_, window=_NARROW) for range_ in ranges]
-    outcomes = read_chained(workers, narrow, new_collectors, discard)
+    outcomes = read_chained(workers, narrow, new_collectors)
     confirm_deleted_by_retention(store, ranges_deleted_meanwhile(outcomes))
-    start, stays = drop_deleted_ranges(store, outcomes)
-    for outcome in outcomes[: len(outcomes) - len(stays)]:
-        discard(outcome.payload)
-    return start, stays
+    return drop_deleted_ranges(store, outcomes)
 
 
 def drop_deleted_ranges(store: Store, outcomes: Sequence[RangeOutcome[T]]) -> tuple[int, list[RangeOutcome[T]]]:

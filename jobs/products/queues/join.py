@@ -36,7 +36,6 @@ from jobs.products.queues.rows import RowBlock, UnitStatus, make_record_batches,
 from jobs.products.queues.unit_files import (
     GroupUnits,
     choose_group_count,
-    discard_units,
     group_of_queue,
     has_units,
     new_range_unit_collector,
@@ -97,9 +96,7 @@ def collect_log_units(  # noqa: PLR0913, PLR0917 - the log, its rules and where 
     """Read a log and collect its expected units; return these, and the results of the other *new_collectors*."""
     ranges = plan_ranges(store, store.start_offset, range_size)
     own = partial(new_range_unit_collector, rules, groups, scratch)
-    start, outcomes = read_ranges_not_deleted(
-        workers, store, ranges, [own, *new_collectors], lambda results: discard_units(scratch, results[0])
-    )
+    start, outcomes = read_ranges_not_deleted(workers, store, ranges, [own, *new_collectors])
     open_ends = (outcome.facts.unfinished_from for outcome in outcomes if outcome.facts.unfinished_from is not None)
     end = next(open_ends, complete_records_end(outcomes, start))
     units, damaged = [outcome.payload[0] for outcome in outcomes], tuple(collect_damaged_ranges(outcomes))

@@ -18,7 +18,7 @@ from jobs.products.product import FinishedProduct, Run, StartedProduct, State
 from jobs.products.queues import KINDS_WITHOUT_QUEUE_FAULT, DifferenceKind, JoinResult
 from jobs.products.queues.join import collect_topic_evidence_with_queues, compare_queues
 from jobs.products.queues.settings import determine_unit_rules
-from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits, choose_group_count, discard_units
+from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits, choose_group_count
 from jobs.products.queues.unmatched import CollectedLog
 from jobs.store.chain import RangeOutcome, collect_damaged_ranges, ranges_deleted_meanwhile
 from jobs.store.log_ends import find_lost_ends
@@ -101,8 +101,7 @@ def _start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
         try:
             joined = compare_queues(run.workers, run.store, rules, seen, log, topics, write)
         finally:
-            for part in kept:
-                discard_units(scratch, part)
+            run.output.delete_scratch(kept)
         # Losses before its own part of the log do not concern a later run.
         lost = [
             one

@@ -134,13 +134,6 @@ def new_range_unit_collector(
     return RangeUnitCollector(rules, groups, scratch, f"units-{uuid4()}")
 
 
-def discard_units(scratch: Scratch | None, units: RangeUnits) -> None:
-    """Delete the file of a range that is not accepted."""
-    for file in units.scratch_files:
-        if scratch is not None:
-            scratch.delete(file)
-
-
 def write_units(  # noqa: PLR0913 - the units, and their place
     scratch: Scratch | None,
     file: str,
