@@ -48,7 +48,6 @@ from jobs.store.running_broker import (
 )
 from jobs.store.store import SET_ASIDE_MARK
 from rmq_formats.errors import FormatError
-from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
 from rmq_formats.store import (
     CHECKPOINT_SIZE,
     INDEX_FOLDER,
@@ -162,8 +161,8 @@ def plan_index_installation(
                 f"{rebuilt.out}: the rebuild both keeps and replaces these files: {', '.join(stray)}. Rebuild into a "
                 "new directory"
             )
-        headers |= {name: read_header_as_broker(index / name) for name in kept}
-        checkpoint, is_closed = _read_checkpoint(root), not (root / ABORT_FILE).exists()
+        headers |= {one.name: one.broker_file.header for one in rebuilt.explained_files if one.name in kept}
+        checkpoint, is_closed = _read_checkpoint(root / _CHECKPOINT), not (root / ABORT_FILE).exists()
         capacity, newest_name = rebuilt.settings.geometry.value.index_num, max(headers, default="")
         full = {name for name in new if headers[name].index_count >= capacity}
         covered = sorted(full - {newest_name} if is_closed else headers)
@@ -294,25 +293,12 @@ def _new_aside_name(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}{SET_ASIDE_MARK}{stamp}-{uuid4().hex[:8]}")
 
 
-def read_header_as_broker(path: Path) -> IndexHeader:
-    """Return the header of the index file at *path*, interpreted as a broker does."""
-    # A broker extends a short file with zeros, and reads its bytes as the header.
-    return decode_header(_read_head(path, HEADER.size).ljust(HEADER.size, b"\0"))
-
-
-def _read_checkpoint(root: Path) -> Checkpoint:
+def _read_checkpoint(path: Path) -> Checkpoint:
     try:
-        return decode_checkpoint(_read_head(root / _CHECKPOINT, CHECKPOINT_SIZE))
+        with naming_file_in_errors(str(path)), path.open("rb") as file:
+            return decode_checkpoint(file.read(CHECKPOINT_SIZE))
     except (FileNotFoundError, FormatError):  # the broker then starts as if it had flushed nothing
         return Checkpoint(0, 0, 0)
-
-
-def _read_head(path: Path, size: int) -> bytes:
-    with path.open("rb") as file:
-        try:
-            return file.read(size)
-        except OSError as error:  # the original error names no file
-            raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def install(plan: Installation, step: BeforeStep = lambda name: name) -> None:

@@ -22,9 +22,9 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, list_known_broker_stores
 from jobs.products.index.file_builder import BuiltFileKind
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
+from jobs.products.index.survivors import list_index_files
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
-from jobs.rebuild.install import read_header_as_broker
 from jobs.restore import (
     Interval,
     NothingToRestoreError,
@@ -216,9 +216,8 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     summary.notes += _notes_of_truncation(request.out, plan, summary.missing)
     summary.newest_store_timestamp = read_last_store_timestamp(request.lake, known, plan.end)
     # The state after a clean shutdown: everything up to the last message is on the disk.
-    indexed = max(
-        (read_header_as_broker(path).end_timestamp for path in (request.out / INDEX_FOLDER).glob("*")), default=0
-    )
+    index_files = list_index_files(list_store(str(request.out)))
+    indexed = max((file.header.end_timestamp for file in index_files), default=0)
     stored = summary.newest_store_timestamp
     place, checkpoint = request.out / "checkpoint", Checkpoint(stored, stored, indexed, 0, 0, 0)
     written[str(place)] = create_or_accept_file(place, encode_checkpoint(checkpoint))
