@@ -134,17 +134,7 @@ class IndexVerification:
             return None
         place = f"index/{first.name}", None, "before this file"
         cause = "index files were deleted or lost, or the index was disabled until then"
-        offset = keys.read_keys(0, 1)[0].physical_offset
-        return Finding(
-            INDEX,
-            kinds.MISSING_INDEX_ENTRIES,
-            *place,
-            f"no entries for {count_text(count, 'key')}",
-            "",
-            cause,
-            count,
-            offset,
-        )
+        return _without_entries(keys, kinds.MISSING_INDEX_ENTRIES, place, 0, count, cause)
 
     def _sure_keys(self, workers: Workers, store: Store, ranges: Sequence[Range]) -> KeySequence:
         """Return the keys that the broker has indexed: those of every release that is possible, if none is given."""
@@ -198,29 +188,19 @@ def _of_lost_messages(explanation: Explanation) -> Iterator[Finding]:
         if survivor is None or not explained.verdict.is_explained:
             continue
         header, place = explained.broker_file.header, (f"index/{explained.name}", None, "entries")
+        count = survivor.lost_entry_count
+        lost = f"{count_text(count, 'entry')} of messages"
         if explained.verdict is FileVerdict.TRUNCATED_BY_PROMOTION:
-            lost = count_text(survivor.lost_entry_count, "entry")
-            found = f"{lost} of messages that were truncated after a promotion"
+            kind, found = kinds.ENTRIES_OF_TRUNCATED_MESSAGES, f"{lost} that were truncated after a promotion"
             cause = "brokers never truncate index files; lookups skip these entries, and all others are correct"
             offset = explanation.key_sequence.truncated_ranges[0][0]
-            yield Finding(
-                INDEX,
-                kinds.ENTRIES_OF_TRUNCATED_MESSAGES,
-                *place,
-                found,
-                found,
-                cause,
-                survivor.lost_entry_count,
-                offset,
-            )
-        elif survivor.lost_entry_count:
+            yield Finding(INDEX, kind, *place, found, found, cause, count, offset)
+        elif count:
             begin = header.begin_physical_offset
             offset = next(max(start, begin) for start, end in explanation.key_sequence.lost_ranges if end > begin)
-            found = f"{count_text(survivor.lost_entry_count, 'entry')} of messages that are not in the log"
+            kind, found = kinds.ENTRIES_OF_LOST_MESSAGES, f"{lost} that are not in the log"
             cause = "the log has lost these messages; all other entries are correct"
-            yield Finding(
-                INDEX, kinds.ENTRIES_OF_LOST_MESSAGES, *place, found, "", cause, survivor.lost_entry_count, offset
-            )
+            yield Finding(INDEX, kind, *place, found, "", cause, count, offset)
         if survivor.tail_count and explanation.store.has_clean_shutdown:
             offset = header.end_physical_offset
             found = f"{count_text(survivor.tail_count, 'entry')} of messages past the end of the log"
