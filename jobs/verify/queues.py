@@ -17,7 +17,8 @@ from jobs.console.amounts import count_text, utc_time_text
 from jobs.diagnosis import kinds
 from jobs.diagnosis.findings import QUEUES, Finding
 from jobs.products.queues import MISSING_UNIT_KINDS, DifferenceKind, JoinResult, QueueDifference, UndispatchedRecords
-from jobs.products.queues.join import join_queues_with_log
+from jobs.products.queues.join import collect_log_units, collect_topic_evidence_with_queues, compare_queues
+from jobs.products.queues.unit_files import choose_group_count
 from jobs.storage.scratch import Scratch
 from jobs.store.broker_config import (
     CONSUMERS_FILE,
@@ -37,6 +38,7 @@ from jobs.store.chain import (
     ranges_deleted_meanwhile,
     read_chained,
 )
+from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_files import (
     QUEUE_KIND_OF_FILE,
     StoredQueue,
@@ -124,7 +126,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     rules: UnitRules,
     range_size: int = DEFAULT_RANGE_SIZE,
     new_collectors: Sequence[NewCollector[Any]] = (),
-    scratch: str | Scratch | None = None,
+    scratch: Scratch | None = None,
     recorded: Sequence[RecordedTopics] | None = None,
 ) -> tuple[PartReport, JoinResult, list[RangeOutcome[Results]]]:
     """
@@ -148,7 +150,11 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         confirm_deleted_by_retention(store, ranges_deleted_meanwhile(outcomes))
         return unreadable, JoinResult(log_end=complete_records_end(outcomes, store.start_offset)), outcomes
     progress = read_broker_config(store).progress  # read before the queues, because consumers may advance meanwhile
-    joined, outcomes = join_queues_with_log(workers, store, rules, range_size, new_collectors, scratch, recorded)
+    seen, groups = probe_queue_ends(workers, store), choose_group_count(store.log_size)
+    topics = collect_topic_evidence_with_queues(store, seen.queues, recorded)
+    shared = scratch if groups > 1 else None  # units of a small log stay in memory
+    log, outcomes = collect_log_units(workers, store, rules, groups, shared, range_size, new_collectors)
+    joined = compare_queues(workers, store, rules, seen, log, topics)
     queues = {queue.name: queue for queue in joined.queues}
     files = list(_file_findings(store, list(queues.values())))
     wrong_sizes = {finding.file for finding in files if finding.kind == kinds.WRONG_FILE_SIZE}

@@ -157,7 +157,7 @@ def _log_and_queues(
     releases = determine_writers(store, request.given_settings.release)
     rules = determine_unit_rules(store, releases.value.rules, request.given_settings.conf)
     queues, joined, outcomes = verify_queues(
-        workers, store, rules, request.range_size, new_collectors, request.scratch, request.recorded_topics
+        workers, store, rules, request.range_size, new_collectors, scratch, request.recorded_topics
     )
     verify_waiting_messages(queues, store)
     verify_compacted_logs(queues, store, workers, rules)

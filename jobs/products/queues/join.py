@@ -2,16 +2,16 @@
 The join of a store's queues with its log.
 
     probe the queues ─► write the units of each range to scratch ─► compare group by group ─► explain the rest
+    (`probe_queue_ends`)               (`collect_log_units`)                    (`compare_queues`)
 
 In a healthy queue the unit of a record is at the position that the record's queue offset gives. So the units of a range
 are read by position, with one read per queue, and compared; neither side is sorted or moved. Units that are elsewhere
 or missing remain until all ranges are compared; then `explain_remainder` explains them. A unit that points to a record
-of another queue can only be explained by reading that record in the log. `join_queues_with_log` runs all steps;
-`ingest` collects the units itself, because its single pass over the log also produces other rows.
+of another queue can only be explained by reading that record in the log. `ingest` collects the units itself, because
+its single pass over the log also produces other rows.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -35,7 +35,6 @@ from jobs.products.queues.leftover_units import explain_remainder
 from jobs.products.queues.rows import RowBlock, UnitStatus, make_record_batches, make_row_block
 from jobs.products.queues.unit_files import (
     GroupUnits,
-    choose_group_count,
     group_of_queue,
     has_units,
     new_range_unit_collector,
@@ -50,7 +49,7 @@ from jobs.products.queues.unmatched import (
     find_offsets_to_resolve,
     resolve_records,
 )
-from jobs.storage.scratch import Scratch, open_scratch
+from jobs.storage.scratch import Scratch
 from jobs.store.chain import (
     NewCollector,
     RangeOutcome,
@@ -59,7 +58,7 @@ from jobs.store.chain import (
     complete_records_end,
     read_ranges_not_deleted,
 )
-from jobs.store.queue_ends import NO_LIMIT, ProbedQueue, QueueEnds, probe_queue_ends
+from jobs.store.queue_ends import NO_LIMIT, ProbedQueue, QueueEnds
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import find_holes, plan_ranges
 from jobs.store.store import DEFAULT_RANGE_SIZE, Store
@@ -103,29 +102,6 @@ def collect_log_units(  # noqa: PLR0913, PLR0917 - the log, its rules and where 
     records = sum(outcome.facts.records for outcome in outcomes)
     log = CollectedLog(units, scratch, groups, start, end, damaged_ranges=damaged, record_count=records)
     return log, [outcome._replace(payload=outcome.payload[1:]) for outcome in outcomes]
-
-
-def join_queues_with_log(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
-    workers: Workers,
-    store: Store,
-    rules: UnitRules,
-    range_size: int = DEFAULT_RANGE_SIZE,
-    new_collectors: Sequence[NewCollector[Any]] = (),
-    scratch_location: str | Scratch | None = None,
-    recorded: Sequence[RecordedTopics] | None = None,
-) -> tuple[JoinResult, list[RangeOutcome[Results]]]:
-    """
-    Join all of a store, to find its differences; *recorded* are a lake's tables of its topics.
-
-    Also return the results of *new_collectors*, which see each record.
-    """
-    seen = probe_queue_ends(workers, store)
-    topics = collect_topic_evidence_with_queues(store, seen.queues, recorded)
-    groups = choose_group_count(store.log_size)
-    # Units of a small log stay in memory.
-    with open_scratch(scratch_location, workers.options) if groups > 1 else nullcontext() as scratch:
-        log, outcomes = collect_log_units(workers, store, rules, groups, scratch, range_size, new_collectors)
-        return compare_queues(workers, store, rules, seen, log, topics), outcomes
 
 
 def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are wanted

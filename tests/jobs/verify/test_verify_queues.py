@@ -14,7 +14,6 @@ from jobs.console.result import Severity
 from jobs.diagnosis.findings import Finding
 from jobs.diagnosis.kinds import OUT_OF_SEQUENCE
 from jobs.products.index import KeySequence, RangeKeys
-from jobs.products.queues.join import join_queues_with_log
 from jobs.products.queues.settings import determine_unit_rules
 from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild_queues
 from jobs.rebuild.queues import ROCKSDB
@@ -188,7 +187,7 @@ def test_verify_reports_any_content_of_a_queue_and_never_fails(
     store = list_store(str(root))
     rules = determine_unit_rules(store, determine_writers(store, None).value.rules, BrokerConf())
     report, *_ = verify_queues(SerialWorkers(), store, rules)
-    joined, _ = join_queues_with_log(SerialWorkers(), store, rules, range_size=4096)
+    _, joined, _ = verify_queues(SerialWorkers(), store, rules, 4096)
 
     # In a store that was not closed, missing units at the end of all queues may not have been written yet.
     if store.has_clean_shutdown:
