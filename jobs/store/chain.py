@@ -223,15 +223,11 @@ def read_ranges_not_deleted(
     """
     narrow = [replace(range_, window=_NARROW) for range_ in ranges]
     outcomes = read_chained(workers, narrow, new_collectors)
-    confirm_deleted_by_retention(store, ranges_deleted_meanwhile(outcomes))
-    return drop_deleted_ranges(store, outcomes)
-
-
-def drop_deleted_ranges(store: Store, outcomes: Sequence[RangeOutcome[T]]) -> tuple[int, list[RangeOutcome[T]]]:
-    """Return where the log begins after retention, and the outcomes of its remaining ranges."""
-    deleted = {range_.location for range_ in ranges_deleted_meanwhile(outcomes)}
-    first = max((number for number, outcome in enumerate(outcomes, 1) if outcome.range.location in deleted), default=0)
-    stays = list(outcomes[first:])
+    deleted = ranges_deleted_meanwhile(outcomes)
+    confirm_deleted_by_retention(store, deleted)
+    files = {range_.location for range_ in deleted}
+    first = max((number for number, outcome in enumerate(outcomes, 1) if outcome.range.location in files), default=0)
+    stays = outcomes[first:]
     if not first:
         return store.start_offset, stays
     return (stays[0].range.start_offset if stays else outcomes[-1].range.end_offset), stays

@@ -34,9 +34,7 @@ from jobs.store.chain import (
     RangeOutcome,
     Results,
     complete_records_end,
-    confirm_deleted_by_retention,
-    ranges_deleted_meanwhile,
-    read_chained,
+    read_ranges_not_deleted,
 )
 from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_files import (
@@ -146,9 +144,8 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         if isinstance(error, UnsupportedFormat):
             unreadable = PartReport(unverified=str(error))
         ranges = plan_ranges(store, store.start_offset, range_size)
-        outcomes = read_chained(workers, ranges, new_collectors)
-        confirm_deleted_by_retention(store, ranges_deleted_meanwhile(outcomes))
-        return unreadable, JoinResult(log_end=complete_records_end(outcomes, store.start_offset)), outcomes
+        start, outcomes = read_ranges_not_deleted(workers, store, ranges, new_collectors)
+        return unreadable, JoinResult(log_end=complete_records_end(outcomes, start)), outcomes
     progress = read_broker_config(store).progress  # read before the queues, because consumers may advance meanwhile
     seen, groups = probe_queue_ends(workers, store), choose_group_count(store.log_size)
     topics = collect_topic_evidence_with_queues(store, seen.queues, recorded)
