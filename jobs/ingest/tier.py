@@ -20,14 +20,7 @@ from jobs.console.result import RequestError
 from jobs.ingest import IngestRequest, StepTimer, Summary
 from jobs.ingest.commit import NextRun
 from jobs.lake.bodies import add_inflated_bodies
-from jobs.lake.identity import (
-    Likeness,
-    TierQueueName,
-    TierQueueState,
-    identify_tier,
-    states_as_json,
-    tier_queue_states,
-)
+from jobs.lake.identity import Likeness, TierQueueName, TierQueueState, identify_tier, states_as_json, tier_queue_states
 from jobs.lake.lake import Lake
 from jobs.lake.lock import check_lock_is_shared, hold_lock
 from jobs.lake.runs import COMMAND_ID_KEY, TABLES_BEFORE_KEY, refresh_newest_run

@@ -22,13 +22,7 @@ from jobs.console.result import RequestError
 from jobs.lake.commit import open_table, read_rows, read_snapshot
 from jobs.lake.lake import Lake, parse_run_detail
 from jobs.lake.runs import PREPARED_STATE, KnownStore
-from jobs.lake.snapshot_files import (
-    Limits,
-    SnapshotFile,
-    is_readable_parquet,
-    list_snapshot_files,
-    read_batches,
-)
+from jobs.lake.snapshot_files import Limits, SnapshotFile, is_readable_parquet, list_snapshot_files, read_batches
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, RUNS, Table
 from jobs.products.log_pieces import FILE_ROW, UNKNOWN_ROW
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known

@@ -15,12 +15,7 @@ from jobs.console.amounts import count_text, utc_time_text
 from jobs.diagnosis import kinds
 from jobs.diagnosis.findings import INDEX, Finding
 from jobs.products.index import KeySequence, RangeKeys, collect_keys, new_range_key_collector
-from jobs.products.index.explanation import (
-    ExplainedFile,
-    Explanation,
-    FileVerdict,
-    explain_index_files,
-)
+from jobs.products.index.explanation import ExplainedFile, Explanation, FileVerdict, explain_index_files
 from jobs.products.index.settings import GivenSettings, IndexSettings, determine_index_settings
 from jobs.products.index.survivors import list_index_files
 from jobs.storage.scratch import Scratch

@@ -29,13 +29,7 @@ from jobs.store.broker_config import (
     read_broker_config,
     read_config,
 )
-from jobs.store.chain import (
-    NewCollector,
-    RangeOutcome,
-    Results,
-    complete_records_end,
-    read_ranges_not_deleted,
-)
+from jobs.store.chain import NewCollector, RangeOutcome, Results, complete_records_end, read_ranges_not_deleted
 from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_files import (
     QUEUE_KIND_OF_FILE,

@@ -20,13 +20,7 @@ from typing import Any
 from jobs.console.amounts import count_text
 from jobs.diagnosis import keeps_incomplete_record, kinds, predict_store_start
 from jobs.diagnosis.findings import INDEX, LOG, QUEUES, Finding
-from jobs.diagnosis.log_check import (
-    RangeCheck,
-    complete_checks,
-    list_doubtful_ranges,
-    new_range_check,
-    summarize_walk,
-)
+from jobs.diagnosis.log_check import RangeCheck, complete_checks, list_doubtful_ranges, new_range_check, summarize_walk
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.products.queues import MISSING_UNIT_KINDS, OVERWRITTEN_UNIT_KINDS, DifferenceKind, JoinResult
 from jobs.products.queues.settings import determine_unit_rules

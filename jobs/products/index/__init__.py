@@ -23,12 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.storage.scratch import Scratch
-from jobs.store.chain import (
-    RangeOutcome,
-    collect_damaged_ranges,
-    read_ranges_not_deleted,
-    select_results,
-)
+from jobs.store.chain import RangeOutcome, collect_damaged_ranges, read_ranges_not_deleted, select_results
 from jobs.store.ranges import Range, find_holes
 from jobs.store.store import Store
 from jobs.store.workers import Workers

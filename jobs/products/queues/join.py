@@ -33,13 +33,7 @@ from jobs.products.queues import (
 )
 from jobs.products.queues.leftover_units import explain_remainder
 from jobs.products.queues.rows import RowBlock, UnitStatus, make_record_batches, make_row_block
-from jobs.products.queues.unit_files import (
-    GroupUnits,
-    group_of_queue,
-    has_units,
-    new_range_unit_collector,
-    read_units,
-)
+from jobs.products.queues.unit_files import GroupUnits, group_of_queue, has_units, new_range_unit_collector, read_units
 from jobs.products.queues.unmatched import (
     CollectedLog,
     QueueRemainder,

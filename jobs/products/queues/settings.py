@@ -6,15 +6,7 @@ from typing import Any, NamedTuple
 
 from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, object_entries, read_config
 from jobs.store.queue_files import queue_file_sizes, undecided_queue_file_sizes
-from jobs.store.release import (
-    ASSUMED,
-    DETECTED,
-    GIVEN,
-    Known,
-    UndecidedError,
-    Writers,
-    determine_writers,
-)
+from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, UndecidedError, Writers, determine_writers
 from jobs.store.store import Store
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.dispatch import DEFAULT_DELAY_LEVELS, QueueKind, UnitRules
