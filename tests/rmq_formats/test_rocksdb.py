@@ -120,27 +120,22 @@ def test_the_next_hour_of_the_index_is_computed_up_to_the_last() -> None:
     assert key_after_hour(b"\xff" * 8) is None
 
 
-_BOUND = bytes.fromhex("0000000201547801")
+_PREFIXES = """
+    ffffffff01
+    00000002025478010000000001  00000002015478020000000001  00000003015478010000000001  000000020154ff010000000001
+    00000002015478010000000002  000000020154780100000000    000000020154780100000000000001
+"""
+_BOUNDS = """
+    00000002015478016d69640100000000  00000002015478016d61780200000000
+    00000002015478016d617801000000    00000002015478016d6178010000000000
+"""
 
 
 @pytest.mark.parametrize(
     ("decode", "value", "keys"),
     [
-        (
-            lambda key, _: decode_prefix(key),
-            0,
-            [
-                b"",
-                b"\xff\xff\xff\xff\x01",
-                bytes.fromhex("00000002025478010000000001"),
-                bytes.fromhex("00000002015478020000000001"),
-                bytes.fromhex("00000003015478010000000001"),
-                bytes.fromhex("000000020154ff010000000001"),
-                bytes.fromhex("00000002015478010000000002"),
-                bytes.fromhex("000000020154780100000000"),
-                bytes.fromhex("000000020154780100000000000001"),
-            ],
-        ),
+        (lambda key, _: decode_prefix(key), 0, [b"", *map(bytes.fromhex, _PREFIXES.split())]),
+        (decode_bound_row, 16, [*map(bytes.fromhex, _BOUNDS.split())]),
         (decode_timer_row, 12, [bytes(8)]),
         (decode_transaction_row, 8, [b"", bytes(8) + b"@only", bytes(8) + b"xa@id"]),
         (
@@ -151,15 +146,8 @@ _BOUND = bytes.fromhex("0000000201547801")
                 for text in (b"", b"@", b"T@K@a@U1@", b"@T@K@a@U1", b"@T@X@a@U1@", b"@T@K@a@", b"@T@U@@")
             ],
         ),
-        (
-            decode_bound_row,
-            16,
-            [
-                _BOUND + bytes.fromhex(end)
-                for end in ("6d69640100000000", "6d61780200000000", "6d617801000000", "6d6178010000000000")
-            ],
-        ),
     ],
+    ids=["prefix", "bound", "timer", "transaction", "index"],
 )
 def test_malformed_keys_are_rejected(decode: Callable[[bytes, bytes], object], value: int, keys: list[bytes]) -> None:
     for key in keys:

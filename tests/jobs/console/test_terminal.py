@@ -17,7 +17,7 @@ from typing import NamedTuple
 import click
 import pytest
 
-from jobs.command import VERBS
+from jobs.command import VERBS, cli
 from jobs.console.amounts import count_text, duration_text, rate_text, size_text
 from jobs.console.lines import abridged_lines_under_heading, wrap_line
 from jobs.console.process import tool_command
@@ -128,11 +128,16 @@ def test_a_run_that_is_interrupted_during_its_start_leaves_no_process_running(
         ("restore lake --out /da", 4, "dir,/da"),
     ],
 )
-def test_a_shell_completes_verbs_options_and_paths(line: str, word: int, offered: str) -> None:
-    asked = {"COMP_WORDS": f"rmq-lake {line}", "COMP_CWORD": str(word), "_RMQ_LAKE_COMPLETE": "bash_complete"}
-    printed = subprocess.check_output(_TOOL, env=environment(asked), text=True)
+def test_a_shell_completes_verbs_options_and_paths(
+    line: str, word: int, offered: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COMP_WORDS", f"rmq-lake {line}")
+    monkeypatch.setenv("COMP_CWORD", str(word))
+    monkeypatch.setenv("_RMQ_LAKE_COMPLETE", "bash_complete")
 
-    assert [offered] == printed.splitlines()
+    with pytest.raises(SystemExit, match=r"^0$"):
+        cli.main([])
+    assert [offered] == capsys.readouterr().out.splitlines()
 
 
 def test_colours_are_printed_only_on_terminals_that_support_them(golden: StoreOf) -> None:
