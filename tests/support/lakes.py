@@ -4,7 +4,7 @@ import json
 import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,9 +18,7 @@ from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.tables import WRITTEN_BY_RUNS
 from jobs.restore.run import RestoreRequest, RestoreSummary, restore
-from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers, Workers
-from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.record import MessageRecord, encode_record, record_from_row
 from tests.golden import release_of
 from tests.support.broker import Broker, some_records
@@ -36,32 +34,20 @@ def delta_extension() -> Path:
     return next(Path(duckdb_extension_delta.__path__[0]).rglob("*.duckdb_extension"))
 
 
-class IngestOptions(TypedDict, total=False):
-    """The optional fields of an ingest request that tests set."""
-
-    commitlog: Sequence[str]
-    range_size: int
-    selection: Selection
-    change_topics: bool
-    acknowledge: bool
-    release: str | None
-    hash_slots: int | None
-    index_num: int | None
-    conf: BrokerConf
-    tables: frozenset[str]
-    step_bytes: int | None
-    settle_ms: int
-    dry_run: bool
-
-
 def ingest_store(
-    store: Path | str, lake: Path | str, broker: str | None = None, **options: Unpack[IngestOptions]
+    store: Path | str,
+    lake: Path | str,
+    broker: str | None = None,
+    **options: Any,  # noqa: ANN401 - fields of the request
 ) -> Summary:
     return ingest(IngestRequest(str(store), str(lake), broker, **options), SerialWorkers())
 
 
 def ingest_into_own_lake(
-    store: Path, broker: str | None = "b", workers: Workers | None = None, **options: Unpack[IngestOptions]
+    store: Path,
+    broker: str | None = "b",
+    workers: Workers | None = None,
+    **options: Any,  # noqa: ANN401 - fields of the request
 ) -> Summary:
     return ingest(IngestRequest(str(store), str(store.parent / "lake"), broker, **options), workers or SerialWorkers())
 
@@ -76,9 +62,9 @@ def compare_with_lake(store: Path, lake: Path, commitlog: Sequence[str] = ()) ->
     return diff(DiffRequest(str(store), Lake(str(lake)), commitlog=commitlog), SerialWorkers())
 
 
-def request_of(name: str, store: Path, lake: Path, **options: Unpack[IngestOptions]) -> IngestRequest:
+def request_of(name: str, store: Path, lake: Path, **options: Any) -> IngestRequest:  # noqa: ANN401 - fields
     """Return the request that ingests a golden store with its own release, and with its name as the broker."""
-    usual: IngestOptions = {"commitlog": log_folders(store), "release": release_of(name)}
+    usual: dict[str, Any] = {"commitlog": log_folders(store), "release": release_of(name)}
     return IngestRequest(str(store), str(lake), name, **(usual | options))
 
 

@@ -105,7 +105,6 @@ def shared_lake(spark: "SparkSession", root: Path, runs: tuple[int, ...] = (10, 
 
 
 WORKS = "works"
-CLUSTERED = "ALTER TABLE {messages} CLUSTER BY (topic)"
 _BLOCKS = Path(__file__).with_name("features.sql").read_text(encoding="utf-8").strip().split("\n\n")[1:]
 FEATURES = {
     name.removeprefix("-- "): tuple(statements.removesuffix(";").split(";\n"))

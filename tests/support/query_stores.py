@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 from jobs.query.lake_source import LakeSource, open_lake_stores
 from jobs.query.source import Answer
@@ -19,7 +19,7 @@ from rmq_formats.release import Release, make_rules
 from rmq_formats.store import file_name_of_offset
 from tests.rmq_formats.builders import STORED, make_blank, make_record, make_segment
 from tests.rmq_formats.reference import ConsumeQueue, IndexWriter
-from tests.support.lakes import IngestOptions, ingest_store
+from tests.support.lakes import ingest_store
 
 SEGMENT_SIZE = 4096
 QUEUE_FILE_SIZE = 200
@@ -104,8 +104,8 @@ def opened(
         yield StoreSource(reader, release, through_log=through_log)
 
 
-def write_lake(store: Path, lake: Path, **options: Unpack[IngestOptions]) -> Path:
-    usual: IngestOptions = {"release": str(RELEASE), "hash_slots": GEOMETRY.hash_slots, "index_num": GEOMETRY.index_num}
+def write_lake(store: Path, lake: Path, **options: Any) -> Path:  # noqa: ANN401 - fields of the request
+    usual = {"release": str(RELEASE), "hash_slots": GEOMETRY.hash_slots, "index_num": GEOMETRY.index_num}
     ingest_store(store, lake, "b0", **(usual | options))
     return lake
 

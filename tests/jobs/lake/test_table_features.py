@@ -31,7 +31,6 @@ from tests.support.commands import read_state, run_campaign
 from tests.support.killing import GATEWAY_VARIABLE
 from tests.support.lakes import delta_extension, restore_log
 from tests.support.other_engine import (
-    CLUSTERED,
     FEATURES,
     WORKS,
     SharedLake,
@@ -209,7 +208,7 @@ def test_spark_adds_new_columns_and_properties(lake: SharedLake) -> None:
     )
 
     ensure_table(where, replace(MESSAGES, columns=(*MESSAGES.columns, *new)))
-    lake.sql(CLUSTERED.replace("messages", "consume_queue"))
+    lake.sql(FEATURES["clustering"][1])
     lake.sql("ALTER TABLE {consume_queue} SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 2 days')")
     shorten_file_retention(where, 5)
 

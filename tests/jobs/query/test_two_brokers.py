@@ -13,11 +13,11 @@ from jobs.console.result import ExitCode
 from jobs.query import ListConditions
 from jobs.query.lake_source import open_lake_stores
 from tests.support.commands import Run, overwrite
-from tests.support.lakes import IngestOptions, ingest_store, rows_of
+from tests.support.lakes import ingest_store, rows_of
 from tests.support.query_stores import Sent, stored, write_store
 
 STORES = {"a": "broker-a", "b": "broker-b", "c": "broker-a"}  # c: the first broker with a new store
-FORMS = IngestOptions(release="5.5.1", hash_slots=7, index_num=9)
+FORMS = {"release": "5.5.1", "hash_slots": 7, "index_num": 9}
 
 
 @pytest.fixture(scope="module")
