@@ -24,10 +24,7 @@ from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader
-from rmq_formats.message_id import encode_offset_id
-from rmq_formats.release import Release
 from tests.golden import StoreOf
-from tests.rmq_formats.builders import BROKER, make_record
 from tests.rmq_formats.strategies import mutations
 from tests.support.query_stores import (
     GEOMETRY,
@@ -38,7 +35,6 @@ from tests.support.query_stores import (
     opened,
     stored,
     write_lake,
-    write_segment,
     write_store,
 )
 from tests.support.stores import read_store_records
@@ -270,33 +266,6 @@ def test_a_store_and_a_lake_are_queried_by_the_same_functions(tmp_path: Path) ->
 
 def bodies(answer: Answer) -> list[bytes | None]:
     return [message.body for message in answer.messages]
-
-
-def reason_text(answer: Answer, kind: ReasonKind) -> str:
-    assert not answer.messages
-    assert answer.reason is not None
-    assert kind is answer.reason.kind, answer.reason.text
-    return answer.reason.text
-
-
-def test_a_rollback_in_the_topic_itself_is_recognised(tmp_path: Path) -> None:
-    """Up to 4.2.0, a rollback is a record of the topic and is not indexed."""
-    release = Release.from_version("4.2.0")
-    records = stored([Sent(keys=("1",)), Sent(keys=("4711",), sys_flag=TransactionType.ROLLBACK)])
-    with opened(write_store(tmp_path / "store", records, release=release), release) as source:
-        answer = lookups.by_key(source, "Orders", "4711")
-
-    assert "rolled back" in reason_text(answer, ReasonKind.ROLLED_BACK)
-
-
-def test_an_id_hidden_by_its_batch_is_answered_with_the_offset_id(tmp_path: Path) -> None:
-    """The UNIQ_KEY of the batch follows that of each message, so it is used."""
-    message = make_record(topic="Orders", properties=b"UNIQ_KEY\x01ID\x02UNIQ_KEY\x01BATCH\x02")
-    with opened(write_segment(tmp_path / "store", [message])) as source:
-        text = reason_text(lookups.by_unique_key(source, "Orders", "ID"), ReasonKind.SHADOWED)
-
-    assert "BATCH" in text
-    assert encode_offset_id(BROKER, 0) in text
 
 
 @pytest.mark.parametrize("index_files_left", [0, 1])

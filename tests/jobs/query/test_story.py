@@ -2,7 +2,6 @@
 
 import json
 import re
-from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,14 +10,12 @@ import pytest
 from jobs.browse.pages import find_message_at, message_reference
 from jobs.browse.rendering import Translator
 from jobs.query import story as timeline
-from jobs.query.lake_source import LakeSource
 from jobs.query.source import PointerCheck, Source
 from jobs.query.story import ConsumptionState, Role, Story, timeline_lines
 from rmq_formats.release import Release
 from tests.golden import StoreOf, golden_stores, release_of
-from tests.rmq_formats.builders import make_record, place_records
 from tests.support.lakes import ingest_store
-from tests.support.query_stores import open_lake, opened, write_segment
+from tests.support.query_stores import open_lake, opened
 
 _SENT = re.compile(
     r"^SENT (\S+) status=SEND_OK msgId=(\S+) offsetMsgId=(\S+) queue=(\S+)/(\d+) queueOffset=(\d+)", re.MULTILINE
@@ -61,11 +58,6 @@ def read_story(source: Source, message_id: str, topic: str | None = None) -> Sto
     return story
 
 
-def of_lake(store: Path, lake: Path, release: Release) -> LakeSource:
-    ingest_store(store, lake)
-    return open_lake(lake, release)
-
-
 def roles(story: Story) -> list[Role]:
     return [copy.role for copy in story.copies]
 
@@ -89,7 +81,8 @@ def check_sent(source: Source, line: SentLine) -> Story:
 @pytest.mark.parametrize("name", TOLD)
 def test_a_story_matches_the_notes_of_the_driver(golden: StoreOf, tmp_path: Path, name: str) -> None:
     store, release = golden(name), Release.from_version(release_of(name))
-    lake = of_lake(store, tmp_path / "lake", release)
+    ingest_store(store, tmp_path / "lake")
+    lake = open_lake(tmp_path / "lake", release)
     with opened(store, release, None) as source:
         consumed = _CONSUMED.findall((store / "EXPECT" / "sent.txt").read_text())
         lines = sent_lines(store)
@@ -179,28 +172,3 @@ def test_a_message_truncated_by_a_promotion_is_reported_as_such(situation: Store
             assert ("superseded_messages", [], []) == (copy.place.name, copy.queues, copy.keys)
             assert_in_chinese(story)
             assert copy.message.record == find_message_at(source, message_reference(copy.message)).record
-
-
-@pytest.mark.parametrize("kind", ["store", "lake"])
-def test_messages_that_share_a_batch_id_have_separate_stories(tmp_path: Path, kind: str) -> None:
-    """Brokers of 5.3.3 add the id of the batch to each of its messages; a retry has only that id."""
-    ids = [f"UNIQ_KEY\1own{number}\2KEYS\1k{number}\2UNIQ_KEY\1batch\2".encode() for number in range(3)]
-    sent = [make_record(b"body", topic="T1", properties=raw, queue_offset=number) for number, raw in enumerate(ids)]
-    retry = make_record(b"body", topic="%RETRY%g", properties=b"UNIQ_KEY\1batch\2KEYS\1k1\2", reconsume_times=1)
-    records = place_records([*sent, retry])
-    write_segment(tmp_path / "store", records)
-    release = Release.from_version("5.3.3")
-    with ExitStack() as stack:
-        source: Source
-        if kind == "store":
-            source = stack.enter_context(opened(tmp_path / "store", release, None))
-        else:
-            source = of_lake(tmp_path / "store", tmp_path / "lake", release)
-        under_key = timeline.find_copies_by_key(source, "T1", "k1").messages
-        at_offsets = [source.by_offset(record.physical_offset) for record in records]
-        seeds = [*under_key, *(found for found in at_offsets if found is not None)]
-        stories = [next(timeline.find_stories(source, [seed])) for seed in seeds]
-    offsets = [[copy.message.record.physical_offset for copy in story.copies] for story in stories]
-    own = [record.physical_offset for record in records]
-    assert [[own[1], own[3]], [own[0]], [own[1], own[3]], [own[2]], [own[1], own[3]]] == offsets
-    assert [Role.SENT, Role.RETRIED] == roles(stories[0])
