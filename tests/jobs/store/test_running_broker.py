@@ -182,22 +182,15 @@ def pages_after_reading(path: Path, step: int) -> tuple[list[bool], list[bool]]:
     The kernel may evict pages for other processes at any time, but an effect of reads occurs each time. So if pages of
     the second half are missing, the read is repeated.
     """
-    first, second = read_with_care(path, step)
-    for _ in range(AGAIN):
-        if all(second):
-            break
+    after, middle = list[bool](), path.stat().st_size // PAGE // 2
+    for _ in range(1 + AGAIN):
         cache_half(path)
-        first, second = read_with_care(path, step)
-    return first, second
-
-
-def read_with_care(path: Path, step: int) -> tuple[list[bool], list[bool]]:
-    middle = len(resident_pages(path)) // 2
-    with storage_for(str(path), read_limits=ReadLimits()).open(str(path)) as reader:
-        data = b"".join(bytes(reader.read(at, step)) for at in range(0, reader.size, step))
-
-    after = resident_pages(path)
-    assert path.read_bytes() == data
+        with storage_for(str(path), read_limits=ReadLimits()).open(str(path)) as reader:
+            data = b"".join(bytes(reader.read(at, step)) for at in range(0, reader.size, step))
+        after = resident_pages(path)
+        assert path.read_bytes() == data
+        if all(after[middle:]):
+            break
     return after[:middle], after[middle:]
 
 

@@ -4,22 +4,18 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from jobs.diagnosis.log_check import complete_checks, list_doubtful_ranges, new_range_check
+from jobs.diagnosis.findings import INDEX
 from jobs.products.index.file_builder import BrokerIndexFile
 from jobs.products.index.settings import GivenSettings
 from jobs.products.index.survivors import FilePlacer, Survivor
-from jobs.storage.scratch import open_scratch
-from jobs.store.chain import NewCollector, read_ranges_not_deleted
-from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify import PartReport
-from jobs.verify.index import IndexVerification
+from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.indexfile.layout import Geometry, decode_header
 from rmq_formats.indexfile.lookup import IndexReader
@@ -33,16 +29,9 @@ from tests.support.stores import log_folders, read_store_records
 TINY = Geometry(100, 20)
 
 
-def verify_index(root: Path, release: str | None = None, *, filled_meanwhile: int = 0) -> PartReport:
-    store = list_store(str(root), commitlog=log_folders(root))
-    store = replace(store, index_files=store.index_files[: len(store.index_files) - filled_meanwhile])
-    ranges = plan_ranges(store)
-    with open_scratch(None, {}) as scratch:
-        verification = IndexVerification(store, GivenSettings(100, 20, release), scratch)
-        new_collectors: list[NewCollector[Any]] = [new_range_check, *verification.new_collectors]
-        _, outcomes = read_ranges_not_deleted(SerialWorkers(), store, ranges, new_collectors)
-        doubtful = list_doubtful_ranges(complete_checks(outcomes, 0))
-        return verification.build_report(SerialWorkers(), store, ranges, outcomes, doubtful)
+def verify_index(root: Path, release: str | None = None) -> PartReport:
+    request = VerifyRequest(str(root), GivenSettings(100, 20, release), commitlog=log_folders(root))
+    return verify(request, SerialWorkers()).parts[INDEX]
 
 
 def index_file(store: Path, number: int) -> Path:
@@ -85,7 +74,11 @@ def test_a_file_filled_while_the_log_is_read_explains_the_time_in_the_checkpoint
     path = store / "checkpoint"
     path.write_bytes(encode_checkpoint(decode_checkpoint(path.read_bytes())._replace(index_timestamp=time)))
 
-    assert [finding.kind for finding in verify_index(store, filled_meanwhile=1).findings] == kinds
+    listed = list_store(str(store))
+    with patch.object(VerifyRequest, "list_store", return_value=replace(listed, index_files=listed.index_files[:-1])):
+        report = verify_index(store)
+
+    assert [finding.kind for finding in report.findings] == kinds
 
 
 def copy_without_index(store: Path, folder: Path) -> tuple[Path, list[MessageRecord]]:
