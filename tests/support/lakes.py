@@ -21,7 +21,6 @@ from jobs.restore.run import RestoreRequest, RestoreSummary, restore
 from jobs.store.workers import SerialWorkers, Workers
 from rmq_formats.commitlog.record import MessageRecord, encode_record, record_from_row
 from tests.golden import release_of
-from tests.support.broker import Broker, some_records
 from tests.support.stores import log_folders, read_store_records, tree_state
 
 REGISTRATION_MARK = "-0-registered-"
@@ -142,18 +141,6 @@ def list_leftovers(lake: Path) -> list[str]:
     manifests = {row["manifest"] for row in rows_of(lake, "runs", "time")}
     found += [str(path) for path in (lake / "_manifests").glob("*") if f"_manifests/{path.name}" not in manifests]
     return [name.removeprefix(str(lake)) for name in found]
-
-
-def truncate_after_run(folder: Path, release: str) -> tuple[Broker, IngestRequest]:
-    """Let a broker replace records that a run has ingested; return the broker, and the request for the next run."""
-    broker = Broker(folder / "store")
-    broker.append(some_records(60))
-    truncated = broker.append(some_records(20, seed=2))
-    request = IngestRequest(str(broker.root), str(folder / "lake"), broker="b", release=release)
-    ingest(request, SerialWorkers())
-    broker.truncate(truncated[5].physical_offset)
-    broker.append(some_records(40, seed=3))
-    return broker, request
 
 
 TIER_BROKER = "212d6b50_DefaultCluster/b0"

@@ -8,12 +8,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from jobs.console.result import Severity
 from jobs.diff import DiffSummary
-from jobs.ingest.run import ingest
 from jobs.store.selection import Selection
-from jobs.store.workers import SerialWorkers
 from tests.support.broker import Broker, some_records
 from tests.support.fault_draws import draw_case, lake_of, plant_faults
-from tests.support.lakes import compare_with_lake, ingest_store, rows_of, table_of, truncate_after_run
+from tests.support.lakes import compare_with_lake, ingest_store, rows_of, table_of
 from tests.support.stores import read_store_records
 
 RELEASE = "5.3.3"
@@ -58,10 +56,15 @@ def test_duplicate_rows_are_a_finding(store: Path) -> None:
 
 
 def test_a_rewritten_log_contradicts_the_lake(tmp_path: Path) -> None:
-    broker, request = truncate_after_run(tmp_path, RELEASE)
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(60))
+    truncated = broker.append(some_records(20, seed=2))
+    ingest_to_lake(broker.root)
+    broker.truncate(truncated[5].physical_offset)
+    broker.append(some_records(40, seed=3))
 
     assert compare(broker.root).exit_code == 4
-    ingest(request, SerialWorkers())
+    ingest_to_lake(broker.root)
     assert compare(broker.root).exit_code == 0
 
 

@@ -63,15 +63,6 @@ def run(store: Path, lake: Path) -> tuple[list[Row], Summary, dict[str, Any]]:
     return _rows(lake), summary, newest["state"]["queues"]
 
 
-def shorten(store: Path, log_end: int) -> None:
-    for path in (store / "commitlog").iterdir():
-        kept = log_end - int(path.name)
-        if kept <= 0:
-            path.unlink()
-        else:
-            path.write_bytes(path.read_bytes()[:kept].ljust(path.stat().st_size, b"\0"))
-
-
 def copy_at_moment(whole: Path, target: Path, log_end: int, dispatched: int) -> Path:
     """Copy a store as it was with the given end of its log, when records before *dispatched* had units."""
     if target.exists():
@@ -100,12 +91,15 @@ def units_of_log(root: Path) -> Counter[tuple[Any, ...]]:
     return rows
 
 
+UNIT_COLUMNS = ("topic", "queue_id", "queue_offset", "physical_offset", "size", "tags_code")
+
+
+def columns_of(rows: Sequence[Row], names: Sequence[str] = UNIT_COLUMNS) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in names) for row in rows]
+
+
 def units_of_rows(rows: Sequence[Row]) -> Counter[tuple[Any, ...]]:
-    names = (
-        "topic", "queue_id", "queue_offset", "physical_offset", "size", "tags_code", "status", "store_timestamp",
-        "tags",
-    )  # fmt: skip
-    return Counter(tuple(row[name] for name in names) for row in rows)
+    return Counter(columns_of(rows, (*UNIT_COLUMNS, "status", "store_timestamp", "tags")))
 
 
 HISTORIES = [[0.0, 0.3, 0.3, 0.7], [0.1, 0.2, 0.5, 0.9, 0.95], [0.5]]
@@ -224,15 +218,11 @@ def test_every_unit_of_a_real_store_is_a_row_once(name: str, group_size: int, go
         _ingest(store, tmp_path, name)
     assert not [*tmp_path.rglob("*.units")]
     rows = [row for row in _rows(tmp_path) if row["status"] != "missing" and row["batch_count"] is None]
-    seen = [
-        (row["topic"], row["queue_id"], row["queue_offset"], row["physical_offset"], row["size"], row["tags_code"])
-        for row in rows
-    ]
     segments = list_segments(store)
     log_end = max(record.end_offset for record, _ in read_records(segments))
     expected = [unit for unit in _units(store) if unit[3] < log_end]  # a live copy may have more units than records
 
-    assert expected == seen
+    assert expected == columns_of(rows)
     assert [row["is_pre_blank"] for row in rows] == [unit[3:] == PRE_BLANK for unit in expected]
 
 
@@ -241,20 +231,13 @@ def test_every_unit_in_rocksdb_is_a_row_once(name: str, tmp_path: Path) -> None:
     unpacked = unpack_feature(name, tmp_path)
     _ingest(unpacked.root, tmp_path / "lake", name)
     rows = _rows(tmp_path / "lake")
-    expected = sorted(
-        (*queue.rsplit("/", 1), *unit)
-        for queue, answers in unpacked.answers_before_stop["queues"].items()
-        for unit in answers["units"]
-    )
+    expected = []
+    for queue, answers in unpacked.answers_before_stop["queues"].items():
+        topic, number = queue.rsplit("/", 1)
+        expected += [(topic, int(number), *unit) for unit in answers["units"]]
 
     assert {row["status"] for row in rows} == {"matched"}
-    assert expected == sorted(
-        (
-            row["topic"], str(row["queue_id"]), row["queue_offset"], row["physical_offset"], row["size"],
-            row["tags_code"],
-        )
-        for row in rows
-    )  # fmt: skip
+    assert sorted(expected) == columns_of(rows)
 
 
 def test_damage_in_a_block_that_only_the_join_reads_is_repaired_by_a_later_run(tmp_path: Path) -> None:
@@ -318,9 +301,7 @@ def test_units_of_records_that_are_deleted_while_a_run_reads_have_expired(offset
 
     assert hurried.gaps
     assert {row["status"] for row in rows} == {"matched", "expired"}
-    assert [tuple(row[name] for name in ("topic", "queue_id", "queue_offset", "physical_offset")) for row in rows] == [
-        unit[:4] for unit in _units(broker.root)
-    ]
+    assert [unit[:4] for unit in _units(broker.root)] == columns_of(rows, UNIT_COLUMNS[:4])
     messages = {row["physical_offset"] for row in rows_of(tmp_path / "lake")}
     assert {row["physical_offset"] for row in rows if row["status"] == "matched"} == messages
 
@@ -345,8 +326,7 @@ def test_a_unit_that_overwrites_a_leftover_during_a_run_becomes_one_row(tmp_path
     ingest_into_own_lake(broker.root)
 
     rows = _rows(tmp_path / "lake")
-    units = [(row["queue_id"], row["queue_offset"], row["physical_offset"]) for row in rows]
-    assert len(units) == len(set(units))
+    assert len(rows) == len({*columns_of(rows, UNIT_COLUMNS[1:4])})
     matched = {row["physical_offset"] for row in rows if row["status"] == "matched"}
     assert matched == {record.physical_offset for record in (old[0], *new)}
 
@@ -369,8 +349,8 @@ def test_light_queues_written_late_to_rocksdb_are_ingested_by_a_later_run(tmp_pa
 
 
 def _read_units(lake: Path) -> set[tuple[object, ...]]:
-    names = ("topic", "queue_id", "queue_offset", "physical_offset", "status")
-    return {tuple(row[name] for name in names) for row in _rows(lake) if row["status"] != "missing"}
+    rows = [row for row in _rows(lake) if row["status"] != "missing"]
+    return {*columns_of(rows, (*UNIT_COLUMNS[:4], "status"))}
 
 
 def test_rows_of_units_are_the_same_without_the_tags_and_topics_that_are_excluded(store: Path, tmp_path: Path) -> None:

@@ -55,14 +55,7 @@ from tests.support.commands import Run, copy_store
 from tests.support.lakes import ingest_store
 from tests.support.meanwhile import DisturbedWorkers
 from tests.support.query_stores import write_segment
-from tests.support.stores import (
-    compare_queues,
-    flip,
-    list_segments,
-    log_folders,
-    read_files,
-    read_store_records,
-)
+from tests.support.stores import compare_queues, flip, list_segments, log_folders, read_files, read_store_records
 
 # Stores that were killed between append and dispatch, copied live, expired, or that have no queue files.
 DIFFERENT = {"b533-crash-before", "b498-live", "b551-rockscq", *golden_stores("expired")}
@@ -95,14 +88,18 @@ def test_rebuilt_queue_files_equal_the_brokers_files(golden: StoreOf, tmp_path: 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["b514-types", "b498-dledger-upgraded"])
-def test_the_division_into_ranges_and_groups_does_not_change_the_files(
-    spark: SparkSession, golden: StoreOf, tmp_path: Path, name: str
+def test_spark_tasks_build_the_same_files_from_small_ranges(
+    spark: SparkSession, golden: StoreOf, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = golden(name)
-    request = replace(request_for(store, tmp_path / "out", name), range_size=1024, group_count=3)
+    """A relative directory refers to this process, but tasks run in the directory where their session was started."""
+    monkeypatch.chdir(tmp_path)
+    request = replace(request_for(golden(name), Path("out"), name), range_size=1024, group_count=3)
     rebuild_queues(request, SparkWorkers(spark))
+    rebuild_index(RebuildIndexRequest(str(golden("b533-base")), "index", range_size=1024), SparkWorkers(spark))
 
-    assert read_real_files(store) == read_rebuilt_files(tmp_path / "out")
+    assert read_real_files(golden(name)) == read_rebuilt_files(tmp_path / "out")
+    broker = read_files(golden("b533-base") / "index")  # a file is named later than its first message
+    assert [*broker.values()] == [*read_rebuilt_files(tmp_path / "index").values()]
 
 
 @pytest.mark.parametrize(("build", "lost"), [("queues", 300), ("queues", 1000), ("index", 1 << 20)])

@@ -6,11 +6,10 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
-from datetime import UTC, timedelta, timezone
+from datetime import UTC
 from pathlib import Path
 from random import Random
 from socket import gethostname
-from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 import pytest
@@ -25,18 +24,11 @@ from jobs.products.index.file_builder import (
     BuiltIndexFile,
     build_blocks,
     check_built_file,
-    file_name_for_time,
 )
 from jobs.products.index.plan import FIRST_MESSAGES_DELETED_DOUBT, RESTART_DOUBT, IndexPlan, PlannedFile
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, IndexSettings
 from jobs.products.index.survivors import FilePlacer, Survivor, list_index_files
-from jobs.rebuild.index import (
-    IndexRebuildSummary,
-    RebuildIndexRequest,
-    plan_builds,
-    rebuild_index,
-)
-from jobs.repair.run import RepairRequest, repair
+from jobs.rebuild.index import IndexRebuildSummary, RebuildIndexRequest, plan_builds, rebuild_index
 from jobs.storage import AnyStorage
 from jobs.storage.scratch import Scratch, open_scratch_below_output
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
@@ -44,16 +36,13 @@ from jobs.store.release import Known, Writers, detect_store_eras, parse_rules
 from jobs.store.running_broker import FileState
 from jobs.store.store import list_store
 from jobs.store.workers import InProcessWorkers, SerialWorkers
-from rmq_formats.indexfile.layout import Geometry, IndexHeader, decode_header
+from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.release import Release
 from tests.golden import GOLDEN, SCENARIO, UNDISTURBED, StoreOf, release_of
 from tests.rmq_formats.builders import STORED, make_record, make_writer
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import shorten_index_file
 from tests.support.stores import log_folders
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def read_all(directory: Path) -> list[bytes]:
@@ -100,31 +89,6 @@ def test_the_release_is_not_detected_from_the_readable_segments_if_another_one_m
         detect_store_eras(store)
 
 
-@pytest.mark.parametrize("how", ["rebuild-index", "repair"])
-def test_rebuilt_files_sort_before_those_that_a_broker_in_any_time_zone_creates_next(
-    store: Path, tmp_path: Path, how: str
-) -> None:
-    """
-    Without index files, the broker's time zone is unknown.
-
-    Names in UTC sorted after those that a broker in New York assigned during the next hours, so lookups read files in
-    the wrong order.
-    """
-    newest = max(decode_header(data).end_timestamp for data in read_all(store / "index"))
-    shutil.rmtree(store / "index")
-    if how == "repair":
-        request = RepairRequest(str(store), tmp_path / "out", given_settings=GivenSettings(100, 20), apply=True)
-        repair(request, SerialWorkers())
-    else:
-        rebuilt(store, tmp_path / "out", GivenSettings(100, 20))
-    made = list_names(store / "index" if how == "repair" else tmp_path / "out")
-
-    assert len(made) == 13
-    assert all(
-        name <= file_name_for_time(newest, timezone(timedelta(hours=hours))) for name in made for hours in (-12, -5)
-    )
-
-
 def test_the_newest_file_is_completed_when_messages_are_missing_in_it(store: Path, tmp_path: Path) -> None:
     """After a crash the broker does not index them; while it runs, it may still do so."""
     names = list_names(store / "index")
@@ -157,18 +121,6 @@ def test_files_of_a_crashed_store_are_kept_and_lost_ones_before_the_crash_are_re
     assert read_all(tmp_path / "out") == [whole[lost_name] for lost_name in lost]
     assert {entry.verdict.role for entry in result.explained_files} == {"kept"}
     assert result.exit_code is ExitCode.CLEAN
-
-
-def test_spark_tasks_build_the_same_index_files_from_small_ranges(
-    spark: "SparkSession", golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A relative directory refers to this process, but tasks run in the directory where their session was started."""
-    from jobs.store.spark_workers import SparkWorkers
-
-    monkeypatch.chdir(tmp_path)
-    rebuild_index(RebuildIndexRequest(str(golden("b533-base")), "out", range_size=1024), SparkWorkers(spark))
-
-    assert read_all(tmp_path / "out") == read_all(golden("b533-base") / "index")
 
 
 @pytest.mark.parametrize("cores", [1, 4])
