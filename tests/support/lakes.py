@@ -1,10 +1,12 @@
 """Write lakes, and read them without Spark."""
 
 import json
+import shutil
 import struct
 from collections.abc import Iterable, Sequence
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +23,7 @@ from jobs.restore.run import RestoreRequest, RestoreSummary, restore
 from jobs.store.workers import SerialWorkers, Workers
 from rmq_formats.commitlog.record import MessageRecord, encode_record, record_from_row
 from tests.golden import release_of
+from tests.support.broker import Broker, some_records
 from tests.support.stores import log_folders, read_store_records, tree_state
 
 REGISTRATION_MARK = "-0-registered-"
@@ -31,6 +34,36 @@ def delta_extension() -> Path:
     import duckdb_extension_delta
 
     return next(Path(duckdb_extension_delta.__path__[0]).rglob("*.duckdb_extension"))
+
+
+class LakeOfBroker:
+    """A store with a broker that writes it, and the lake that runs fill from it."""
+
+    def __init__(self, root: Path, lake: str = "lake", *, dispatches: bool = False) -> None:
+        self.root, self.name_of_lake = root, lake
+        self.broker = Broker(root / "store", dispatches=dispatches)
+
+    @property
+    def path(self) -> Path:
+        return self.root / self.name_of_lake
+
+    @property
+    def lake(self) -> Lake:
+        return Lake(str(self.path))
+
+    def copied(self, root: Path) -> Self:
+        """Copy the store and the lake to another folder."""
+        other = copy(self)
+        other.root, other.broker = root, self.broker.copied(root / "store")
+        shutil.copytree(self.path, other.path)
+        return other
+
+    def grow(self, count: int = 20) -> list[int]:
+        """Append messages to the log, and return their offsets."""
+        return [record.physical_offset for record in self.broker.append(some_records(count, seed=self.broker.offset))]
+
+    def run(self) -> Summary:
+        return ingest_store(self.broker.root, self.path, "b")
 
 
 def ingest_store(

@@ -2,20 +2,16 @@
 
 import json
 import re
-import shutil
 from collections import Counter
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable, QueryBuilder
 
-from jobs.ingest import Summary
-from jobs.lake.lake import Lake
 from jobs.lake.snapshots import rows_without_timestamps
-from tests.support.broker import Broker, some_records
 from tests.support.commands import ROOT
-from tests.support.lakes import ingest_store
+from tests.support.lakes import LakeOfBroker
 from tests.support.stores import make_process_folder
 
 if TYPE_CHECKING:
@@ -25,30 +21,12 @@ WITH_VECTORS = "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.enableDeletionV
 NO_SHORT_RETENTION_CHECK = "SET spark.databricks.delta.retentionDurationCheck.enabled = false"
 
 
-class SharedLake:
+class SharedLake(LakeOfBroker):
     """A lake that our runs fill from one broker's store, and that Spark's SQL writes to as well."""
 
     def __init__(self, spark: "SparkSession", root: Path) -> None:
+        super().__init__(root)
         self.spark = spark
-        self.root = root
-        self.path = root / "lake"
-        self.lake = Lake(str(self.path))
-        self.broker = Broker(root / "store")
-
-    def copied(self, root: Path) -> Self:
-        """Copy the lake and its store to another folder, without Spark."""
-        copy = type(self)(self.spark, root)
-        shutil.copytree(self.path, copy.path)
-        shutil.rmtree(copy.broker.root)
-        copy.broker = self.broker.copied(copy.broker.root)
-        return copy
-
-    def grow(self, count: int) -> list[int]:
-        records = self.broker.append(some_records(count, seed=self.broker.offset))
-        return [record.physical_offset for record in records]
-
-    def run(self) -> Summary:
-        return ingest_store(self.broker.root, self.path, "b")
 
     def name(self, table: str = "messages") -> str:
         return f"delta.`{self.path}/{table}`"

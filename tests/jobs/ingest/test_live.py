@@ -30,7 +30,6 @@ from tests.rmq_formats.builders import STORED, make_record
 from tests.support.broker import KEYS, SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import Run, overwrite
 from tests.support.lakes import (
-    encode_rows,
     gaps_of,
     ingest_into_own_lake,
     list_leftovers,
@@ -40,21 +39,6 @@ from tests.support.lakes import (
 )
 from tests.support.meanwhile import DisturbedWorkers, call_before, fail_reads_of_first_segment
 from tests.support.stores import flip, raw_records, read_store_records
-
-
-@pytest.mark.parametrize("size", [1, 4, 8, 60, 91, -1])
-def test_an_incomplete_record_is_left_for_the_next_run(size: int, broker: Broker, tmp_path: Path) -> None:
-    first = broker.append(some_records(5))
-    newest = some_records(1, seed=2)
-    broker.append(newest, cut_at=size)
-
-    half = ingest_into_own_lake(broker.root)
-    written = broker.append(newest)
-    whole = ingest_into_own_lake(broker.root)
-
-    assert (half.messages, half.to_offset, half.exit_code) == (5, broker.offset - written[0].total_size, ExitCode.CLEAN)
-    assert (whole.messages, whole.exit_code) == (1, ExitCode.CLEAN)
-    assert raw_rows(tmp_path / "lake") == encode_rows(first + written)
 
 
 def test_a_segment_sealed_after_its_listing_is_read_to_its_end(broker: Broker, tmp_path: Path) -> None:
@@ -178,19 +162,6 @@ def test_a_store_that_disappears_during_a_run_is_an_error_and_not_a_gap(broker: 
     assert gaps_of(tmp_path / "lake") == []
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_preallocated_segment_does_not_end_the_log_and_a_missing_one_before_it_is_not_a_gap(
-    number: int, broker: Broker
-) -> None:
-    broker.append(some_records(30))
-    (broker.root / "commitlog" / f"{number * SEGMENT_SIZE:020}").write_bytes(bytes(SEGMENT_SIZE))
-
-    ahead = ingest_into_own_lake(broker.root)
-    assert (ahead.messages, ahead.gaps) == (30, [])
-    written = broker.append(some_records(100, seed=2))
-    assert ingest_into_own_lake(broker.root).messages == len(written)
-
-
 def test_a_file_missing_in_the_listing_of_a_changing_folder_is_not_a_gap(broker: Broker) -> None:
     broker.append(some_records(200))
     listings: list[Store] = []
@@ -229,14 +200,6 @@ def test_settle_leaves_out_the_newest_records_of_the_open_segment(
     assert ingest_into_own_lake(broker.root, settle_ms=HOUR // 6).messages == ingested
     assert ingest_into_own_lake(broker.root, settle_ms=HOUR // 6).run is None
     assert ingest_into_own_lake(broker.root).messages == sum(count for count, _ in parts) - ingested
-
-
-def test_settle_applies_only_to_the_open_segment(broker: Broker) -> None:
-    written = broker.append(some_records(100, stored=time.time_ns() // 1_000_000 - 1000))
-
-    summary = ingest_into_own_lake(broker.root, settle_ms=600_000)
-
-    assert summary.messages == sum(record.physical_offset < SEGMENT_SIZE for record in written)
 
 
 MANY = 3  # a run merges that many small files
@@ -343,15 +306,18 @@ def _store_with_stale_bytes(folder: Path) -> tuple[Broker, int]:
     return broker, end
 
 
-def _touches_third_block(offset: int, length: int) -> bool:
-    return offset < 3 * BLOCK and offset + length > 2 * BLOCK
+@pytest.mark.parametrize("version", ["now", "earlier"])
+def test_a_block_that_cannot_be_read_is_missing_from_a_restored_log_and_the_bytes_around_it_are_kept(
+    tmp_path: Path, version: str
+) -> None:
+    """
+    A row without bytes stands for zeros, so `restore` would write wrong bytes.
 
-
-def test_a_block_that_cannot_be_read_is_unknown_and_the_bytes_around_it_are_kept(tmp_path: Path) -> None:
-    """A row without bytes stands for zeros, so `restore` would write wrong bytes."""
+    Earlier versions wrote the row of a segment's end before reading its bytes, and kept it after a disk error.
+    """
     broker, end = _store_with_stale_bytes(tmp_path)
 
-    with fail_reads_of_first_segment(errno.EIO, _touches_third_block):
+    with fail_reads_of_first_segment(errno.EIO, lambda at, length: at < 3 * BLOCK and at + length > 2 * BLOCK):
         summary = ingest_into_own_lake(broker.root, "b")
 
     rows = rows_of(tmp_path / "lake", "log_pieces")
@@ -367,21 +333,12 @@ def test_a_block_that_cannot_be_read_is_unknown_and_the_bytes_around_it_are_kept
         (row["reason"], row["physical_offset"], row["length"]) for row in rows_of(tmp_path / "lake", "quarantine")
     ]
     assert summary.severity is Severity.DAMAGE
-
-
-@pytest.mark.parametrize("version", ["now", "earlier"])
-def test_bytes_that_were_never_read_are_missing_from_a_restored_log(tmp_path: Path, version: str) -> None:
-    """Earlier versions wrote the row of a segment's end before reading its bytes, and kept it after a disk error."""
-    broker, _ = _store_with_stale_bytes(tmp_path)
-    with fail_reads_of_first_segment(errno.EIO, _touches_third_block):
-        ingest_into_own_lake(broker.root, "b")
     if version == "earlier":
         DeltaTable(tmp_path / "lake" / "log_pieces").update({"kind": "'end'"}, predicate="kind = 'unknown'")
 
-    summary = restore_log(tmp_path / "lake", tmp_path / "restored")
-
-    assert [(2 * BLOCK, 3 * BLOCK)] == [tuple(part) for part in summary.missing]
-    assert version == "earlier" or "no run could read these bytes" in summary.causes[0]
+    restored = restore_log(tmp_path / "lake", tmp_path / "restored")
+    assert [(2 * BLOCK, 3 * BLOCK)] == [tuple(part) for part in restored.missing]
+    assert version == "earlier" or "no run could read these bytes" in restored.causes[0]
 
 
 @pytest.mark.parametrize(("error", "raised"), [(errno.ETIMEDOUT, TimeoutError), (errno.ENOENT, FileNotFoundError)])

@@ -16,26 +16,27 @@ from jobs.console.result import ExitCode
 from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.ingest.run import ingest
-from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
 from jobs.lake.runs import list_known_stores
 from jobs.launch.cache import cache_directory
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers
-from rmq_formats.commitlog.record import MessageRecord
-from tests.rmq_formats.builders import make_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
+from tests.support.lakes import LakeOfBroker
 from tests.support.stores import flip, list_segments
 
 
-class IngestedStore:
+class IngestedStore(LakeOfBroker):
     """A store of a running broker, and a lake with all of its messages."""
 
-    def __init__(self, folder: Path, broker: Broker, written: list[MessageRecord]) -> None:
-        self.broker = broker
-        self.placed = written
-        self.lake = folder / "lake"
-        self.request = IngestRequest(str(broker.root), str(self.lake), broker="b")
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, dispatches=True)
+        self.offsets = self.grow(120)
+        self.run()
+
+    @property
+    def request(self) -> IngestRequest:
+        return IngestRequest(str(self.broker.root), str(self.path), broker="b")
 
 
 def check_and_run(request: IngestRequest) -> tuple[Summary | None, Summary]:
@@ -48,88 +49,58 @@ def check_and_run(request: IngestRequest) -> tuple[Summary | None, Summary]:
 
 @pytest.fixture(scope="module")
 def shared_store(tmp_path_factory: pytest.TempPathFactory) -> IngestedStore:
-    folder = tmp_path_factory.mktemp("taken")
-    broker = Broker(folder / "store", dispatches=True)
-    made = IngestedStore(folder, broker, broker.append(some_records(120)))
-    ingest(made.request, SerialWorkers())
-    return made
+    return IngestedStore(tmp_path_factory.mktemp("taken"))
 
 
 @pytest.fixture
 def ingested(shared_store: IngestedStore, tmp_path: Path) -> IngestedStore:
     """Copy the store and the lake, which the check reports as unchanged."""
-    shutil.copytree(shared_store.lake, tmp_path / "lake")
-    copied = IngestedStore(tmp_path, shared_store.broker.copied(tmp_path / "store"), shared_store.placed)
+    copied = shared_store.copied(tmp_path)
     assert check_and_run(copied.request)[0] is None
     assert PreRunCheck(copied.request).summary_if_nothing_new() is not None
     return copied
 
 
-def test_open_damage_is_reported_until_it_is_acknowledged(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store", dispatches=True)
-    broker.append([make_record(b"body of a message that is damaged"), *some_records(3)])
-    flip(list_segments(broker.root)[0], 90)
-    request = IngestRequest(str(broker.root), str(tmp_path / "lake"), "b")
-    ingest(request, SerialWorkers())
-    check_and_run(request)
-    reported, summary = check_and_run(request)
-
-    assert reported == summary
-    assert summary.open.quarantined == 1
-    assert PreRunCheck(replace(request, acknowledge=True)).summary_if_nothing_new() is None
-
-
-def _seal_segment(ingested: IngestedStore) -> None:
-    ingested.broker.seal()
-    ingested.broker.append(some_records(1, seed=2))
-
-
 def _rewrite_end(ingested: IngestedStore) -> None:
     """Truncate the log after a crash, and write other records; the bytes of the former end remain."""
-    ingested.broker.truncate(ingested.placed[100].physical_offset)
+    ingested.broker.truncate(ingested.offsets[100])
     ingested.broker.append(some_records(3, seed=3))
 
 
-def _add_a_queue(ingested: IngestedStore) -> None:
-    folder = ingested.broker.root / "consumequeue" / "Other" / "0"
-    folder.mkdir(parents=True)
-    (folder / "00000000000000000000").write_bytes(bytes(2000))
-
-
 def _leave_abort_file(ingested: IngestedStore) -> None:
-    lake = Lake(str(ingested.lake))
-    with pytest.raises(KeyError), hold_lock(lake, list_known_stores(lake)[0].store_id):
+    with pytest.raises(KeyError), hold_lock(ingested.lake, list_known_stores(ingested.lake)[0].store_id):
         raise KeyError
 
 
 def _leave_a_manifest(ingested: IngestedStore) -> None:
-    (path,) = (ingested.lake / "_manifests").iterdir()
+    (path,) = (ingested.path / "_manifests").iterdir()
     shutil.copy(path, path.with_name(path.name.replace("-1-", "-2-")))
 
 
 def _restore_old_table(ingested: IngestedStore) -> None:
-    shutil.rmtree(ingested.lake / "messages")
-    DeltaTable.create(str(ingested.lake / "messages"), DeltaTable(ingested.lake / "runs").schema())
+    shutil.rmtree(ingested.path / "messages")
+    DeltaTable.create(str(ingested.path / "messages"), DeltaTable(ingested.path / "runs").schema())
 
 
 CHANGES: dict[str, Callable[[IngestedStore], object]] = {
     "append": lambda ingested: ingested.broker.append(some_records(1, seed=2)),
     "half a record": lambda ingested: ingested.broker.append(some_records(1, seed=2), cut_at=40),
-    "roll": _seal_segment,
     "seal": lambda ingested: ingested.broker.seal(),
     "write over": _rewrite_end,
-    "cut back": lambda ingested: ingested.broker.truncate(ingested.placed[10].physical_offset),
+    "cut back": lambda ingested: ingested.broker.truncate(ingested.offsets[10]),
     "flip a bit": lambda ingested: flip(list_segments(ingested.broker.root)[-1], 30),
-    "add a queue": _add_a_queue,
+    "add a queue": lambda ingested: shutil.copytree(
+        ingested.broker.root / "consumequeue/Orders", ingested.broker.root / "consumequeue/Other"
+    ),
     "rebuild a queue in place": lambda ingested: os.utime(
         next(ingested.broker.root.glob("consumequeue/*/*/*")), (1, 1)
     ),
     "be killed": _leave_abort_file,
-    "lose the lock": lambda ingested: shutil.rmtree(ingested.lake / "_locks"),
+    "lose the lock": lambda ingested: shutil.rmtree(ingested.path / "_locks"),
     "leave a manifest": _leave_a_manifest,
-    "lose a table": lambda ingested: shutil.rmtree(ingested.lake / "index_files"),
+    "lose a table": lambda ingested: shutil.rmtree(ingested.path / "index_files"),
     "put a table back": _restore_old_table,
-    "lose the runs": lambda ingested: shutil.rmtree(ingested.lake / "runs"),
+    "lose the runs": lambda ingested: shutil.rmtree(ingested.path / "runs"),
 }
 
 
@@ -140,13 +111,6 @@ def test_any_change_requires_a_run(ingested: IngestedStore, change: str) -> None
     assert PreRunCheck(ingested.request).summary_if_nothing_new() is None
 
 
-def test_each_run_warns_of_a_label_that_the_lake_does_not_use(ingested: IngestedStore) -> None:
-    request = replace(ingested.request, broker="other")
-    check_and_run(request)
-
-    assert PreRunCheck(request).summary_if_nothing_new() is None
-
-
 def test_another_run_that_commits_before_the_note_is_left_prevents_it(ingested: IngestedStore) -> None:
     request = replace(ingested.request, settle_ms=1)
     check = PreRunCheck(request)
@@ -154,7 +118,7 @@ def test_another_run_that_commits_before_the_note_is_left_prevents_it(ingested: 
     summary = ingest(request, SerialWorkers())
     _leave_a_manifest(ingested)
     check.remember_nothing_new(summary)
-    (added,) = (ingested.lake / "_manifests").glob("*-2-*")
+    (added,) = (ingested.path / "_manifests").glob("*-2-*")
     added.unlink()
 
     assert PreRunCheck(request).summary_if_nothing_new() is None
@@ -194,27 +158,27 @@ def test_a_command_that_finds_nothing_new_starts_no_session_and_shows_the_time_t
     ingested: IngestedStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobs.command.answer.ResultPrinter.seconds", 754.0)
-    extra = ["--metrics", str(ingested.lake / "figures"), "--report", str(ingested.lake / "report.html")]
+    extra = ["--metrics", str(ingested.path / "figures"), "--report", str(ingested.path / "report.html")]
     with patch("jobs.launch.session.spark_session", side_effect=AssertionError("a session")):
-        code = main(["ingest", str(ingested.broker.root), "--lake", str(ingested.lake), "--broker", "b", *extra])
+        code = main(["ingest", str(ingested.broker.root), "--lake", str(ingested.path), "--broker", "b", *extra])
 
     assert code is ExitCode.CLEAN
     line = f"ingest: done: nothing new after offset {ingested.broker.offset:,} (12 min 34 s)"
     assert line in capsys.readouterr().out
-    assert "rmq_lake_ingest_exit_code" in (ingested.lake / "figures").read_text()
-    assert (ingested.lake / "report.html").exists()
+    assert "rmq_lake_ingest_exit_code" in (ingested.path / "figures").read_text()
+    assert (ingested.path / "report.html").exists()
 
 
 def test_the_size_of_the_new_part_is_known_before_a_run_unless_the_check_is_inconclusive(
     ingested: IngestedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    new = replace(ingested.request, lake=str(ingested.lake.parent / "new"))
+    new = replace(ingested.request, lake=str(ingested.path.parent / "new"))
     sizes = [PreRunCheck(one).estimate_new_bytes() or 0 for one in (ingested.request, new)]
     assert sizes[0] < SEGMENT_SIZE < sizes[1] <= 2 * ingested.broker.offset
 
     elsewhere = [
         replace(ingested.request, lake="s3a://bucket/lake"),
-        replace(ingested.request, store=str(ingested.lake)),
+        replace(ingested.request, store=str(ingested.path)),
     ]
     assert [None, None] == [PreRunCheck(request).estimate_new_bytes() for request in elsewhere]
     monkeypatch.setattr("jobs.ingest.pre_run_check._MOST_QUEUE_FILES", 1)
@@ -222,7 +186,7 @@ def test_the_size_of_the_new_part_is_known_before_a_run_unless_the_check_is_inco
 
 
 def test_an_unreadable_or_unwritable_note_is_ignored(ingested: IngestedStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RMQ_LAKE_CACHE", str(ingested.lake.parent / "cache"))
+    monkeypatch.setenv("RMQ_LAKE_CACHE", str(ingested.path.parent / "cache"))
     check_and_run(ingested.request)
     (note,) = (cache_directory() / "nothing-new").iterdir()
     note.write_text("[" * 100_000)

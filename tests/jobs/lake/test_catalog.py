@@ -159,11 +159,8 @@ def test_a_view_matches_the_notes_of_the_driver(
         for table in VIEWS[name].tables:
             engine.register(table, DeltaTable(tmp_path / "lake" / table).to_pyarrow_dataset())
 
-        assert expected == set(engine.execute(_rows_of(name)).fetchall())
-
-
-def _rows_of(name: str) -> str:
-    return f"SELECT {_COLUMNS[name]} FROM ({VIEWS[name].sql}) shown"
+        found = engine.execute(f"SELECT {_COLUMNS[name]} FROM ({VIEWS[name].sql}) shown")
+        assert expected == set(found.fetchall())
 
 
 def show(session: SparkSession, lake: Path, table: str = "messages") -> None:

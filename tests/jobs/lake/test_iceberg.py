@@ -28,9 +28,8 @@ from jobs.lake.tables import Table
 from jobs.store.workers import SerialWorkers
 from jobs.verbs import lake as option
 from rmq_formats.arrow import column
-from tests.support.broker import Broker, some_records
 from tests.support.commands import Run
-from tests.support.lakes import ingest_store, table_of
+from tests.support.lakes import LakeOfBroker, table_of
 from tests.support.other_engine import WITH_VECTORS, shared_lake
 
 if TYPE_CHECKING:
@@ -57,29 +56,18 @@ def configure(monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
 
 
-class StoreWithLake:
-    """A store with a broker, and its lake."""
-
-    def __init__(self, root: Path, lake: str = "lake") -> None:
-        self.broker = Broker(root / "store")
-        self.path = root / lake
-        self.lake = Lake(str(self.path))
-
-    def grow(self, count: int = 20) -> None:
-        self.broker.append(some_records(count, seed=self.broker.offset))
-
-    def run(self) -> None:
-        self.grow()
-        ingest_store(self.broker.root, self.path, "b")
+def grow_and_run(store_with_lake: LakeOfBroker) -> None:
+    store_with_lake.grow()
+    store_with_lake.run()
 
 
 @pytest.fixture
-def store_with_lake(tmp_path: Path) -> StoreWithLake:
-    return StoreWithLake(tmp_path)
+def store_with_lake(tmp_path: Path) -> LakeOfBroker:
+    return LakeOfBroker(tmp_path)
 
 
 @pytest.fixture
-def register(store_with_lake: StoreWithLake, run: Run) -> Run:
+def register(store_with_lake: LakeOfBroker, run: Run) -> Run:
     return partial(run, "ingest", store_with_lake.broker.root, "--lake", store_with_lake.path, "--iceberg", "here")
 
 
@@ -115,7 +103,7 @@ def test_iceberg_readers_return_the_same_rows_as_delta(
     import polars as pl
 
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
-    store_with_lake = StoreWithLake(tmp_path, "a l#ake? ü")
+    store_with_lake = LakeOfBroker(tmp_path, "a l#ake? ü")
     for _ in range(3):
         store_with_lake.grow()
         done = run(
@@ -190,14 +178,14 @@ def kill_after_effects(number: int, work: Callable[[], object]) -> bool:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("has_merged", [False, True])
 def test_after_a_kill_at_any_effect_the_next_run_registers_each_file_once(
-    store_with_lake: StoreWithLake, register: Run, *, has_merged: bool
+    store_with_lake: LakeOfBroker, register: Run, *, has_merged: bool
 ) -> None:
     from jobs.lake.upkeep import optimize
 
-    store_with_lake.run()
+    grow_and_run(store_with_lake)
     if has_merged:
         register()
-        store_with_lake.run()
+        grow_and_run(store_with_lake)
 
     def work() -> None:
         if has_merged:
@@ -220,12 +208,12 @@ def test_after_a_kill_at_any_effect_the_next_run_registers_each_file_once(
     assert killed > 10
 
 
-def test_two_registrations_at_once_register_each_file_once(store_with_lake: StoreWithLake) -> None:
+def test_two_registrations_at_once_register_each_file_once(store_with_lake: LakeOfBroker) -> None:
     from pyiceberg.catalog.sql import SqlCatalog
 
-    store_with_lake.run()
+    grow_and_run(store_with_lake)
     Registrar(HERE).register(store_with_lake.lake)
-    store_with_lake.run()
+    grow_and_run(store_with_lake)
     original, others = SqlCatalog.commit_table, iter([Registrar(HERE)])
 
     def commit_after_other(self: "SqlCatalog", *args: Any) -> object:  # noqa: ANN401 - arguments of commit_table
@@ -241,7 +229,7 @@ def test_two_registrations_at_once_register_each_file_once(store_with_lake: Stor
 
 
 def test_a_table_of_another_program_is_not_changed(
-    store_with_lake: StoreWithLake, register: Run, tmp_path: Path
+    store_with_lake: LakeOfBroker, register: Run, tmp_path: Path
 ) -> None:
     catalog().create_namespace("rocketmq")
     foreign_table = catalog().create_table(
@@ -260,8 +248,8 @@ def test_a_table_of_another_program_is_not_changed(
     assert [{"mine": 1}] == catalog().load_table(("rocketmq", "messages")).scan().to_arrow().to_pylist()
     known, registered = list_data_files(store_with_lake.path, "consume_queue")
     assert known == registered
-    other = StoreWithLake(tmp_path / "other")
-    other.run()
+    other = LakeOfBroker(tmp_path / "other")
+    grow_and_run(other)
     with pytest.raises(OSError, match=r"rocketmq\.consume_queue belongs to file://.*another namespace"):
         Registrar(HERE).register(other.lake)
 
@@ -276,7 +264,7 @@ FAULTS = {
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_failing_catalog_loses_no_row_and_the_next_run_completes_it(
-    fault: str, store_with_lake: StoreWithLake, register: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: str, store_with_lake: LakeOfBroker, register: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store_with_lake.grow()
     assert ExitCode.CLEAN == register().code
@@ -296,7 +284,7 @@ def test_a_failing_catalog_loses_no_row_and_the_next_run_completes_it(
 
 
 def test_a_missing_iceberg_extra_is_reported_with_the_command_that_installs_it(
-    store_with_lake: StoreWithLake, register: Run
+    store_with_lake: LakeOfBroker, register: Run
 ) -> None:
     store_with_lake.grow()
     with patch("jobs.lake.catalog.find_spec", lambda _: None):
@@ -308,7 +296,7 @@ def test_a_missing_iceberg_extra_is_reported_with_the_command_that_installs_it(
 
 
 def test_a_followed_store_is_registered_in_parallel_with_the_commits(
-    store_with_lake: StoreWithLake, register: Run
+    store_with_lake: LakeOfBroker, register: Run
 ) -> None:
     store_with_lake.grow()
 
@@ -318,7 +306,7 @@ def test_a_followed_store_is_registered_in_parallel_with_the_commits(
 
 
 def test_a_catalog_that_hangs_does_not_delay_commits(
-    store_with_lake: StoreWithLake, register: Run, monkeypatch: pytest.MonkeyPatch
+    store_with_lake: LakeOfBroker, register: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = threading.Event()
     monkeypatch.setattr(Registrar, "register", lambda *_: ended.wait(60))
@@ -361,11 +349,11 @@ def test_iceberg_columns_follow_those_of_delta(tmp_path: Path) -> None:
 
 
 def test_old_snapshots_are_deleted_with_the_files_that_only_they_need(
-    store_with_lake: StoreWithLake, monkeypatch: pytest.MonkeyPatch
+    store_with_lake: LakeOfBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration, "_KEPT", 3)
     for _ in range(6):
-        store_with_lake.run()
+        grow_and_run(store_with_lake)
         Registrar(HERE).register(store_with_lake.lake)
 
     messages = catalog().load_table(("rocketmq", "messages"))

@@ -15,16 +15,11 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, list_known_stores, register_store, thin_fingerprints
 from jobs.store.range_reader import TAIL_SIZE
 from jobs.store.record_places import Fingerprint
-from jobs.store.selection import Selection
 from jobs.store.store import list_store
-from rmq_formats.commitlog.record import encode_record
-from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
-from tests.support.commands import overwrite
 from tests.support.lakes import encode_rows, ingest_into_own_lake, ingest_store, raw_rows, rows_of
 from tests.support.meanwhile import fail_reads_of_first_segment
-from tests.support.stores import flip, list_segments, read_records
 
 
 @pytest.fixture
@@ -32,21 +27,6 @@ def broker(tmp_path: Path) -> Broker:
     broker = Broker(tmp_path / "store")
     broker.append(some_records(70))
     return broker
-
-
-def test_a_lagging_replica_is_recognised_and_adds_nothing(broker: Broker, tmp_path: Path) -> None:
-    """Zeros mean that known records are not written yet; an incomplete record is not a different record."""
-    written = broker.append(some_records(30, seed=2))
-    ingest_into_own_lake(broker.root)
-    slave = Broker(tmp_path / "slave")
-    slave.append(some_records(70))
-    slave.append(some_records(10, seed=2))
-    slave.append(some_records(30, seed=2)[10:11], cut_at=50)
-
-    summary = ingest_into_own_lake(tmp_path / "slave")
-
-    assert (summary.run, summary.superseded, summary.exit_code) == (None, None, ExitCode.CLEAN)
-    assert len(raw_rows(tmp_path / "lake")) == 70 + len(written)
 
 
 @pytest.mark.parametrize(
@@ -140,38 +120,6 @@ def test_stores_are_ordered_by_registration_regardless_of_the_clock(tmp_path: Pa
             ids.append(register_store(lake, KnownStore("", "b", (Fingerprint(number, 1, "x"),)), number).store_id)
 
     assert [store.store_id for store in list_known_stores(lake)] == ids
-
-
-def test_topics_that_were_not_selected_before_do_not_change_the_history(broker: Broker, tmp_path: Path) -> None:
-    ingest_store(broker.root, tmp_path / "lake", "b", selection=Selection(("Orders",)))
-    (more,) = broker.append(some_records(1, seed=2))
-    ingest_into_own_lake(broker.root)
-    rows = raw_rows(tmp_path / "lake")
-    overwrite(broker.root / "commitlog" / f"{SEGMENT_SIZE:020}", 40, b"\x7f")
-
-    summary = ingest_into_own_lake(broker.root)
-
-    assert (summary.superseded, summary.run) == (None, None)
-    assert (more.physical_offset, encode_record(more)) in rows
-    assert rows == raw_rows(tmp_path / "lake")
-
-
-def test_rows_of_a_log_with_entry_headers_are_superseded_from_the_first_other_record_on(
-    golden: StoreOf, tmp_path: Path
-) -> None:
-    """In DLedger's log, a record follows the header of its entry."""
-    store, lake = Path(shutil.copytree(golden("b498-dledger"), tmp_path / "store")), tmp_path / "lake"
-    ingest_store(store, lake)
-    segments = list_segments(store)
-    others = [record.physical_offset for record, _ in read_records(segments)][-6:]
-    for offset in others:
-        at = offset - int(segments[-1].name)
-        flip(segments[-1], at + 15)  # its queue
-        flip(segments[-1], at + 63)  # its store time
-
-    assert ingest_store(store, lake).messages == len(others)
-    assert [row["physical_offset"] for row in rows_of(lake, "superseded_messages")] == others
-    assert raw_rows(lake) == [(record.physical_offset, data) for record, data in read_records(segments)]
 
 
 def test_zeros_in_place_of_the_bytes_of_a_fingerprint_show_nothing(broker: Broker) -> None:

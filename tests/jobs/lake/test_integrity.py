@@ -8,7 +8,6 @@ from deltalake import DeltaTable, write_deltalake
 
 from jobs.console.result import OtherRunActiveError
 from jobs.demo import extract
-from jobs.ingest import Summary
 from jobs.lake.history import find_superseded_rows
 from jobs.lake.integrity import find_lost_transactions, newest_run_by_table, restore_transactions
 from jobs.lake.lake import Lake
@@ -18,49 +17,39 @@ from jobs.lake.upkeep import merge_small_files
 from jobs.store.store import list_store
 from tests.support.broker import Broker, some_records
 from tests.support.commands import read_state
-from tests.support.lakes import ingest_store, raw_rows, rows_of, table_of
+from tests.support.lakes import LakeOfBroker, ingest_store, raw_rows, rows_of, table_of
 from tests.support.stores import read_files
 
 
 @pytest.fixture(scope="module")
-def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Broker:
-    """Return a broker whose log has grown since the last of three runs."""
-    broker = Broker(tmp_path_factory.mktemp("grown") / "store")
-    for number in range(3):
-        broker.append(some_records(20, seed=number + 1))
-        run(broker)
-    broker.append(some_records(20, seed=9))
-    return broker
+def shared(tmp_path_factory: pytest.TempPathFactory) -> LakeOfBroker:
+    """Return the lake of a broker whose log has grown since the last of three runs."""
+    made = LakeOfBroker(tmp_path_factory.mktemp("grown"))
+    for _ in range(3):
+        made.grow()
+        made.run()
+    made.grow()
+    return made
 
 
 @pytest.fixture
-def broker(shared_broker: Broker, tmp_path: Path) -> Broker:
-    shutil.copytree(lake_of(shared_broker), tmp_path / "lake")
-    return shared_broker.copied(tmp_path / "store")
+def grown(shared: LakeOfBroker, tmp_path: Path) -> LakeOfBroker:
+    return shared.copied(tmp_path)
 
 
-def run(broker: Broker) -> Summary:
-    return ingest_store(broker.root, lake_of(broker), "b")
-
-
-def lake_of(broker: Broker) -> Path:
-    return broker.root.parent / "lake"
-
-
-def test_a_newer_run_of_a_faster_process_in_a_table_is_accepted(broker: Broker) -> None:
-    lake = Lake(str(lake_of(broker)))
-    (store,) = list_known_stores(lake)
-    run(broker)
+def test_a_newer_run_of_a_faster_process_in_a_table_is_accepted(grown: LakeOfBroker) -> None:
+    (store,) = list_known_stores(grown.lake)
+    grown.run()
 
     with pytest.raises(OtherRunActiveError):
-        newest_run_by_table(lake, store, is_done=True)
+        newest_run_by_table(grown.lake, store, is_done=True)
 
 
-def copied(broker: Broker, *, without_newest_messages: bool = False) -> Path:
+def copy_rows(grown: LakeOfBroker, *, without_newest_messages: bool = False) -> Path:
     """Copy the rows of each table of a lake, without transactions, as another engine does."""
-    lake, copy = lake_of(broker), broker.root.parent / "copy"
-    shutil.copytree(lake / "_manifests", copy / "_manifests")
-    for table in (path.parent for path in lake.glob("*/_delta_log")):
+    copy = grown.root / "copy"
+    shutil.copytree(grown.path / "_manifests", copy / "_manifests")
+    for table in (path.parent for path in grown.path.glob("*/_delta_log")):
         opened = DeltaTable(table)
         if without_newest_messages and table.name == "messages":
             opened.load_as_version(opened.version() - 1)
@@ -68,28 +57,28 @@ def copied(broker: Broker, *, without_newest_messages: bool = False) -> Path:
     return copy
 
 
-def test_a_copy_of_the_rows_gets_the_transactions_of_its_lake(broker: Broker) -> None:
+def test_a_copy_of_the_rows_gets_the_transactions_of_its_lake(grown: LakeOfBroker) -> None:
     """Each transaction equals that of the original lake; the next run then adds new rows once."""
-    copy = copied(broker)
+    copy = copy_rows(grown)
     with pytest.raises(OSError, match=r"would be ingested twice(.|\n)*rmq-lake optimize --heal --dry-run"):
-        ingest_store(broker.root, copy, "b")
+        ingest_store(grown.broker.root, copy, "b")
     files, lake = read_state(copy), Lake(str(copy))
 
     lost = find_lost_transactions(lake)
 
     assert files == read_state(copy)
-    known = {(one.table, one.app): DeltaTable(lake_of(broker) / one.table).transaction_version(one.app) for one in lost}
+    known = {(one.table, one.app): DeltaTable(grown.path / one.table).transaction_version(one.app) for one in lost}
     assert {(one.table, one.app): one.number for one in lost} == known
     assert {"messages", "consume_queue", "index_entries", "log_pieces", "runs"} <= {one.table for one in lost}
     restore_transactions(lake, lost)
     assert find_lost_transactions(lake) == []
-    assert (ingest_store(broker.root, copy, "b").messages, run(broker).messages) == (20, 20)
-    assert raw_rows(copy) == raw_rows(lake_of(broker))
+    assert (ingest_store(grown.broker.root, copy, "b").messages, grown.run().messages) == (20, 20)
+    assert raw_rows(copy) == raw_rows(grown.path)
 
 
-def test_a_table_that_was_copied_before_the_newest_run_is_not_healed(broker: Broker) -> None:
+def test_a_table_that_was_copied_before_the_newest_run_is_not_healed(grown: LakeOfBroker) -> None:
     """It lacks the rows of that run, and with the transaction the run would never be repeated."""
-    copy = copied(broker, without_newest_messages=True)
+    copy = copy_rows(grown, without_newest_messages=True)
     files, lake = read_state(copy), Lake(str(copy))
 
     lost = find_lost_transactions(lake)
@@ -103,9 +92,9 @@ def test_a_table_that_was_copied_before_the_newest_run_is_not_healed(broker: Bro
     assert files == read_state(copy)
 
 
-def test_a_copy_without_the_newest_manifest_or_of_an_unfinished_run_is_not_healed(broker: Broker) -> None:
+def test_a_copy_without_the_newest_manifest_or_of_an_unfinished_run_is_not_healed(grown: LakeOfBroker) -> None:
     """It is unknown which tables have the rows of an unfinished run."""
-    copy = copied(broker)
+    copy = copy_rows(grown)
     lake, rows = Lake(str(copy)), table_of(copy / "runs")
     done = [row["state"] != "done" or row["run"] != 3 for row in rows.to_pylist()]
     write_deltalake(copy / "runs", rows.filter(done), mode="overwrite")

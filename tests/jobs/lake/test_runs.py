@@ -1,10 +1,9 @@
 """Runs of a lake: the files that each leaves, their order, and concurrent runs."""
 
-import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from jobs.console.result import OtherRunActiveError
-from jobs.ingest import Summary
 from jobs.lake import commit as commits
 from jobs.lake import upkeep
-from jobs.lake.commit import commit, file_paths, open_table
+from jobs.lake.commit import commit
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
 from jobs.lake.runs import (
@@ -37,7 +35,7 @@ from jobs.lake.upkeep import MergeGroup, merge_here, merge_small_files, optimize
 from jobs.store.record_places import Fingerprint
 from jobs.store.workers import SerialWorkers
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import ingest_into_own_lake, ingest_store, list_leftovers, raw_rows, rows_of
+from tests.support.lakes import LakeOfBroker, ingest_into_own_lake, ingest_store, list_leftovers, raw_rows, rows_of
 from tests.support.meanwhile import DisturbedWorkers
 
 FIRST = Fingerprint(0, 100, "00")
@@ -73,12 +71,6 @@ def commit_eight(lake: Lake, store: KnownStore) -> None:
     for run in range(1, 9):
         actions = [a_file(lake, store.store_id, run, offset=run)]
         commit(lake, QUARANTINE, actions, (store.store_id, run), {})
-
-
-def set_file_age(path: Path, days: int) -> Path:
-    path.write_bytes(b"PAR1 and no end")
-    os.utime(path, (time.time() - days * 86400,) * 2)
-    return path
 
 
 @pytest.mark.parametrize("newest", [None, 0], ids=["looked up", "prepared meanwhile"])
@@ -191,19 +183,23 @@ def test_a_slow_merge_is_refused_after_its_files_were_deleted(lake: Lake, store:
     assert [row["physical_offset"] for row in rows_of(Path(lake.location), "quarantine")] == list(range(1, 9))
 
 
-def incremental(root: Path, runs: int) -> Iterator[Summary]:
-    broker = Broker(root / "store")
-    for number in range(runs):
-        broker.append(some_records(3, seed=number))
-        yield ingest_store(root / "store", root / "lake", "b")
+@pytest.fixture
+def filled(tmp_path: Path) -> LakeOfBroker:
+    return LakeOfBroker(tmp_path)
 
 
-def test_runs_merge_small_files_without_losing_rows(tmp_path: Path) -> None:
+def run_often(filled: LakeOfBroker, runs: int) -> None:
+    for _ in range(runs):
+        filled.grow(3)
+        assert filled.run().messages == 3
+
+
+def test_runs_merge_small_files_without_losing_rows(filled: LakeOfBroker) -> None:
+    lake = filled.path
     with patch.object(upkeep, "MAX_SMALL_FILES", 4):
-        before = [summary.messages for summary in incremental(tmp_path, 7)]
-    lake = tmp_path / "lake"
+        run_often(filled, 7)
 
-    assert sum(before) == len(raw_rows(lake)) == 7 * 3
+    assert len(raw_rows(lake)) == 7 * 3
     assert len(DeltaTable(lake / "messages").file_uris()) < 4 + 2
     files = DeltaTable(lake / "runs").file_uris()
     assert len(files) < 2 * 4 + 4
@@ -212,7 +208,7 @@ def test_runs_merge_small_files_without_losing_rows(tmp_path: Path) -> None:
     assert list_leftovers(lake) == []
 
 
-def test_merges_are_limited_to_the_size_of_one_full_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merges_are_limited_to_the_size_of_one_full_file(filled: LakeOfBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixteen runs of 100,000 messages were once merged in one step, which delayed new rows by six seconds."""
     merged: defaultdict[int, dict[str, int]] = defaultdict(dict)
 
@@ -224,7 +220,7 @@ def test_merges_are_limited_to_the_size_of_one_full_file(tmp_path: Path, monkeyp
     small = 20_000  # bytes of some runs
     monkeypatch.setattr(upkeep, "merge_small_files", note_merge)
     monkeypatch.setattr(upkeep, "SMALL_FILE_BYTES", small)
-    list(incremental(tmp_path, 12))
+    run_often(filled, 12)
 
     sizes = [of_run["messages"] for of_run in merged.values() if "messages" in of_run]
     assert len(sizes) >= 3
@@ -244,41 +240,26 @@ def test_files_of_a_task_that_died_and_was_repeated_are_deleted_at_the_end_of_th
     assert (list_leftovers(tmp_path / "lake") == []) == is_known
 
 
-@pytest.mark.parametrize(("retention", "ages"), [(None, (6, 8)), ("interval 30 days", (8, 31))])
-def test_files_of_a_dead_task_are_left_to_the_vacuum_for_the_retention_of_their_table(
-    retention: str | None, ages: tuple[int, int], tmp_path: Path
-) -> None:
-    list(incremental(tmp_path, 2))
-    lake = tmp_path / "lake"
-    if retention is not None:
-        DeltaTable(lake / "messages").alter.set_table_properties({"delta.deletedFileRetentionDuration": retention})
-    (store,) = list_known_stores(Lake(str(lake)))
+def test_files_of_a_dead_task_are_left_to_the_vacuum_for_the_retention_of_their_table(filled: LakeOfBroker) -> None:
+    run_often(filled, 2)
+    lake = filled.path
+    kept_for = {"delta.deletedFileRetentionDuration": "interval 30 days"}
+    DeltaTable(lake / "messages").alter.set_table_properties(kept_for)
+    (store,) = list_known_stores(filled.lake)
     rows = raw_rows(lake)
     naming = FileNaming(store.store_id, 2)
-    left = [set_file_age(lake / "messages" / naming.new_file_name(f"{days:020d}"), days) for days in ages]
+    left = []
+    for days in (8, 31):
+        left.append(lake / "messages" / naming.new_file_name(f"{days:020d}"))
+        left[-1].write_bytes(b"PAR1 and no end")
+        os.utime(left[-1], (time.time() - days * 86400,) * 2)
 
-    list(incremental(tmp_path, 1))
+    run_often(filled, 1)
     assert [path.exists() for path in left] == [True, True]
     optimize(str(lake), SerialWorkers())
 
     assert [path.exists() for path in left] == [True, False]  # a younger file may belong to a running run
     assert raw_rows(lake)[: len(rows)] == rows
-
-
-def test_a_merged_file_is_written_like_any_other(tmp_path: Path) -> None:
-    list(incremental(tmp_path, 4))
-    optimize(str(tmp_path / "lake"), SerialWorkers())
-    table = open_table(Lake(str(tmp_path / "lake")), "messages")
-    assert table is not None
-    (path,) = file_paths(table)
-    log = max((tmp_path / "lake" / "messages" / "_delta_log").glob("*.json"))
-    actions = [json.loads(line) for line in log.read_text().splitlines()]
-    (added,) = (action["add"] for action in actions if "add" in action)
-
-    assert added["path"] == path
-    assert not added["dataChange"]
-    assert json.loads(added["stats"])["minValues"]["physical_offset"] == 0
-    assert sum("remove" in action for action in actions) == 4
 
 
 def test_all_stores_of_a_lake_are_read_from_one_snapshot(tmp_path: Path) -> None:

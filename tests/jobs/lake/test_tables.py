@@ -2,15 +2,12 @@
 
 import zlib
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
-from jobs.ingest import Summary
 from jobs.lake.bodies import DEFAULT_INFLATED_BODY_LIMIT, add_inflated_bodies
 from jobs.store.selection import Selection
 from rmq_formats.commitlog.layout import COMPRESSED
-from rmq_formats.commitlog.record import MessageRecord
 from tests.jobs.lake.test_integrity import LATER
 from tests.rmq_formats.builders import make_record
 from tests.support.broker import Broker, some_records
@@ -29,27 +26,6 @@ TEXT = b'{"order": 7, "note": "' + b"again " * 40 + b'"}'
 BOMB = zlib.compress(bytes(DEFAULT_INFLATED_BODY_LIMIT + 1))
 
 
-def compressed(body: bytes = TEXT) -> MessageRecord:
-    return make_record(body, sys_flag=COMPRESSED)
-
-
-def ingest_and_inflate(broker: Broker, lake: Path, *, inflated: bool = True) -> Summary:
-    selection = Selection(with_inflated=inflated)
-    return ingest_store(broker.root, lake, "b", selection=selection)
-
-
-def drop_columns(row: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in {"store_id", *names}}
-
-
-def read_bodies(lake: Path, table: str = "messages") -> list[tuple[bytes | None, str | None]]:
-    rows = rows_of(lake, table)
-    assert [(None, None)] * (len(rows) - sum(row["is_compressed"] for row in rows)) == [
-        (row["body_inflated"], row["body_error"]) for row in rows if not row["is_compressed"]
-    ]
-    return [(row["body_inflated"], row["body_error"]) for row in rows if row["is_compressed"]]
-
-
 EXPECTED = [
     (TEXT, None),
     (None, "body is not a zlib stream: Error -3 while decompressing data: incorrect header check"),
@@ -60,14 +36,21 @@ EXPECTED = [
 
 def test_a_decompressed_body_is_stored_next_to_the_compressed_one_which_is_restored(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", segment_size=1 << 20)
-    sent = [compressed(zlib.compress(TEXT)), compressed(b"no stream"), compressed(BOMB), compressed(b"")]
-    broker.append([*some_records(5), *sent, *some_records(5, seed=2)])
-    ingest_and_inflate(broker, tmp_path / "with")
-    ingest_and_inflate(broker, tmp_path / "without", inflated=False)
+    compressed = [make_record(body, sys_flag=COMPRESSED) for body in (zlib.compress(TEXT), b"no stream", BOMB, b"")]
+    broker.append([*some_records(5), *compressed, *some_records(5, seed=2)])
+    rows = {}
+    for name in ("with", "without"):
+        selection = Selection(with_inflated=name == "with")
+        ingest_store(broker.root, tmp_path / name, "b", selection=selection)
+        rows[name] = rows_of(tmp_path / name)
 
-    assert read_bodies(tmp_path / "with") == EXPECTED
-    assert read_bodies(tmp_path / "without") == [(None, None)] * 4
-    stored, plain = ([drop_columns(row, *LATER) for row in rows_of(tmp_path / name)] for name in ("with", "without"))
+    bodies = {name: [(row["body_inflated"], row["body_error"]) for row in rows[name]] for name in rows}
+    nothing = (None, None)
+    assert [*[nothing] * 5, *EXPECTED, *[nothing] * 5] == bodies["with"]
+    assert [nothing] * 14 == bodies["without"]
+    assert [5, 6, 7, 8] == [number for number, row in enumerate(rows["with"]) if row["is_compressed"]]
+    others = rows["with"][0].keys() - {"store_id", *LATER}
+    stored, plain = ([{name: row[name] for name in others} for row in rows[lake]] for lake in rows)
     assert stored == plain
     restore_log(tmp_path / "with", tmp_path / "out")
     assert read_files(tmp_path / "out" / "commitlog") == read_files(broker.root / "commitlog")

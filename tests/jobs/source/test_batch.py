@@ -15,7 +15,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.types import StructType
 
 from jobs.ingest import commit
-from jobs.lake.lake import Lake
 from jobs.lake.runs import list_known_stores
 from jobs.lake.tables import STORED_MESSAGES
 from jobs.source import ReadOptions
@@ -30,7 +29,7 @@ from tests.rmq_formats.builders import STORED, make_blank
 from tests.support.broker import Broker, some_records
 from tests.support.commands import overwrite
 from tests.support.data_source import read_offsets, read_rows
-from tests.support.lakes import ingest_store, rows_of
+from tests.support.lakes import LakeOfBroker, rows_of
 from tests.support.query_stores import SEGMENT_SIZE, Sent, stored, write_store
 from tests.support.stores import read_store_records
 
@@ -38,15 +37,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+def _batch_reader(store: Path, **options: str) -> RocketmqReader:
+    return RocketmqReader(ReadOptions.parse({"path": str(store), **options}))
+
+
 def _read(store: Path, **options: str) -> list[int]:
     """Return the offsets that a reader yields, called as by Spark but in this process."""
-    reader = RocketmqReader(ReadOptions.parse({"path": str(store), **options}))
+    reader = _batch_reader(store, **options)
     return read_offsets(reader, reader.partitions())
 
 
 @pytest.mark.parametrize("name", ["b420-base", "b498-dledger-upgraded", "b551-types"])
 def test_every_record_of_a_real_store_is_a_row_that_encodes_to_its_bytes(name: str, golden: StoreOf) -> None:
-    reader = RocketmqReader(ReadOptions.parse({"path": str(golden(name))}))
+    reader = _batch_reader(golden(name))
     rows = read_rows(reader, reader.partitions())
 
     assert [record.raw for record in read_store_records(golden(name))] == [
@@ -67,10 +70,10 @@ def test_topics_times_bodies_and_the_size_of_partitions_can_be_chosen(tmp_path: 
     assert offsets[1::2] == _read(store, topics="B*")
     assert offsets[:20] == _read(store, toTime=str(middle.store_timestamp))
     assert offsets[20:] == _read(store, fromTime=str(middle.store_timestamp))
-    without = RocketmqReader(ReadOptions.parse({"path": str(store), "body": "false"}))
+    without = _batch_reader(store, body="false")
     assert {None} == {row["body"] for row in read_rows(without, without.partitions())}
     for size in (300, 2000, SEGMENT_SIZE):
-        parts = RocketmqReader(ReadOptions.parse({"path": str(store), "partitionSize": str(size)})).partitions()
+        parts = _batch_reader(store, partitionSize=str(size)).partitions()
         assert len(parts) > len(list((store / "commitlog").iterdir())) or size == SEGMENT_SIZE
         assert offsets == _read(store, partitionSize=str(size))
 
@@ -100,7 +103,7 @@ _MIDDLE = 20
 def test_conditions_of_a_query_narrow_the_read(condition: Filter, expected: slice, tmp_path: Path) -> None:
     """Spark evaluates all conditions again."""
     records = _orders_and_bills()
-    reader = RocketmqReader(ReadOptions.parse({"path": str(write_store(tmp_path / "store", records))}))
+    reader = _batch_reader(write_store(tmp_path / "store", records))
 
     assert [condition] == [*reader.pushFilters([condition])]
     assert _offsets(records[expected]) == read_offsets(reader, reader.partitions())
@@ -152,8 +155,7 @@ def test_segments_outside_the_time_range_are_not_opened(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", late, with_queues=False, with_index=False)
 
     def bases(**options: str) -> list[int]:
-        planned = RocketmqReader(ReadOptions.parse({"path": str(store), **options})).partitions()
-        return [part.value[0].base_offset for part in planned]
+        return [part.value[0].base_offset for part in _batch_reader(store, **options).partitions()]
 
     everything = bases()
     from_middle = bases(fromTime=str(late[30].store_timestamp))
@@ -183,59 +185,38 @@ def test_invalid_options_are_refused(name: str, value: str) -> None:
 
 def test_a_store_without_its_log_is_refused(golden: StoreOf, tmp_path: Path) -> None:
     store = shutil.copytree(golden("b533-base"), tmp_path / "store", ignore=shutil.ignore_patterns("commitlog"))
-    options = ReadOptions.parse({"path": str(store)})
-    for plan in (RocketmqReader(options).partitions, RocketmqStreamReader(options).initialOffset):
+    for plan in (_batch_reader(store).partitions, _reader(store).initialOffset):
         with pytest.raises(NotAStore, match="Is the log's disk mounted"):
             plan()
 
 
-def test_damage_is_skipped_or_ends_the_read_depending_on_the_mode(tmp_path: Path) -> None:
-    records = stored([Sent(body=bytes(500)) for _ in range(20)])
-    store = write_store(tmp_path / "store", records)
-    overwrite(store / "commitlog" / f"{0:020d}", records[1].physical_offset + 90, b"oops")
-
-    assert [record.physical_offset for record in (records[0], *records[2:])] == _read(store)
-    with pytest.raises(CorruptData, match="wrong CRC"):
-        _read(store, mode="FAILFAST")
-
-
-class PartlyIngestedStore:
+class PartlyIngestedStore(LakeOfBroker):
     """A store, and a lake that contains its first messages."""
 
     def __init__(self, root: Path) -> None:
         """Ingest two runs, and append more messages."""
-        self.broker = Broker(root / "store")
-        self.lake = root / "lake"
-        self.records = self.grow(30)
+        super().__init__(root)
+        self.offsets = self.grow(30)
         self.run()
         self.first_version = self.version
-        self.records += self.grow(20)
+        self.offsets += self.grow(20)
         self.run()
-        self.records += self.grow(25)
-
-    def grow(self, count: int) -> list[MessageRecord]:
-        return self.broker.append(some_records(count, seed=self.broker.offset))
-
-    def run(self) -> None:
-        ingest_store(self.broker.root, self.lake, "b")
+        self.offsets += self.grow(25)
 
     @property
     def version(self) -> int:
-        return DeltaTable(self.lake / "messages").version()
+        return DeltaTable(self.path / "messages").version()
 
     def make_options(self, **options: object) -> ReadOptions:
-        given = {"path": str(self.broker.root), "after": str(self.lake), **options}
+        given = {"path": str(self.broker.root), "after": str(self.path), **options}
         return ReadOptions.parse({name: str(value) for name, value in given.items()})
 
     def read_after_lake(self, **options: object) -> list[int]:
         reader = RocketmqReader(self.make_options(**options))
-        (known,) = list_known_stores(Lake(str(self.lake)))
+        (known,) = list_known_stores(self.lake)
         rows = read_rows(reader, reader.partitions())
         assert {("b", known.store_id)} >= {(row["broker"], row["store_id"]) for row in rows}
         return [int(str(row["physical_offset"])) for row in rows]
-
-    def offsets(self, start: int, end: int | None = None) -> list[int]:
-        return [record.physical_offset for record in self.records[start:end]]
 
 
 @pytest.fixture
@@ -244,26 +225,25 @@ def ingested(tmp_path: Path) -> PartlyIngestedStore:
 
 
 def test_rows_after_a_version_neither_repeat_nor_miss_messages(ingested: PartlyIngestedStore) -> None:
-    assert ingested.read_after_lake() == ingested.offsets(50)
-    assert ingested.read_after_lake(afterVersion=ingested.version, partitionSize=500) == ingested.offsets(50)
-    assert ingested.read_after_lake(afterVersion=ingested.first_version) == ingested.offsets(30)
-    assert ingested.read_after_lake(afterVersion=0) == ingested.offsets(0)
+    assert ingested.read_after_lake() == ingested.offsets[50:]
+    assert ingested.read_after_lake(afterVersion=ingested.version, partitionSize=500) == ingested.offsets[50:]
+    assert ingested.read_after_lake(afterVersion=ingested.first_version) == ingested.offsets[30:]
+    assert ingested.read_after_lake(afterVersion=0) == ingested.offsets
     ingested.run()
     assert ingested.read_after_lake() == []
 
 
 def test_rows_of_a_prepared_run_are_read_from_the_store(ingested: PartlyIngestedStore) -> None:
     """The rows of a killed run are not in the lake, so they are read from the store until the next run commits them."""
-    lake = Lake(str(ingested.lake))
-    before = len(rows_of(ingested.lake))
+    before = len(rows_of(ingested.path))
     with patch.object(commit, "commit_prepared", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         ingested.run()
 
-    (known,) = list_known_stores(lake)
+    (known,) = list_known_stores(ingested.lake)
     assert known.newest is not None
-    assert known.newest.to_offset == ingested.records[-1].end_offset
-    assert len(rows_of(ingested.lake)) == before
-    assert ingested.read_after_lake() == ingested.offsets(50)
+    assert known.newest.to_offset == ingested.broker.offset
+    assert len(rows_of(ingested.path)) == before
+    assert ingested.read_after_lake() == ingested.offsets[50:]
 
 
 def test_a_stream_begins_after_the_lake(ingested: PartlyIngestedStore) -> None:
@@ -272,7 +252,7 @@ def test_a_stream_begins_after_the_lake(ingested: PartlyIngestedStore) -> None:
     ingested.run()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
 
-    assert read_offsets(reader, reader.partitions(start, end)) == ingested.offsets(50)
+    assert read_offsets(reader, reader.partitions(start, end)) == ingested.offsets[50:]
 
 
 def test_a_lake_without_the_store_or_its_history_is_refused(ingested: PartlyIngestedStore, tmp_path: Path) -> None:
@@ -281,7 +261,7 @@ def test_a_lake_without_the_store_or_its_history_is_refused(ingested: PartlyInge
     with pytest.raises(UnsupportedFormat, match="run ingest first"):
         RocketmqReader(ingested.make_options(path=other.root, broker="other")).partitions()
 
-    ingested.broker.truncate(ingested.records[40].physical_offset)
+    ingested.broker.truncate(ingested.offsets[40])
     ingested.broker.append(some_records(60, seed=7))
     with pytest.raises(UnsupportedFormat, match="different records"):
         ingested.read_after_lake()
@@ -289,7 +269,7 @@ def test_a_lake_without_the_store_or_its_history_is_refused(ingested: PartlyInge
 
 def test_messages_deleted_before_they_were_ingested_are_an_error_or_skipped(tmp_path: Path) -> None:
     ingested = PartlyIngestedStore(tmp_path)
-    ingested.records += ingested.grow(200)
+    ingested.offsets += ingested.grow(200)
     ingested.broker.expire(1)
     start = int(min(path.name for path in (ingested.broker.root / "commitlog").iterdir()))
 
@@ -297,7 +277,7 @@ def test_messages_deleted_before_they_were_ingested_are_an_error_or_skipped(tmp_
         ingested.read_after_lake()  # all ingested messages were deleted
     with pytest.raises(DataLossError):
         ingested.read_after_lake(broker="b")
-    kept = [record.physical_offset for record in ingested.records if record.physical_offset >= start]
+    kept = [offset for offset in ingested.offsets if offset >= start]
     assert ingested.read_after_lake(broker="b", failOnDataLoss="false") == kept
 
 
@@ -384,19 +364,24 @@ def test_an_available_now_query_ends_although_the_log_grows(tmp_path: Path) -> N
     assert _offsets(records[40:]) == _read_remaining(again, batches[-1][0], 900)
 
 
-def test_no_message_is_lost_after_damage(tmp_path: Path) -> None:
+def test_damage_is_skipped_or_ends_the_read_depending_on_the_mode(tmp_path: Path) -> None:
     records = _records(60)
     store = _write(tmp_path / "store", records)
     hit = [records[5], records[6], next(record for record in records if record.physical_offset == SEGMENT_SIZE)]
     for record in hit:
         at = record.physical_offset % SEGMENT_SIZE
         overwrite(store / "commitlog" / f"{record.physical_offset - at:020d}", at, b"\xff" * 8)
-    kept = [record.physical_offset for record in records if record not in hit]
+    overwrite(store / "commitlog" / f"{0:020d}", records[1].physical_offset + 90, b"oops")
+    kept = [record.physical_offset for record in records if record not in (records[1], *hit)]
+
+    assert kept == _read(store)
     for limit in (1, 900, 1 << 40):
         reader = _reader(store)
         assert kept == _read_remaining(reader, reader.initialOffset(), limit)
     strict = _reader(store, mode="FAILFAST")
-    with pytest.raises(CorruptData):
+    with pytest.raises(CorruptData, match="wrong CRC"):
+        _read(store, mode="FAILFAST")
+    with pytest.raises(CorruptData, match="wrong CRC"):
         _read_batches(strict, strict.initialOffset(), 1 << 40)
 
 

@@ -187,19 +187,35 @@ def test_a_failed_s3_call_is_retried(call: str, message: str, failures: int) -> 
     assert make_call(ObjectStorage(FailingFileSystem(CONTENT, failures, message))) == expected
 
 
+REFUSED = "AWS Error NETWORK_CONNECTION during GetObject operation: curlCode: 7, Could not connect to server"
+
+
 @pytest.mark.parametrize("call", CALLS)
-def test_a_server_that_always_fails_is_reported_in_its_own_words(call: str) -> None:
-    with pytest.raises(OSError, match="Failed to flush response stream") as raised:
-        CALLS[call][0](ObjectStorage(FailingFileSystem(CONTENT, 1000)))
+@pytest.mark.parametrize(
+    ("message", "match", "calls"),
+    [
+        (FAILED, "Failed to flush response stream", 4),
+        ("AWS Error NO_SUCH_BUCKET during GetObject operation: it does not exist", "NO_SUCH_BUCKET", 1),
+        (REFUSED, "cannot connect to Amazon S3", 1),
+    ],
+    ids=["temporary", "permanent", "a server that has never answered"],
+)
+def test_a_lasting_error_is_reported_in_the_servers_own_words(call: str, message: str, match: str, calls: int) -> None:
+    failing = FailingFileSystem(CONTENT, 1000, message)
+    with pytest.raises(OSError, match=match) as raised:
+        CALLS[call][0](ObjectStorage(failing))
 
     assert not isinstance(raised.value, PermissionError)
+    assert 1000 - failing.left == calls
 
 
-def test_permanent_errors_are_not_retried() -> None:
-    failing = FailingFileSystem(CONTENT, 1000, "AWS Error NO_SUCH_BUCKET during GetObject operation: it does not exist")
-    with pytest.raises(OSError, match="NO_SUCH_BUCKET"):
-        _read(ObjectStorage(failing))
-    assert failing.left == 999
+def test_a_refused_connection_is_retried_if_the_server_has_answered_before() -> None:
+    system = FailingFileSystem(CONTENT, 0, REFUSED)
+    storage = ObjectStorage(system)
+    storage.list_files("s3a://bucket")
+    system.left = 2
+
+    assert CONTENT[10:15] == _read(storage)
 
 
 def test_arrow_readers_retry_failed_calls() -> None:
@@ -209,22 +225,6 @@ def test_arrow_readers_retry_failed_calls() -> None:
 
     assert pq.ParquetFile(ObjectStorage(failing).open_arrow_file("s3a://bucket/x.parquet")).read().num_rows == 1000
     assert failing.left == 0
-
-
-@pytest.mark.parametrize("answers_first", [True, False])
-def test_a_refused_connection_is_retried_only_if_the_server_has_answered_before(*, answers_first: bool) -> None:
-    message = "AWS Error NETWORK_CONNECTION during GetObject operation: curlCode: 7, Could not connect to server"
-    system = FailingFileSystem(CONTENT, 0, message)
-    storage = ObjectStorage(system)
-    if answers_first:
-        storage.list_files("s3a://bucket")
-    system.left = 2
-    if answers_first:
-        assert CONTENT[10:15] == _read(storage)
-    else:
-        with pytest.raises(OSError, match="cannot connect to Amazon S3"):
-            _read(storage)
-        assert 1 == system.left
 
 
 @pytest.mark.parametrize("call", ["fstat", "close"])
@@ -250,14 +250,14 @@ def test_an_error_while_a_file_is_opened_or_closed_names_the_file(
         ("query sql 'SELECT * FROM messages' --lake {lake} --output parquet --out {out}/x.parquet", 5000),
     ],
 )
-def test_an_output_that_cannot_be_written_is_named_and_no_part_of_it_is_left(
-    line: str, limit: int, golden: StoreOf, run: Run, tmp_path: Path
+def test_an_output_that_cannot_be_written_is_named_and_no_part_of_it_is_left(  # noqa: PLR0913, PLR0917 - fixtures
+    line: str, limit: int, golden: StoreOf, newer_lake: Path, run: Run, tmp_path: Path
 ) -> None:
     """Monitoring reads the metrics, and a part of a body looks like a complete body."""
     places = {"store": golden("b551-base"), "lake": tmp_path / "lake", "out": tmp_path / "out"}
     words = [word.format(**places) for word in shlex.split(line)]
     places["out"].mkdir()
-    assert run("ingest", places["store"], "--lake", places["lake"]).code is ExitCode.CLEAN
+    shutil.copytree(newer_lake, places["lake"])
     assert run(*words).code is ExitCode.CLEAN  # compiles before the size of files is limited
     shutil.rmtree(places["out"])
     places["out"].mkdir()

@@ -55,18 +55,22 @@ _PAST_JOURNALS = (87, 291, 728)
 _PAST_MANIFESTS = (1000, 1003, 1004, 1007, 1009, 1010, 1014, 1019)
 
 
-@pytest.mark.parametrize("seed", [*range(8), *_PAST_JOURNALS])
-def test_a_hostile_journal_is_refused_or_undone(seed: int, store: Path, tmp_path: Path, run: Run) -> None:
+def test_a_hostile_journal_is_refused_or_undone(store: Path, tmp_path: Path, run: Run) -> None:
     min((store / "index").iterdir()).unlink()
     damaged, out = read_store_files(store), tmp_path / "repair"
-    assert run("repair", store, "--out", out, "--apply").code is ExitCode.CLEAN
-    journal = out / JOURNAL_FILE
-    journal.write_bytes(hostile_json(journal.read_bytes(), Random(seed)))
+    repaired, journal = damaged, b""
+    for seed in (*range(8), *_PAST_JOURNALS):
+        if not out.exists():
+            assert run("repair", store, "--out", out, "--apply").code is ExitCode.CLEAN
+            repaired, journal = read_store_files(store), (out / JOURNAL_FILE).read_bytes()
+        (out / JOURNAL_FILE).write_bytes(hostile_json(journal, Random(seed)))
 
-    done = run("repair", store, "--out", out, "--undo")
+        done = run("repair", store, "--out", out, "--undo")
 
-    assert done.code in {ExitCode.CLEAN, ExitCode.USAGE}
-    assert done.code is ExitCode.USAGE or damaged == read_store_files(store)
+        assert done.code in {ExitCode.CLEAN, ExitCode.USAGE}, seed
+        assert (damaged if done.code is ExitCode.CLEAN else repaired) == read_store_files(store), seed
+        if done.code is ExitCode.CLEAN:
+            shutil.rmtree(out)
 
 
 @pytest.fixture(scope="module")
