@@ -9,13 +9,12 @@ import pytest
 from jobs.console.result import ExitCode
 from tests.sampling import mark_campaign_except, sample, spread_over_workers
 from tests.support.commands import ROOT
-from tests.support.fault_draws import Draw, Violation, find_check, find_failures, find_violations
+from tests.support.fault_draws import Draw, find_check, find_failures, find_violations
 from tests.support.faults import PAGE, line, matrix, page
 
 # Draws that failed before, each reduced to the fewest faults.
 _LINES = (ROOT / "tests" / "support" / "past_draws.txt").read_text(encoding="utf-8").splitlines()
 _OFTEN = sample(_LINES, 16)
-_PARTS = 5
 
 
 @pytest.mark.slow
@@ -31,23 +30,16 @@ def test_the_page_is_current_and_verify_detects_all_damage(every: int) -> None:
     assert every > 1 or text == page(rows)
 
 
-def _violations(past: str) -> list[Violation]:
-    check, _, draw = past.partition(" ")
-    return find_violations(Draw.parse(draw), find_check(check))
-
-
-@pytest.mark.parametrize("past", spread_over_workers(sorted(_OFTEN)))
+@pytest.mark.parametrize(
+    "past",
+    [
+        pytest.param(line, marks=[pytest.mark.xdist_group(line), *([] if line in _OFTEN else [pytest.mark.slow])])
+        for line in _LINES
+    ],
+)
 def test_random_cases_that_failed_before_pass(past: str) -> None:
-    assert _violations(past) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(_PARTS))
-def test_all_other_random_cases_that_failed_before_pass(part: int) -> None:
-    others = [one for one in _LINES if one not in _OFTEN]
-    broken = {other: _violations(other) for other in others[part::_PARTS]}
-
-    assert {one: violations for one, violations in broken.items() if violations} == {}
+    check, _, draw = past.partition(" ")
+    assert [] == find_violations(Draw.parse(draw), find_check(check))
 
 
 @pytest.mark.sample(4)
