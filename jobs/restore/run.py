@@ -40,12 +40,12 @@ from jobs.storage.json_file import Shape, parse_json_file
 from jobs.storage.local import LocalStorage, explaining_full_disk, read_file, sha256_of
 from jobs.storage.scratch import open_scratch_below_output
 from jobs.store.running_broker import FileState, list_file_states
-from jobs.store.store import list_store
+from jobs.store.store import Store, list_store
 from jobs.store.workers import Workers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.errors import FormatError
 from rmq_formats.release import NEWEST, Release
-from rmq_formats.store import INDEX_FOLDER, Checkpoint, encode_checkpoint
+from rmq_formats.store import COMMITLOG_FOLDER, INDEX_FOLDER, Checkpoint, encode_checkpoint
 
 MANIFEST_FILE = "MANIFEST.json"
 UNFINISHED_FOLDER = ".restore"
@@ -59,6 +59,7 @@ _MANIFEST = {
     **{key: [str] for key in ("forms?", "causes?", "lost?", "config?", "notes?")},
     **{key: [_INTERVAL] for key in ("missing?", "assumed?", "twice?", "unchecked?")},
     **{key: [int] for key in ("incomplete?", "changed?")},
+    "log_folders?": [str],
     "newest_store_timestamp?": int,
 }
 _FILES_NOTE = {"files": {str: [int, int, int, int]}}
@@ -124,6 +125,7 @@ class RestoreSummary(RatedOutcome):
     twice: list[Interval] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)  # rows that something else in the lake contradicts
     unchecked: list[Interval] = field(default_factory=list)  # ranges of rows that have no CRC of their record
+    log_folders: list[str] = field(default_factory=list)  # below `out`
     newest_store_timestamp: int = 0  # the newest store time of the restored messages, in ms
     config: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -167,6 +169,9 @@ class RestoreSummary(RatedOutcome):
             yield f"  {len(self.assumed):,} {ends} {how}"
         if self.config:
             yield f"  configuration: {', '.join(self.config)}"
+        if {*self.log_folders} - {COMMITLOG_FOLDER}:
+            folders = " and ".join(self.log_folders)
+            yield f"  NOTE the log is in {folders}, as in the original store: set storePathCommitLog for the broker"
         yield from (f"  NOTE {note}" for note in self.notes)
         yield from (f"  LOST {file}" for file in self.lost)
         gaps = zip(self.missing, self.causes, strict=True)
@@ -212,12 +217,14 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     summary.config, summary.notes = [Path(path).name for path in written], [*summary.notes, *notes]
     summary.lost += [f"{name} {reason}" for name, reason in lost.items()]
     forms = RebuiltFileSettings.determine(known, request.given_settings, request.lake, with_index=request.with_index)
-    _build_rest(request, forms, summary, workers)
-    summary.notes += _notes_of_truncation(request.out, plan, summary.missing)
+    summary.log_folders = sorted({str(path.parent.relative_to(request.out)) for path in paths.values()})
+    log_folders = [str(request.out / folder) for folder in summary.log_folders]
+    _build_rest(request, log_folders, forms, summary, workers)
+    store = list_store(str(request.out), commitlog=log_folders)
+    summary.notes += _notes_of_truncation(store, plan, summary.missing)
     summary.newest_store_timestamp = read_last_store_timestamp(request.lake, known, plan.end)
     # The state after a clean shutdown: everything up to the last message is on the disk.
-    index_files = list_index_files(list_store(str(request.out)))
-    indexed = max((file.header.end_timestamp for file in index_files), default=0)
+    indexed = max((file.header.end_timestamp for file in list_index_files(store)), default=0)
     stored = summary.newest_store_timestamp
     place, checkpoint = request.out / "checkpoint", Checkpoint(stored, stored, indexed, 0, 0, 0)
     written[str(place)] = create_or_accept_file(place, encode_checkpoint(checkpoint))
@@ -242,7 +249,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     return summary
 
 
-def _notes_of_truncation(out: Path, plan: RestorePlan, missing: Sequence[Interval]) -> Iterator[str]:
+def _notes_of_truncation(store: Store, plan: RestorePlan, missing: Sequence[Interval]) -> Iterator[str]:
     """Yield a note if a broker that starts on the restored store truncates its log at a gap inside a segment."""
     gap_starts = [
         max(start, one.base_offset)
@@ -252,7 +259,7 @@ def _notes_of_truncation(out: Path, plan: RestorePlan, missing: Sequence[Interva
     ]
     if not gap_starts:
         return
-    store, conf = list_store(str(out)), BrokerConf(segment_size=plan.size.value)
+    conf = BrokerConf(segment_size=plan.size.value)
     places: dict[int, list[str]] = {}
     for releases, newest in _STARTS.items():
         first_read = gather_start_facts(store, newest, conf).walk_start_offset or 0
@@ -388,7 +395,13 @@ def _summarize(
     )
 
 
-def _build_rest(request: RestoreRequest, forms: RebuiltFileSettings, summary: RestoreSummary, workers: Workers) -> None:
+def _build_rest(
+    request: RestoreRequest,
+    log_folders: Sequence[str],
+    forms: RebuiltFileSettings,
+    summary: RestoreSummary,
+    workers: Workers,
+) -> None:
     """
     Build queues and index files from the restored log; each folder gets its final name when it is complete.
 
@@ -399,7 +412,7 @@ def _build_rest(request: RestoreRequest, forms: RebuiltFileSettings, summary: Re
     if forms.release is not None and not forms.is_span:
         wanted = wanted._replace(release=forms.release.value)
     if request.with_queues or request.with_index:
-        summary.forms = list(forms.lines(list_store(str(out))))
+        summary.forms = list(forms.lines(list_store(str(out), commitlog=log_folders)))
     if request.with_queues:
         with (
             _building_part(out, unfinished, "queues") as folder,
@@ -407,8 +420,8 @@ def _build_rest(request: RestoreRequest, forms: RebuiltFileSettings, summary: Re
         ):
             if folder is not None:
                 asked = queue_builder.RebuildQueuesRequest(
-                    str(out), folder, conf=replace(wanted.conf, consume_queue_size=None), release=wanted.release,
-                    recorded_formats=forms.queue_formats, scratch=scratch,
+                    str(out), folder, commitlog=log_folders, conf=replace(wanted.conf, consume_queue_size=None),
+                    release=wanted.release, recorded_formats=forms.queue_formats, scratch=scratch,
                 )  # fmt: skip
                 built = queue_builder.rebuild_queues(asked, workers)
                 summary.notes += built.notes
@@ -424,7 +437,12 @@ def _build_rest(request: RestoreRequest, forms: RebuiltFileSettings, summary: Re
                 if forms.release is not None:  # of a span: queues of these releases may differ, but not index files
                     wanted = wanted._replace(release=forms.release.value)
                 rebuild = index_builder.RebuildIndexRequest(
-                    str(out), str(folder), wanted, scratch=scratch, recorded_names=forms.index_names
+                    str(out),
+                    str(folder),
+                    wanted,
+                    commitlog=log_folders,
+                    scratch=scratch,
+                    recorded_names=forms.index_names,
                 )
                 files = index_builder.rebuild_index(rebuild, workers).files
                 full = [file for file in files if file.kind is BuiltFileKind.FULL]

@@ -32,6 +32,7 @@ from jobs.lake.lake import Lake
 from jobs.launch.arguments import file_system_options
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.errors import FormatError, NotAStore
+from rmq_formats.store import COMMITLOG_FOLDER
 
 if TYPE_CHECKING:
     from jobs.lake.catalog import Registrar
@@ -340,8 +341,11 @@ def restore(  # noqa: PLR0913 - one argument an option
         resume=resume,
     )
     summary = restore(request, workers)
-    verify = RecommendedStep("verify the restored store", (f"{tool_command()} verify {quote(str(out))}",))
+    words = [tool_command(), "verify", quote(str(out))]
+    if {*summary.log_folders} - {COMMITLOG_FOLDER}:
+        words += ["--commitlog", quote(",".join(str(out / folder) for folder in summary.log_folders))]
+    verify = RecommendedStep("verify the restored store", (" ".join(words),))
     user = out.stat().st_uid
-    words = f"the files belong to user {user}; change their owner to the broker's user before you start the broker"
-    chown = RecommendedStep(words, (f"chown -R USER:GROUP {quote(str(out))}",))
+    advice = f"the files belong to user {user}; change their owner to the broker's user before you start the broker"
+    chown = RecommendedStep(advice, (f"chown -R USER:GROUP {quote(str(out))}",))
     return answer.print_outcome(summary, [*summary.lines(), *verify.lines(), *chown.lines("")], with_byte_count=True)

@@ -134,7 +134,7 @@ def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> Severit
             raise
         message = f"{location}: {error.strerror or error}"
     sys.stdout.flush()
-    log_message(f"rmq-lake: {message}")
+    log_message(f"rmq-lake: {message}", "error")
     return Severity.NOT_ACCESSIBLE
 
 
