@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
 
-import duckdb
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -21,7 +20,7 @@ from jobs.lake.commit import ensure_table
 from jobs.lake.lake import Lake, list_views
 from jobs.lake.tables import MESSAGES, TABLES
 from jobs.typed.ddl import parse_columns, typed_table
-from tests.golden import SITUATIONS, StoreOf, release_of
+from tests.golden import SITUATIONS, StoreOf
 from tests.support.broker import Broker, some_records
 from tests.support.commands import ROOT
 from tests.support.lakes import ingest_store
@@ -123,44 +122,6 @@ def test_catalog_statements_use_the_s3_scheme_for_a_bucket(
 
     assert [None, "messages"] == [table for table, text in made if " VIEW " not in text]
     assert expected == made[1][1]
-
-
-VIEWS = {view.name: view for view in list_views()}
-
-
-_COLUMNS = {
-    "dead_letters": "consumer_group, origin_topic, origin_message_id, reason",
-    "not_consumed": "consumer_group, topic, queue_id, queue_offset",
-    "timers_pending": "topic, physical_offset",
-    "transactions": "physical_offset, state",
-}
-_GIVEN_UP = ("7F000001000051AF0000000000000000", "7F000001000051AF00000000000002BB", "7F000001000051AF0000000000000576")
-# From the notes of the drivers: three dead letters, a timer of an hour, a commit, a rollback, a check.
-EXPECTED: list[tuple[str, str, set[tuple[object, ...]]]] = [
-    ("b470-retry", "dead_letters", {("cg", "T1", expected, "not consumed after 2 tries") for expected in _GIVEN_UP}),
-    ("b551-retry", "not_consumed", set()),
-    ("b551-timer", "timers_pending", {("T1", 1968)}),
-    (
-        "b551-base",
-        "transactions",
-        {(54171, "committed"), (54846, "rolled back"), (55207, "checked again"), (56675, "committed")},
-    ),
-    ("b420-base", "transactions", {(48644, "committed"), (49152, "rolled back"), (49551, "open")}),
-]
-
-
-@pytest.mark.parametrize("case", EXPECTED, ids=lambda case: f"{case[0]}-{case[1]}")
-def test_a_view_matches_the_notes_of_the_driver(
-    golden: StoreOf, tmp_path: Path, case: tuple[str, str, set[tuple[object, ...]]]
-) -> None:
-    store, name, expected = case
-    ingest_store(golden(store), tmp_path / "lake", release=release_of(store))
-    with duckdb.connect() as engine:
-        for table in VIEWS[name].tables:
-            engine.register(table, DeltaTable(tmp_path / "lake" / table).to_pyarrow_dataset())
-
-        found = engine.execute(f"SELECT {_COLUMNS[name]} FROM ({VIEWS[name].sql}) shown")
-        assert expected == set(found.fetchall())
 
 
 def show(session: SparkSession, lake: Path, table: str = "messages") -> None:
