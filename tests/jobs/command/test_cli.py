@@ -355,43 +355,32 @@ def test_a_command_under_nohup_survives_the_loss_of_its_terminal(probe: Probe) -
     assert ExitCode.CLEAN == cli.main(["probe"])
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_closed_standard_stream_is_treated_like_a_closed_pipe(number: int, tmp_path: Path) -> None:
-    store = write_store(tmp_path / "store", stored([Sent(body=b"x")]))
-    words = f'exec "$0" -m jobs.main inspect "$1" {number}>&-'
-    done = subprocess.run(["sh", "-c", words, sys.executable, store], capture_output=True, text=True, check=False)
-    assert done.returncode != ExitCode.FAILED
-    assert done.stderr == ""
+_FULL = "rmq-lake: standard output: No space left on device\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
 @pytest.mark.parametrize(
-    ("words", "code"),
+    ("line", "code", "printed"),
     [
-        ("inspect {store}", ExitCode.FAILED),
-        ("query list --json --store {store}", ExitCode.FAILED),
-        ("export --store {store} --out - --quiet", ExitCode.FAILED),  # no progress lines on slow machines
-        ("--version", ExitCode.FAILED),
-        ("inspect {store} --no-such-option", ExitCode.USAGE),
+        ("inspect {store} >/dev/full", ExitCode.FAILED, _FULL),
+        ("query list --json --store {store} >/dev/full", ExitCode.FAILED, _FULL),
+        ("export --store {store} --out - --quiet >/dev/full", ExitCode.FAILED, _FULL),  # --quiet: no progress lines
+        ("--version >/dev/full", ExitCode.FAILED, _FULL),
+        ("inspect {store} --no-such-option >/dev/full", ExitCode.USAGE, None),
+        ("dump gone 2>/dev/full", ExitCode.FAILED, ""),
+        ("inspect {store} >&-", ExitCode.CLEAN, ""),  # like a closed pipe
+        ("inspect {store} 2>&-", ExitCode.CLEAN, ""),
     ],
 )
-def test_standard_output_on_a_full_disk_is_one_line_and_a_documented_exit_code(
-    words: str, code: ExitCode, tmp_path: Path
+def test_a_full_or_closed_standard_stream_gives_one_line_and_a_documented_exit_code(
+    line: str, code: ExitCode, printed: str | None, tmp_path: Path
 ) -> None:
     """The interpreter tried to write the rest again, and ended with exit code 120 and a traceback."""
     store = write_store(tmp_path / "store", stored([Sent(body=b"x")] * 200))  # more than the buffers can hold
-    command = [sys.executable, "-m", "jobs.main", *words.format(store=store).split()]
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    expected = "rmq-lake: standard output: No space left on device\n" if code is ExitCode.FAILED else done.stderr
-    assert [code, expected] == [done.returncode, done.stderr]
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
-def test_standard_error_on_a_full_disk_does_not_change_the_exit_code(tmp_path: Path) -> None:
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run([sys.executable, "-m", "jobs.main", "dump", tmp_path / "gone"], stderr=full, check=False)
-    assert done.returncode == ExitCode.FAILED
+    words = f'"$0" -m jobs.main {line.format(store=store)}'
+    done = subprocess.run(["sh", "-c", words, sys.executable], capture_output=True, text=True, check=False)
+    assert code == done.returncode
+    assert printed in {done.stderr, None}
 
 
 def test_a_character_that_a_terminal_lacks_is_escaped() -> None:

@@ -1,8 +1,7 @@
 """An answer from a store without some files is complete or reports what is missing; the cases are generated."""
 
-import shlex
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from itertools import product
@@ -27,11 +26,9 @@ from jobs.store.selection import Selection
 from jobs.store.store import list_store
 from rmq_formats.indexfile.layout import Geometry
 from tests.golden import StoreOf
-from tests.rmq_formats.builders import STORED
-from tests.support.commands import Outcome, Run, overwrite
 from tests.support.data_source import read_offsets
 from tests.support.lakes import ingest_store
-from tests.support.query_stores import SEGMENT_SIZE, Sent, offsets, open_lake, stored, write_store
+from tests.support.query_stores import offsets, open_lake
 from tests.support.stores import flip, list_segments, read_records
 
 STORES = ("b420-base", "b470-base", "b498-base", "b514-base", "b533-base")
@@ -182,88 +179,3 @@ def test_selected_topics_are_known_without_a_manifest_and_a_lost_one_does_not_st
         found_again, [reason] = query_topic("T1")
         assert found_again == found
         assert f"_manifests/{manifest.name} cannot be read" in reason
-
-
-COUNT = 90
-STEP_MS = 120_000
-
-
-def _numbers(outcome: Outcome) -> set[int]:
-    return {int(row["unique_key"].removeprefix("id")) for row in outcome.lines if row["type"] == "message"}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """Return a store of two queues of a topic, with other topics in its log."""
-    topics = ("Orders", "Orders", "Other")
-    sent = [Sent(topics[n % 3], ("all",), f"id{n}", queue_id=n % 2, tags="t") for n in range(COUNT)]
-    return write_store(tmp_path / "store", stored(sent))
-
-
-ORDERS = {n for n in range(COUNT) if n % 3 != 2}
-GIVEN = "--release 5.5.1 --hash-slots 7 --index-num 9 --json --quiet"
-QUESTIONS = (
-    (f"query list -m 500 {GIVEN}", {*range(COUNT)}),
-    (f"query list -m 500 -t Orders {GIVEN}", ORDERS),
-    (f"query list -m 500 -k all {GIVEN}", {*range(COUNT)}),
-    (f"query list -m 500 --tag t {GIVEN}", {*range(COUNT)}),
-    (f"query list -m 500 -t Orders -k all {GIVEN}", ORDERS),
-    (f"query mqadmin {GIVEN} printMsg -t Orders", ORDERS),
-)
-
-
-LOSSES: dict[str, Callable[[list[Path]], object]] = {
-    "the queue": lambda files: shutil.rmtree(files[0].parent),
-    "a file": lambda files: files[1].unlink(),
-    "units": lambda files: overwrite(files[-1], 20, bytes(files[-1].stat().st_size - 20)),
-    "the place that a unit leads to": lambda files: overwrite(files[0], 20, files[0].read_bytes()[:8]),
-}
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_list_needs_no_queue_files(run: Run, store: Path, loss: str) -> None:
-    LOSSES[loss](sorted((store / "consumequeue" / "Orders" / "0").iterdir()))
-    for line, expected in QUESTIONS:
-        words = shlex.split(line)
-        answer = run(*words[:2], "--store", store, *words[2:])
-        found = _numbers(answer)
-        assert found == expected or (answer.code is ExitCode.DAMAGE and found < expected), line
-        assert found == expected or "printMsg" in line
-
-
-def _damage_record(segment: Path) -> None:
-    overwrite(segment, 300, bytes(500))
-
-
-@pytest.mark.parametrize("lose", [Path.unlink, _damage_record])
-@pytest.mark.parametrize("place", ["store", "lake"])
-def test_a_list_reports_which_part_of_the_log_is_missing(
-    run: Run, store: Path, tmp_path: Path, lose: Callable[[Path], None], place: str
-) -> None:
-    lose(list_segments(store)[1])
-    if place == "lake":
-        ingest_store(store, tmp_path / "lake", "b0", release="5.5.1", hash_slots=7, index_num=9)
-    for line, expected in QUESTIONS:
-        words = shlex.split(line)
-        answer = run(*words[:2], f"--{place}", tmp_path / place, *words[2:])
-        assert _numbers(answer) < expected, line
-        assert answer.code is ExitCode.DAMAGE, line
-        assert "messages may be missing from this answer" in answer.err
-
-
-def test_a_list_of_a_time_range_is_complete_after_the_clock_was_set_back(run: Run, tmp_path: Path) -> None:
-    """The clock was set back by two minutes in the middle of the log, so store times do not ascend."""
-    records = stored([Sent(keys=("k",), unique_key=f"id{n}", queue_id=n % 2) for n in range(120)])
-    assert records[-1].physical_offset > 3 * SEGMENT_SIZE
-    times = [STORED + n * 2000 - (STEP_MS if n >= 70 else 0) for n in range(120)]
-    moved = [record._replace(store_timestamp=time) for record, time in zip(records, times, strict=True)]
-    store = write_store(tmp_path / "store", moved)
-    ingest_store(store, tmp_path / "lake", "b0", release="5.5.1")
-    begin, end = STORED + 30_000, STORED + 110_000
-    expected = {n for n, time in enumerate(times) if begin <= time <= end}
-    assert expected != set(range(min(expected), max(expected) + 1))
-    for place in ("store", "lake"):
-        for query_topic in ((), ("-t", "Orders"), ("-t", "Orders", "-k", "k")):
-            times_asked = ("--since", str(begin), "--until", str(end), "-m", "500", "--json")
-            answer = run("query", "list", f"--{place}", tmp_path / place, *query_topic, *times_asked)
-            assert (answer.code, _numbers(answer)) == (ExitCode.CLEAN, expected)
