@@ -170,6 +170,7 @@ class _Run(NextRun):
         ranges = self._plan_ranges(min(one.from_offset for one in started))
         self.timer.end_step("planning")
         if self.request.dry_run:
+            self._note_holes(self.newest[0].base_offset if self.newest else 0)
             self.summary.plan = describe_plan(ranges, written_size(ranges))
             self.summary.open = self.earlier_damage
             return
@@ -282,11 +283,6 @@ class _Run(NextRun):
         read_to = self._find_end_of_step(ranges)
         ranges = [range_ for range_ in ranges if range_.start_offset < read_to]
         self.newest = find_newest_segment(store)
-        newest_offset = self.newest[0].base_offset if self.newest else 0
-        for before, start, end in find_holes(store.segments):
-            # Holes after the end of the written log do not count; holes after this step belong to the next one.
-            if summary.from_offset < end <= newest_offset and start < read_to:
-                summary.add_gap(start, end, f"no file contains these offsets; {before.location} ends before them")
         size = sum(range_.size for range_ in ranges)
         check_disk_space(store.root, self.lake.location, size + summary.bytes_left)
         if ranges:
@@ -320,10 +316,17 @@ class _Run(NextRun):
                 end = END_BY_LAST_PIECE[outcome.facts.last_kind].value
                 summary.segment_ends[end] = summary.segment_ends.get(end, 0) + 1
         summary.to_offset = max(complete_records_end(outcomes, summary.from_offset), summary.from_offset)
+        self._note_holes(summary.to_offset)
         if summary.to_offset == summary.from_offset or (outcomes and outcomes[-1].facts.unfinished_from is not None):
             summary.bytes_left = 0  # the ranges planned after it are not written
         for table, action in (item for one in outcomes for result in one.payload for item in result.files.items()):
             self.files.setdefault(table, []).append(action)
+
+    def _note_holes(self, read_to: int) -> None:
+        """Note the offsets before the end of this run that no file contains; later ones belong to the next run."""
+        for before, start, end in find_holes(self.store.segments):
+            if self.summary.from_offset < end and start < read_to:
+                self.summary.add_gap(start, end, f"no file contains these offsets; {before.location} ends before them")
 
     def _add_finished(self, product: Product, finished: FinishedProduct) -> None:
         summary = self.summary
