@@ -36,9 +36,7 @@ from jobs.store.spark_workers import SparkWorkers
 from jobs.store.store import list_store
 from jobs.store.units import read_stored_units
 from jobs.store.workers import SerialWorkers, Workers
-from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, UnitRules, expected_units
-from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.release import Release
 from rmq_formats.rocksdb.layout import (
     BOUND_FAMILY,
@@ -55,7 +53,7 @@ from tests.support.commands import Run, copy_store
 from tests.support.lakes import ingest_store
 from tests.support.meanwhile import DisturbedWorkers
 from tests.support.query_stores import write_segment
-from tests.support.stores import compare_queues, flip, list_segments, log_folders, read_files, read_store_records
+from tests.support.stores import flip, list_segments, log_folders, read_files, read_store_records
 
 # Stores that were killed between append and dispatch, copied live, expired, or that have no queue files.
 DIFFERENT = {"b533-crash-before", "b498-live", "b551-rockscq", *golden_stores("expired")}
@@ -183,7 +181,6 @@ def test_a_rebuild_deletes_the_scratch_files_of_killed_runs_only(golden: StoreOf
 Rows = dict[bytes, bytes]
 
 _RELEASE = "5.5.1"
-_SEGMENT = 16384
 _COMPLETE = (
     "b533-cqdouble",
     "b540-cqcombine-rocksonly",
@@ -194,28 +191,17 @@ _COMPLETE = (
 )
 
 
-def build(store: Path, out: Path, target: str = ROCKSDB, file_size: int | None = None) -> QueueRebuildSummary:
-    return rebuild_queues(request(store, out, target, file_size), SerialWorkers())
+def build(store: Path, out: Path, target: str = ROCKSDB) -> QueueRebuildSummary:
+    return rebuild_queues(request(store, out, target), SerialWorkers())
 
 
-def request(store: Path, out: Path, target: str = ROCKSDB, file_size: int | None = None) -> RebuildQueuesRequest:
-    conf = BrokerConf(consume_queue_size=file_size)
-    return RebuildQueuesRequest(str(store), out, conf, release=_RELEASE, to=target)
+def request(store: Path, out: Path, target: str = ROCKSDB) -> RebuildQueuesRequest:
+    return RebuildQueuesRequest(str(store), out, release=_RELEASE, to=target)
 
 
 def rows_in(folder: Path) -> dict[str, Rows]:
     with open_database(str(folder), AnyStorage()) as database:
         return {family: dict(database.items(family)) for family in database.families}
-
-
-def move_queues(store: Path, queues: Path) -> None:
-    shutil.rmtree(store / "consumequeue", ignore_errors=True)
-    queues.rename(store / "consumequeue")
-
-
-def numbers_of(folder: Path, topic: str) -> dict[int, int]:
-    units = (decode_unit_row(key, value) for key, value in rows_in(folder)[UNIT_FAMILY].items())
-    return {row.queue_offset: row.physical_offset for row in units if row.queue[1:] == (topic, 0)}
 
 
 @pytest.mark.parametrize("name", _COMPLETE)
@@ -284,7 +270,8 @@ def test_a_queue_without_messages_in_the_log_continues_at_its_end(newer_store: P
     row = decode_bound_row(key := encode_bound_key(quiet, is_max=True), bounds[key])
     assert row == (quiet, True, (end - 1, place))
     assert any(note.startswith("queues without messages in the log: 1 (") for note in summary.notes)
-    move_queues(newer_store, tmp_path / "out/consumequeue")
+    shutil.rmtree(newer_store / "consumequeue")
+    (tmp_path / "out/consumequeue").rename(newer_store / "consumequeue")
     build(newer_store, tmp_path / "again")
     assert rows_in(tmp_path / "again" / "consumequeue")[BOUND_FAMILY] == bounds
     back = build(newer_store, tmp_path / "back", FILES)
@@ -294,57 +281,6 @@ def test_a_queue_without_messages_in_the_log_continues_at_its_end(newer_store: P
     )
 
 
-def test_lost_records_get_blank_rows_for_consumers_which_verify_explains(store: Path, tmp_path: Path) -> None:
-    """
-    A broker ends a pull at the first queue offset without a row.
-
-    A blank row points to the start of the segment before the next message: no message has that size, the range that a
-    broker skips ends before that message, and the row expires with the messages around it.
-    """
-    build(store, tmp_path / "whole")
-    sorted((store / "commitlog").iterdir())[2].unlink()
-    build(store, tmp_path / "files", FILES, file_size=200)
-    summary = build(store, tmp_path / "out")
-
-    assert summary.exit_code is ExitCode.DAMAGE
-    assert summary.blanks > 0
-    whole, rebuilt = (rows_in(tmp_path / name / "consumequeue")[UNIT_FAMILY] for name in ("whole", "out"))
-    blanks = {key: value for key, value in rebuilt.items() if value != whole[key]}
-    assert len(blanks) == summary.blanks
-    for key, value in blanks.items():
-        place, size, tags_code, _ = UNIT_VALUE.unpack(value)
-        following = decode_unit_row(*min(row for row in rebuilt.items() if row[0] > key and row[0] not in blanks))
-        assert (size, tags_code) == (PRE_BLANK_SIZE, 0)
-        assert place == _SEGMENT
-        assert following.physical_offset >= 3 * _SEGMENT
-    move_queues(store, tmp_path / "out/consumequeue")
-    for queue in list_queues(list_store(str(store))):
-        assert queue.find_written_end() == queue.capacity_end
-    alone = compare_queues(store, _RELEASE)
-    (tmp_path / "files" / MANIFEST_FILE).unlink()
-    shutil.copytree(tmp_path / "files", store / "consumequeue", dirs_exist_ok=True)
-    both = compare_queues(store, _RELEASE)
-    assert {finding.kind for finding in alone.findings} == {finding.kind for finding in both.findings}
-    assert {finding.kind for finding in alone.findings} == {"blank_of_lost_record"}
-    assert [note.rpartition(". ")[2] for note in (*alone.notes, *both.notes)] == ["Switching to RocksDB is safe"]
-
-
-def test_the_queue_of_a_recreated_topic_has_only_the_later_messages(tmp_path: Path) -> None:
-    """No rows after its end may remain, because a broker would later serve old messages there."""
-    records = place_records([make_record(queue_offset=number) for number in (0, 1, 2, 3, 4, 0, 1)])
-    store = write_segment(tmp_path / "store", records)
-    summary = build(store, tmp_path / "out")
-    places = [record.physical_offset for record in records]
-
-    assert numbers_of(tmp_path / "out" / "consumequeue", "Orders") == {0: places[5], 1: places[6]}
-    assert any(note.startswith("records whose queue offset ") for note in summary.notes)
-    rows = rows_in(tmp_path / "out" / "consumequeue")[BOUND_FAMILY]
-    bounds = [decode_bound_row(key, value) for key, value in rows.items()]
-    orders = QueueName(QueueKind.PLAIN, "Orders", 0)
-    assert (orders, True, (1, places[6])) in bounds
-    assert (orders, False, (0, places[5])) in bounds
-
-
 def test_light_queues_with_invalid_folder_names_get_rows(tmp_path: Path) -> None:
     """As written by a broker; also for a long name, and one that is not UTF-8."""
     further = {"INNER_MULTI_DISPATCH": "%LMQ%$Lite$a/b,%LMQ%..", "INNER_MULTI_QUEUE_OFFSET": "7,8"}
@@ -352,12 +288,10 @@ def test_light_queues_with_invalid_folder_names_get_rows(tmp_path: Path) -> None
     records = place_records([make_record(topic="Ä" * 60, queue_offset=5), make_record(properties=further), odd])
     store = write_segment(tmp_path / "store", records)
     build(store, tmp_path / "out")
-    folder = tmp_path / "out" / "consumequeue"
+    units = (decode_unit_row(*row) for row in rows_in(tmp_path / "out" / "consumequeue")[UNIT_FAMILY].items())
 
-    assert numbers_of(folder, "%LMQ%$Lite$a/b").keys() == {7}
-    assert numbers_of(folder, "%LMQ%..").keys() == {8}
-    assert numbers_of(folder, "Ä" * 60).keys() == {5}
-    assert numbers_of(folder, "Od\ufffd").keys() == {9}
+    expected = {("Orders", 0), ("%LMQ%$Lite$a/b", 7), ("%LMQ%..", 8), ("Ä" * 60, 5), ("Od\ufffd", 9)}
+    assert expected == {(unit.queue.topic, unit.queue_offset) for unit in units}
 
 
 def test_a_table_that_cannot_be_written_is_an_error_with_its_file(tmp_path: Path) -> None:

@@ -1,18 +1,14 @@
 """A damaged store of any kind is repaired as far as log and lake allow; the rest is reported, and all can be undone."""
 
 import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from shlex import quote
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from deltalake import DeltaTable
-from rocksdict import AccessType, Options, Rdict
 
 from jobs.console.result import ExitCode
 from jobs.diagnosis.findings import INDEX, LOG, QUEUES
@@ -24,10 +20,8 @@ from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
 from jobs.store.running_broker import NotInstalledError
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
-from jobs.verify.verdict import recommend_steps
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from rmq_formats.commitlog.record import decode_record
-from rmq_formats.rocksdb.layout import UNIT_VALUE
 from tests.golden import StoreOf, release_of
 from tests.rmq_formats.builders import STORED, make_record
 from tests.support.broker import Broker
@@ -318,42 +312,3 @@ def test_verify_reads_each_segment_once(store: Path, reads: Counter[int], is_dam
     assert verdict.parts[INDEX].numbers["equal"] > 1
     for segment in segments[:-1]:
         assert 1 <= reads[segment.stat().st_ino] / segment.stat().st_size < 1.5, segment
-
-
-def change_rows(folder: Path, change: Callable[[Rdict, Any], object]) -> None:
-    raw = Options(raw_mode=True)
-    families = {name: Options(raw_mode=True) for name in Rdict.list_cf(str(folder), raw)}
-    database = Rdict(str(folder), raw, families, AccessType.read_write())
-    units = database.get_column_family("default")
-    for key in list(units.keys())[10:14]:
-        change(units, key)
-    units.flush()
-    units.close()
-    database.close()
-    (folder / "rocksdict-config.json").unlink()
-
-
-WANTED = GivenSettings(release="5.5.1")
-
-
-def test_findings_about_a_second_copy_set_only_the_database_aside(situation: StoreOf, tmp_path: Path) -> None:
-    """Its files are next to the folders of topics, which are compared and repaired after the command."""
-    store = Path(shutil.copytree(situation("b551-cqdouble") / "store", tmp_path / "store"))
-    request = RepairRequest(str(store), tmp_path / "repair", given_settings=WANTED, apply=True)
-    files = {path for path in read_store_files(store) if path.count("/") > 1}
-    change_rows(store / "consumequeue", lambda units, key: units.put(key, b"\1" * UNIT_VALUE.size))
-    (note,) = repair(request, SerialWorkers()).notes
-
-    subprocess.run(["bash", "-c", note.rpartition(":")[2]], check=True)
-
-    assert files == {path for path in read_store_files(store) if path.count("/") > 1}
-    assert repair(replace(request, out=tmp_path / "again"), SerialWorkers()).exit_code is ExitCode.CLEAN
-
-
-def test_verify_does_not_recommend_queue_files_for_a_broker_that_reads_none(situation: StoreOf, tmp_path: Path) -> None:
-    store = Path(shutil.copytree(situation("b551-rockscq-clean") / "store", tmp_path / "store"))
-    change_rows(store / "consumequeue", lambda units, key: units.delete(key))
-    verdict = verify(VerifyRequest(str(store), WANTED), SerialWorkers())
-    words = [command for step, _ in recommend_steps(verdict) for command in step.commands]
-
-    assert [f"mv {quote(str(store / 'consumequeue'))} {quote(f'{store}-consumequeue-aside')}"] == words

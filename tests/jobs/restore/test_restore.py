@@ -93,22 +93,6 @@ def measure_arrow_peak(read: Callable[[], object]) -> tuple[object, int]:
         pa.set_memory_pool(usual)
 
 
-def test_a_lost_file_makes_a_time_unknown_only_if_it_may_contain_its_first_message(copy: Path) -> None:
-    store_id, lake_ = rows_of(copy)[0]["store_id"], Lake(str(copy))
-    before, later = rows_of(copy)[-1]["store_timestamp"], 10**13
-    for time in (later, later + 10):
-        rows = pa.table({"store_id": [store_id], "physical_offset": [time], "store_timestamp": [time]})
-        write_deltalake(copy / "messages", rows, mode="append", schema_mode="merge")
-    newest = max((copy / "messages").glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
-    newest.unlink()
-
-    assert find_offset_at_time(lake_, store_id, before) is not None
-    assert find_offset_at_time(lake_, store_id, later) == later
-    with pytest.raises(OSError, match="may contain the first message of this time range") as caught:
-        find_offset_at_time(lake_, store_id, later + 5)
-    assert str(newest) == caught.value.filename
-
-
 ROWS = 100_000  # rows of one file of the table
 
 
