@@ -1,9 +1,7 @@
 """The index in the lake equals the broker's own files, after any number of runs."""
 
 import hashlib
-import json
 import shutil
-import sys
 from collections.abc import Iterator
 from datetime import UTC, timedelta, timezone
 from pathlib import Path
@@ -155,21 +153,6 @@ def ingest_and_list_entries(store: Path, lake: Path, workers: Workers) -> list[R
     request = IngestRequest(str(store), str(lake), "b", hash_slots=100, index_num=10_000)
     ingest(request, workers)
     return [{**row, "store_id": ""} for row in rows_of(lake, "index_entries", "entry")]
-
-
-def test_a_run_without_new_keys_changes_nothing(golden: StoreOf, tmp_path: Path) -> None:
-    store, lake = Path(shutil.copytree(golden("b533-base"), tmp_path / "store")), tmp_path / "lake"
-    shutil.rmtree(store / "consumequeue")
-    (store / "abort").touch()
-    run(store, lake, "b533-base")
-    before = entry_rows(lake), files_of(lake)
-    shutil.copytree(golden("b533-base") / "consumequeue", store / "consumequeue")
-    summary = run(store, lake, "b533-base", tables=PRODUCT_NAMES)
-    manifests = [json.loads(path.read_bytes()) for path in sorted((lake / "_manifests").iterdir())]
-
-    assert (summary.run, summary.units["matched"] > 0, summary.index_entries) == (2, True, 0)
-    assert (entry_rows(lake), files_of(lake)) == before
-    assert manifests[0]["state"]["index"] == manifests[1]["state"]["index"]
 
 
 @pytest.mark.sample(4)
@@ -331,20 +314,6 @@ def test_complete_files_never_change_when_retention_deletes_the_start_of_the_log
 
         assert complete.items() <= now.items()
         complete = now
-
-    assert read_index_entries(whole) == lake_entries(tmp_path / "lake")
-
-
-def test_index_files_show_the_next_run_that_the_broker_was_upgraded(golden: StoreOf, tmp_path: Path) -> None:
-    """The log does not show the difference between the two releases, and no option names them."""
-    whole, store = golden("up533-540"), tmp_path / "store"
-    (store / "index").mkdir(parents=True)
-    files = sorted((whole / "index").iterdir())
-    for written, known in ((11232, files[:10]), (sys.maxsize, files)):
-        _copy_as_of(whole, store, written, kept_from=0)
-        for path in known:
-            shutil.copy(path, store / "index")
-        ingest_store(store, tmp_path / "lake")
 
     assert read_index_entries(whole) == lake_entries(tmp_path / "lake")
 

@@ -41,13 +41,11 @@ from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.collect import PACKED_UNIT
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, expected_units
-from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import CorruptData
 from rmq_formats.properties import parse_properties
-from tests.golden import GOLDEN, SCENARIO, StoreOf, kill_with_database, release_of, unpack_feature
+from tests.golden import GOLDEN, SCENARIO, StoreOf, release_of, unpack_feature
 from tests.rmq_formats.builders import STORED, make_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
-from tests.support.commands import overwrite
 from tests.support.lakes import ingest_into_own_lake, ingest_store, request_of, rows_of
 from tests.support.meanwhile import DisturbedWorkers, call_after, call_before
 from tests.support.stores import kill_after_dispatch, list_segments, read_records, read_store_records
@@ -148,40 +146,6 @@ def test_a_queue_file_created_between_two_probes_is_read(newer_store: Path, tmp_
 
     assert summary.units["differences"] == 0
     assert units_of_rows(rows) == units_of_log(newer_store)
-
-
-def test_a_unit_with_a_wrong_size_does_not_move_the_boundary_of_a_run(golden: StoreOf, tmp_path: Path) -> None:
-    """The next run starts at the end of a record, regardless of the last unit."""
-    whole = golden("b551-base")
-    records = [record for record, _ in read_store_records(whole)]
-    store = copy_at_moment(whole, tmp_path / "store", records[40].physical_offset, records[40].physical_offset)
-    path = next(path for path in store.glob("consumequeue/T1/0/*") if any(path.read_bytes()[:20]))
-    unit = path.read_bytes()[:8] + (30_000).to_bytes(4) + path.read_bytes()[12:20]
-    (store / "consumequeue/T1/0" / "00000000000000000000").write_bytes(unit.ljust(200, b"\0"))
-
-    _, _, state = run(store, tmp_path / "lake")
-
-    assert state["boundary"] in {record.end_offset for record in records}
-
-
-def test_a_recreated_topic_is_ingested_from_its_beginning(golden: StoreOf, tmp_path: Path) -> None:
-    """Its queue is shorter than the ingested part of the old one; its queue offsets start at 0."""
-    whole = golden("b551-base")
-    unit = (whole / "consumequeue/T1/0/00000000000000000400").read_bytes()[100:120]
-    newest = int(UNIT.unpack(unit)[0])
-    first, _, _ = run(copy_at_moment(whole, tmp_path / "before", newest, newest), tmp_path / "lake")
-    store = Path(shutil.copytree(whole, tmp_path / "store"))
-    for path in (store / "consumequeue/T1/0").iterdir():
-        path.unlink()
-    (store / "consumequeue/T1/0/00000000000000000000").write_bytes(unit.ljust(200, b"\0"))
-    segment = store / "commitlog" / f"{newest // 16384 * 16384:020d}"
-    overwrite(segment, newest % 16384 + 20, bytes(8))
-    second, _, state = run(store, tmp_path / "lake")
-    new = [row for row in second if row not in first]
-    (row,) = [row for row in new if (row["topic"], row["queue_id"]) == ("T1", 0)]
-
-    assert (row["queue_offset"], row["physical_offset"], row["status"]) == (0, newest, "matched")
-    assert [*("consumequeue", "T1", 0), 1] in state["queues"]
 
 
 OWN_UNIT = struct.Struct(">qiq")  # written by hand, independent of the code under test
@@ -329,28 +293,6 @@ def test_a_unit_that_overwrites_a_leftover_during_a_run_becomes_one_row(tmp_path
     assert len(rows) == len({*columns_of(rows, UNIT_COLUMNS[1:4])})
     matched = {row["physical_offset"] for row in rows if row["status"] == "matched"}
     assert matched == {record.physical_offset for record in (old[0], *new)}
-
-
-def test_light_queues_written_late_to_rocksdb_are_ingested_by_a_later_run(tmp_path: Path) -> None:
-    """With double write of 5.5, only RocksDB contains them; after a kill, they were reported as missing."""
-    name = "b551-lmq-selective"
-    store = unpack_feature(name, tmp_path / "store").root
-    whole = shutil.copytree(store, tmp_path / "whole")
-    kill_with_database(store, unpack_feature("b551-rockscq-killed", tmp_path / "killed").root / "consumequeue")
-    first = _ingest(store, tmp_path / "lake", name)
-    only_files = _read_units(tmp_path / "lake")
-    shutil.rmtree(store)
-    whole.rename(store)
-    _ingest(store, tmp_path / "lake", name)
-    _ingest(store, tmp_path / "at-once", name)
-
-    assert (first.contradictions, first.units["matched"]) == (0, len(only_files))
-    assert _read_units(tmp_path / "lake") == _read_units(tmp_path / "at-once") > only_files
-
-
-def _read_units(lake: Path) -> set[tuple[object, ...]]:
-    rows = [row for row in _rows(lake) if row["status"] != "missing"]
-    return {*columns_of(rows, (*UNIT_COLUMNS[:4], "status"))}
 
 
 def test_rows_of_units_are_the_same_without_the_tags_and_topics_that_are_excluded(store: Path, tmp_path: Path) -> None:

@@ -10,12 +10,10 @@ import pytest
 from jobs.products.broker_config import find_new_state, parse_state
 from jobs.query.store_reader import StoreReader
 from jobs.store.broker_config import BrokerConfig, ReaderKind, read_broker_config
-from jobs.store.pending_messages import read_timer_state
 from jobs.store.release import QUICK, detect_store_eras
 from jobs.store.store import list_store
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader
-from rmq_formats.timer_files import SLOT, TIMER_PROGRESS, UNIT, Slot, TimerUnit
 from tests.golden import FEATURES, unpack_feature
 from tests.support.lakes import ingest_store, rows_of
 from tests.support.query_stores import Sent, stored, write_store
@@ -97,25 +95,3 @@ def test_a_tag_of_many_messages_is_looked_up_without_its_chain(tmp_path: Path) -
 
     assert "an index entry for a message's tags" in {mark.reason for mark in era.marks}
     assert read.call_count < 500
-
-
-def test_the_timer_precision_is_detected_from_units(tmp_path: Path) -> None:
-    """No file contains timerPrecisionMs; with the default, delivered messages would be reported as pending."""
-    due = 1_795_272_035_500
-    slot, unit = Slot(due // 500, 0, 0, 1), TimerUnit(UNIT.size, -1, 1, due - 4000, 4000, 0, 100, 7)
-    wheel = bytearray(64 * SLOT.size)
-    place = slot.time % 64 * SLOT.size
-    wheel[place : place + SLOT.size] = SLOT.pack(*slot)
-    for folder in ("timerlog", "config", "commitlog"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "commitlog" / f"{0:020d}").write_bytes(bytes(64))
-    (tmp_path / "timerwheel").write_bytes(wheel)
-    (tmp_path / "timerlog" / f"{0:020d}").write_bytes(UNIT.pack(*unit) + bytes(100))
-    waiting = []
-    for read_until in (due, due + 500):
-        (tmp_path / "config/timercheck").write_bytes(TIMER_PROGRESS.pack(read_until, 0, 0, 0, 0, 0, 0))
-        state = read_timer_state(list_store(str(tmp_path)))
-        assert state is not None
-        waiting.append((state.precision_ms, state.waiting_count))
-
-    assert waiting == [(500, 1), (500, 0)]

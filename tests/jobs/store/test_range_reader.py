@@ -1,6 +1,5 @@
 """Reading a range of a log while a broker writes to it, with damage in it, or with a wrong clock."""
 
-import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 
 from jobs.command.engine import make_workers
 from jobs.console.process import raise_if_stopped
-from jobs.console.result import ExitCode
 from jobs.launch.engine import HERE
 from jobs.storage import AnyStorage
 from jobs.storage.local import LocalReader, LocalStorage, ReadLimits
@@ -30,9 +28,6 @@ from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentByte
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import make_log, make_record, make_segment, place_records
 from tests.rmq_formats.strategies import FRAMINGS, mutations
-from tests.support.commands import Run, copy_store, overwrite
-from tests.support.fault_kinds import records_in, set_store_times
-from tests.support.lakes import table_of
 from tests.support.meanwhile import DisturbedWorkers
 from tests.support.stores import hold_lock
 
@@ -187,52 +182,6 @@ def test_the_compiled_walk_yields_the_same_pieces_as_the_scalar_one(  # noqa: PL
     expected = _collect_pieces(raw, framing, final=final)
     monkeypatch.setattr(walking, "COMPILED_WALK_MIN_BYTES", data.draw(st.integers(-1, len(raw))))
     assert _collect_pieces(raw, framing, final=final) == expected
-
-
-def _set_clock_back(store: Path, number: int) -> list[int]:
-    """Set the clock back at the record of that number, and zero the record; return the offsets of all records."""
-    records = records_in(store)
-    damaged = records[number]
-    set_store_times(store, lambda at, one: one.store_timestamp - 5000 * (at >= number))
-    overwrite(damaged.path, damaged.position, bytes(damaged.record.total_size))
-    return [record.record.physical_offset for record in records]
-
-
-def _ingest(store: Path, lake: Path, run: Run) -> tuple[int, list[int]]:
-    code = run("ingest", store, "--lake", lake, "--engine", "here").code
-    return code, sorted(table_of(lake / "messages", ["physical_offset"])["physical_offset"].to_pylist())
-
-
-def test_records_with_earlier_times_after_damage_are_leftovers_only_if_they_have_no_units(
-    golden: StoreOf, tmp_path: Path, run: Run
-) -> None:
-    """A killed broker truncates its log, and then writes before older records."""
-    store = copy_store(golden("b533-base"), tmp_path)
-    offsets = _set_clock_back(store, 52)
-    before, damaged, after = offsets[:52], offsets[52], offsets[53:]
-
-    assert _ingest(store, tmp_path / "lake", run) == (ExitCode.DAMAGE, [*before, *after])
-    looked = run("inspect", "--deep", "--json", store)
-    assert looked.code is ExitCode.DAMAGE
-    assert looked.document["log"]["records"] == len(before) + len(after)
-    assert [one["offset"] for one in looked.document["problems"] if one["severity"] == "damage"][:1] == [damaged]
-
-    shutil.rmtree(store / "consumequeue")
-    assert _ingest(store, tmp_path / "other", run) == (ExitCode.CLEAN, before)
-
-
-@pytest.mark.parametrize("number", [56, 57])  # a rollback, and the half message that follows it
-def test_commands_report_that_messages_after_a_damaged_one_without_a_unit_may_be_missing(
-    golden: StoreOf, tmp_path: Path, run: Run, number: int
-) -> None:
-    store = copy_store(golden("b420-base"), tmp_path)
-    shutil.rmtree(store / "index")
-    offsets = _set_clock_back(store, number)
-
-    assert _ingest(store, tmp_path / "lake", run) == (ExitCode.DAMAGE, offsets[:number])
-    for place in ("--store", store), ("--lake", tmp_path / "lake"):
-        assert run("query", "list", "-m", "1000", *place).code is ExitCode.DAMAGE
-        assert run("export", *place, "--engine", "here", "--out", tmp_path / f"of{place[0]}").code is ExitCode.DAMAGE
 
 
 def test_as_many_threads_as_the_width_return_results_in_the_order_of_the_items() -> None:

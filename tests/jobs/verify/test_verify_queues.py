@@ -10,13 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobs.console.result import Severity
 from jobs.diagnosis.findings import Finding
 from jobs.diagnosis.kinds import OUT_OF_SEQUENCE
 from jobs.products.index import KeySequence, RangeKeys
 from jobs.products.queues.settings import determine_unit_rules
-from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild_queues
-from jobs.rebuild.queues import ROCKSDB
 from jobs.storage.scratch import Scratch
 from jobs.store.queue_files import list_queues
 from jobs.store.release import determine_writers
@@ -29,23 +26,15 @@ from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD
 from rmq_formats.commitlog.record import encode_record
-from rmq_formats.consumequeue.dispatch import Unit, UnitRules, decode_unit, walk_units
+from rmq_formats.consumequeue.dispatch import UnitRules, walk_units
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.indexfile.build import PACKED_KEY
 from rmq_formats.store import file_name_of_offset
-from tests.golden import GOLDEN, StoreOf, golden_stores, kill_with_database, release_of, unpack_feature
+from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import make_record
 from tests.support.commands import measure_peak, overwrite
-from tests.support.stores import (
-    compare_queues,
-    flip,
-    kill_after_dispatch,
-    list_segments,
-    read_records,
-    read_store_records,
-)
+from tests.support.stores import compare_queues, kill_after_dispatch, list_segments, read_store_records
 
-FILE = 200
 T1 = "consumequeue/T1/0"  # 26 units in three files
 
 
@@ -64,19 +53,6 @@ def test_files_of_a_real_broker_have_no_findings(golden: StoreOf, name: str) -> 
     assert report.numbers["expired"] == (16 if name in golden_stores("expired") else 0)
 
 
-def unit_of(store: Path, position: int) -> Unit:
-    at = position * UNIT.size
-    return decode_unit((store / T1 / file_name_of_offset(at // FILE * FILE)).read_bytes(), at % FILE)
-
-
-def locate_in_log(store: Path, offset: int) -> tuple[Path, int]:
-    segment = max(path for path in list_segments(store) if int(path.name) <= offset)
-    return segment, offset - int(segment.name)
-
-
-# --- records that are not dispatched yet ------------------------------------------------------------------------------
-
-
 @pytest.mark.sample(12, always=["b498-types", "b551-types-crc", "b514-expired", "b420-retry"])
 @pytest.mark.parametrize("name", [name for name in GOLDEN if "rockscq" not in name])
 def test_records_that_continue_their_queues_are_not_reported(golden: StoreOf, tmp_path: Path, name: str) -> None:
@@ -91,55 +67,16 @@ def test_records_that_continue_their_queues_are_not_reported(golden: StoreOf, tm
         assert OUT_OF_SEQUENCE not in {finding.kind for finding in compare_queues(root, release_of(name)).findings}
 
 
-@pytest.mark.parametrize(
-    ("field", "bit", "place"),
-    [
-        ("queue_id", 29, ("T1/536870912", 20, 0)),
-        ("queue_id", 31, ("T1/-2147483648", 20, 0)),
-        ("queue_id", 0, ("T1/1", 20, 19)),
-        ("queue_offset", 0, ("T1/0", 21, 20)),
-        ("queue_offset", 4, ("T1/0", 4, 20)),
-    ],
-)
-def test_a_changed_record_without_a_unit_breaks_a_sequence(
-    newer_store: Path, field: str, bit: int, place: tuple[str, int, int]
-) -> None:
-    """Nothing else contradicts it, because the index does not contain queues."""
-    at = unit_of(newer_store, 20).physical_offset
-    kill_after_dispatch(newer_store, unit_of(newer_store, 15).physical_offset)
-    segment, position = locate_in_log(newer_store, at)
-    last_byte = position + HEAD.offset(field) + (8 if field == "queue_offset" else 4) - 1
-    flip(segment, last_byte - bit // 8, 1 << bit % 8)
-
-    findings = compare_queues(newer_store, "5.5.1").findings
-    first, *others = [finding for finding in findings if finding.log_offset == at]
-    queue, found, expected = place
-    if field == "queue_id":  # later records of the queue continue its sequence
-        assert [first] == [finding for finding in findings if finding.file == f"consumequeue/{queue}"]
-    assert (first.kind, first.file, others) == (OUT_OF_SEQUENCE, f"consumequeue/{queue}", [])
-    assert (first.found, first.expected) == (f"{found}, in the record at offset {at:,}", str(expected))
-    assert first.is_undecided
-
-
 def test_a_unit_written_during_verification_breaks_no_sequence(newer_store: Path) -> None:
     """Also if it is the first remaining unit of the queue; earlier units are in no file."""
     (newer_store / T1 / file_name_of_offset(0)).unlink()
     (queue,) = (queue for queue in list_queues(list_store(str(newer_store))) if queue.name.path == T1)
-    first, last = (unit_of(newer_store, position).physical_offset for position in (10, 25))
+    first, last = 6904, 56303  # the physical offsets of units 10 and 25
 
     assert (queue.first_unit_number, queue.capacity_end) == (10, 30)
     assert _is_stored(queue, 10, first)
     assert _is_stored(queue, 25, last)
     assert not any(_is_stored(queue, position, first) for position in (9, 11, 30))
-
-
-def test_records_after_lost_ones_break_no_sequence(newer_store: Path) -> None:
-    """The gap in the log is already reported."""
-    at = unit_of(newer_store, 20).physical_offset
-    overwrite(*locate_in_log(newer_store, at), b"U" * 30)
-    kill_after_dispatch(newer_store, at)
-
-    assert OUT_OF_SEQUENCE not in {finding.kind for finding in compare_queues(newer_store, "5.5.1").findings}
 
 
 NAMES = ("b551-types", "b498-cqext", "b533-expired", "b420-direct", "b498-live")
@@ -267,41 +204,6 @@ def test_lost_files_take_no_more_memory_than_existing_files(store_of_one_queue: 
         peaks.append(measure_peak(lambda: findings(store_of_one_queue))[1])
 
     assert peaks[1] < peaks[0] + (1 << 20)
-
-
-def test_light_queues_that_a_killed_broker_had_in_memory_are_not_reported_as_deleted(tmp_path: Path) -> None:
-    """They were reported as `missing_queue`; with double write, only RocksDB contains them, after the next start."""
-    unpacked = unpack_feature("b551-lmq-selective", tmp_path / "selective")
-    killed = unpack_feature("b551-rockscq-killed", tmp_path / "killed")
-    kill_with_database(unpacked.root, killed.root / "consumequeue")
-    report = compare_queues(unpacked.root, "5.5.1")
-    light = [name for name in unpacked.answers_before_stop["queues"] if name.startswith("%LMQ%")]
-
-    assert light
-    assert report.findings == []
-    assert report.severity is Severity.BEHIND
-    assert report.numbers["queues"] == len(unpacked.answers_before_stop["queues"]) - len(light)
-    assert report.numbers["behind"] == unpacked.answers_before_stop["maxPhyOffset"]
-    assert "light queues (LMQ) were not in RocksDB yet" in report.notes[0]
-
-
-def test_light_queues_in_rocksdb_are_compared_up_to_their_end(tmp_path: Path) -> None:
-    """Of the part that a killed broker had written, missing entries are lost; later entries will be written."""
-    root = unpack_feature("b551-lmq-selective", tmp_path).root
-    part = shutil.copytree(root, tmp_path / "part")
-    first, last = sorted((part / "commitlog").iterdir())
-    last.unlink()
-    records = [record for record, _ in read_records([first])]
-    log = first.read_bytes()
-    first.write_bytes(log[: records[len(records) // 4].physical_offset].ljust(len(log), b"\0"))
-    request = RebuildQueuesRequest(str(part), tmp_path / "out", release="5.5.1", to=ROCKSDB)
-    summary = rebuild_queues(request, SerialWorkers())
-    kill_with_database(root, tmp_path / "out" / summary.folder)
-    report = compare_queues(root, "5.5.1")
-
-    assert report.findings == []
-    assert report.numbers["matched"] == report.numbers["expected"]
-    assert "light queues (LMQ) were not in RocksDB yet" in report.notes[0]
 
 
 def test_an_index_in_rocksdb_is_compared_range_by_range_of_the_log(
