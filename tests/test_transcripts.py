@@ -11,9 +11,10 @@ Pages may use these shell functions in addition to programs: `fresh` restores th
 HEX` overwrites bytes, `flip FILE POSITION BITS` inverts the given bits of one byte, `bytes FILE POSITION COUNT` prints
 bytes, and `findings` reduces a report to its findings and its verdict. `send TOPIC [NAME=VALUE …] BODY …` appends
 messages with these properties to `store`, or creates it, with a log and queues, but without an index. A body that
-begins with `0x` is hexadecimal.
+begins with `0x` is hexadecimal. `NAME=VALUE … rmq-lake …` sets environment variables for one command.
 """
 
+import os
 import re
 import shlex
 import shutil
@@ -21,6 +22,7 @@ import subprocess
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -35,7 +37,9 @@ PAGES = [
 _PART = re.compile(r"<!-- store: (\S[^>]*\S) -->|^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n", re.MULTILINE)
 _CODE = re.compile(r" +# exit code (\d+)$")
-_PROGRAM = re.compile(r"rmq-lake ((?:[^|<>;&]|'[^']*'|\"[^\"]*\")*)(?:\| *(.*))?", re.DOTALL)
+_PROGRAM = re.compile(
+    r"((?:\w+=(?:'[^']*'|\"[^\"]*\"|[^\s'\"]*) )*)rmq-lake ((?:[^|<>;&]|'[^']*'|\"[^\"]*\")*)(?:\| *(.*))?", re.DOTALL
+)
 _PROPERTY = re.compile(r"\w+=")
 _EXPANDED = re.compile(r"[$*?~{`\[!]")  # characters that bash may expand
 _SHELL = """
@@ -101,9 +105,10 @@ def _run(command: str, run: Run, sent: list[Sent]) -> tuple[int, str]:
     code, text = 0, None
     program = _PROGRAM.fullmatch(command)
     if program:
-        outcome = run(*_words(program[1]))
+        with patch.dict(os.environ, (word.split("=", 1) for word in shlex.split(program[1]))):
+            outcome = run(*_words(program[2]))
         # Durations are removed before filters, because a filter for a number might match one.
-        code, text, command = int(outcome.code), _replace_volatile(outcome.out + outcome.err), program[2]
+        code, text, command = int(outcome.code), _replace_volatile(outcome.out + outcome.err), program[3]
     if command:
         shell = ["bash", "-c", _SHELL + command]
         done = subprocess.run(shell, input=text, stdout=-1, stderr=subprocess.STDOUT, check=False, text=True)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from jobs.command import VERBS
 from jobs.command.cli import rmq_lake
 from jobs.command.configuration import configurable_parameters, leaf_commands, parameter_key
-from jobs.command.places import CHANGED_LAKE, LAKE, NEW_STORE, OUTPUT_FILE, STORE, PlaceType, find_enclosing_store
+from jobs.command.places import CHANGED_LAKE, LAKE, NEW_STORE, OUTPUT_FILE, STORE, PlaceType
 from jobs.console.result import ExitCode
 from jobs.launch.cache import CONF_DIRECTORY
 from tests.support.commands import Run, read_state
@@ -136,16 +136,6 @@ def test_a_store_without_a_log_is_protected_as_well(option: Option, tmp_path: Pa
     assert outcome.code is ExitCode.USAGE
     assert "Choose a location outside the store" in outcome.err
     assert not list((tmp_path / "store" / "index").iterdir())
-
-
-def test_directories_next_to_a_store_are_not_protected(store: Path, tmp_path: Path) -> None:
-    queues = tmp_path / "queues" / "T" / "0"
-    queues.mkdir(parents=True)
-    (queues / f"{0:020d}").touch()
-
-    for place in (tmp_path, tmp_path / "lake", tmp_path / "store-2", tmp_path / "queues"):
-        assert find_enclosing_store(str(place)) is None
-    assert str(store) == find_enclosing_store(str(store / "a" / "b"))
 
 
 @pytest.mark.parametrize("option", [option for option in OUTPUTS if option.parameter.type is OUTPUT_FILE], ids=_name)

@@ -11,7 +11,6 @@ from jobs.console.log import is_secret, mask_program_output, mask_secrets, remem
 from jobs.launch.arguments import file_system_options, parse_properties_file, split_secrets
 from jobs.storage.s3 import delta_options
 from jobs.storage.settings import file_system_settings, read_environment_settings
-from tests.support.commands import Run
 from tests.support.fault_kinds import as_other_user
 
 KEY, SECRET, TOKEN = "AKIAEXAMPLEEXAMPLE", "wJalrXUtnFEMIexampleexample", "IQoJb3JpZ2luexample"
@@ -142,11 +141,3 @@ def test_a_known_secret_is_masked_everywhere(capsys: pytest.CaptureFixture[str])
             answer.print_json_or_lines({"note": "signed with Xk3examplexamp"}, ["signed with Xk3examplexamp"])
 
         assert "signed with ***" in capsys.readouterr().out
-
-
-def test_show_config_prints_no_secret(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    for form in ((), ("--json",)):
-        monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", f"--conf spark.hadoop.fs.s3a.secret.key={SECRET}")
-        outcome = run("verify", "s3a://bucket/store", "--show-config", *form)
-
-        assert SECRET not in outcome.out + outcome.err

@@ -161,25 +161,20 @@ LIMIT = 1 << 16
 SMALL, LARGE, CUT = (b"small", bytes(LIMIT), bytes(LIMIT + 1))
 
 
-@pytest.fixture
-def packed(tmp_path: Path) -> dict[str, ExportRequest]:
-    bodies = [Sent(keys=("k",), body=zlib.compress(body), sys_flag=COMPRESSED) for body in (SMALL, LARGE, CUT)]
-    broken = Sent(keys=("k",), body=b"no stream", sys_flag=COMPRESSED)
-    store = write_store(tmp_path / "store", stored([*bodies, broken]))
-    write_lake(store, tmp_path / "lake")
-    places = {"store": Place(store=str(store)), "lake": Place(lake=str(tmp_path / "lake"))}
-    return {name: ExportRequest(place, max_body_size=LIMIT, out=tmp_path / "out") for name, place in places.items()}
-
-
 def _export(request: ExportRequest) -> ExportSummary:
     return export_messages(request, *plan_export(request, {}), SerialWorkers())
 
 
 @pytest.mark.parametrize("place", ["store", "lake"])
-def test_a_body_larger_than_the_limit_is_reported(place: str, packed: dict[str, ExportRequest], tmp_path: Path) -> None:
-    summary = _export(packed[place])
+def test_a_body_larger_than_the_limit_is_reported(place: str, tmp_path: Path) -> None:
+    bodies = [*map(zlib.compress, (SMALL, LARGE, CUT)), b"no stream"]
+    store = write_store(tmp_path / "store", stored([Sent(body=body, sys_flag=COMPRESSED) for body in bodies]))
+    write_lake(store, tmp_path / "lake")
+    at = Place(store=str(store)) if place == "store" else Place(lake=str(tmp_path / "lake"))
+    request = ExportRequest(at, max_body_size=LIMIT, out=tmp_path / "out")
+    summary = _export(request)
     rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
-    _export(replace(packed[place], out=tmp_path / "table", form=RowFormat.PARQUET))
+    _export(replace(request, out=tmp_path / "table", form=RowFormat.PARQUET))
     table = pq.read_table(tmp_path / "table").to_pylist()
 
     assert [SMALL, LARGE] == [b64decode(row["decoded_body_base64"]) for row in rows[:2]]

@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +21,8 @@ from jobs.console.rows import csv_line
 from rmq_formats.trace import TRACE_TOPIC
 from tests.golden import StoreOf
 from tests.support.commands import Run, packages_loaded_by
-from tests.support.lakes import delta_extension, ingest_store
+from tests.support.lakes import delta_extension
 from tests.support.query_stores import Sent, stored, write_store
-
-
-@pytest.fixture
-def run_all(run: Run) -> Run:
-    return run.func if isinstance(run, partial) else run
-
-
-@pytest.fixture
-def run(run: Run) -> Run:
-    return partial(run, "query")
-
-
-@pytest.fixture(scope="module")
-def lake(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("lake")
-    ingest_store(golden("b551-base"), folder, "b0")
-    return folder
-
 
 FIRST = ("by-offset", "-t", "Orders", "-i", "0", "-o", "0")
 
@@ -113,7 +94,7 @@ def test_a_message_cannot_control_the_terminal(
 
 
 def test_piped_output_equals_that_of_mqadmin_byte_for_byte(run: Run, hostile: str) -> None:
-    assert ESC in run(*FIRST, "--body", "--store", hostile).out
+    assert ESC in run("query", *FIRST, "--body", "--store", hostile).out
 
 
 def test_csv_keeps_nested_values() -> None:
@@ -154,7 +135,7 @@ def _query_duckdb(lake: Path, sql: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("sql", QUERIES)
 def test_a_statement_returns_the_same_rows_as_another_engine(run: Run, newer_lake: Path, sql: str) -> None:
     expected = _query_duckdb(newer_lake, sql)
-    answer = run("sql", "--lake", newer_lake, sql, "--output", "ndjson")
+    answer = run("query", "sql", "--lake", newer_lake, sql, "--output", "ndjson")
 
     assert answer.code is ExitCode.CLEAN
     assert expected == answer.lines != []
@@ -164,10 +145,10 @@ def test_every_output_format_has_the_same_rows(run: Run, newer_lake: Path, tmp_p
     sql = (
         "SELECT uniq_key, store_time, keys, properties, body FROM messages WHERE topic = 'T1' ORDER BY physical_offset"
     )
-    lines = run("sql", "--lake", newer_lake, sql, "--output", "ndjson").lines
-    array = run("sql", "--lake", newer_lake, sql, "--output", "json").document
-    cells = list(csv.DictReader(io.StringIO(run("sql", "--lake", newer_lake, sql, "--output", "csv").out)))
-    parquet = run("sql", "--lake", newer_lake, sql, "--output", "parquet", "--out", tmp_path / "rows.parquet")
+    lines = run("query", "sql", "--lake", newer_lake, sql, "--output", "ndjson").lines
+    array = run("query", "sql", "--lake", newer_lake, sql, "--output", "json").document
+    cells = list(csv.DictReader(io.StringIO(run("query", "sql", "--lake", newer_lake, sql, "--output", "csv").out)))
+    parquet = run("query", "sql", "--lake", newer_lake, sql, "--output", "parquet", "--out", tmp_path / "rows.parquet")
     stored = pq.read_table(tmp_path / "rows.parquet").to_pylist()
 
     assert parquet.code is ExitCode.CLEAN
@@ -179,13 +160,13 @@ def test_every_output_format_has_the_same_rows(run: Run, newer_lake: Path, tmp_p
 
 
 def test_without_a_statement_tables_and_views_are_listed(run: Run, newer_lake: Path) -> None:
-    named = {row["name"]: row for row in run("sql", "--lake", newer_lake, "--output", "ndjson").lines}
+    named = {row["name"]: row for row in run("query", "sql", "--lake", newer_lake, "--output", "ndjson").lines}
 
     assert {path.parent.name for path in newer_lake.glob("*/_delta_log")} <= {*named}
     assert {"dead_letters", "transactions", "timers_pending"} <= {*named}
     assert all(row["row"] for row in named.values())
     for name in named:
-        assert run("sql", "--lake", newer_lake, f"SELECT count(*) FROM {name}").code is ExitCode.CLEAN
+        assert run("query", "sql", "--lake", newer_lake, f"SELECT count(*) FROM {name}").code is ExitCode.CLEAN
 
 
 def test_a_limit_on_time_ends_a_statement_that_the_engine_does_not_end(newer_lake: Path) -> None:
@@ -198,11 +179,11 @@ def test_a_limit_on_time_ends_a_statement_that_the_engine_does_not_end(newer_lak
 
 
 def test_a_statement_that_needs_more_memory_than_the_limit_is_an_error(
-    run: Run, lake: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, newer_lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobs.query.lake_tables.count_memory", lambda: 1 << 20)
     pairs = "select a.body, count(*) from messages a, messages b group by a.body, b.body"
-    code, _, err = run("sql", pairs, "--lake", lake)
+    code, _, err = run("query", "sql", pairs, "--lake", newer_lake)
     error = "out of memory: the statement needs more than 512.0 KiB, half of the memory that this process may use"
     assert (ExitCode.FAILED, f"rmq-lake: {error}. Read fewer rows or columns\n") == (code, err)
 
@@ -216,16 +197,16 @@ def test_a_statement_that_needs_more_memory_than_the_limit_is_an_error(
     ],
 )
 def test_a_row_that_another_engine_has_changed_to_no_record_is_an_error(  # noqa: PLR0913, PLR0917
-    run_all: Run, lake: Path, tmp_path: Path, line: str, column: str, value: str | None, problem: str
+    run: Run, newer_lake: Path, tmp_path: Path, line: str, column: str, value: str | None, problem: str
 ) -> None:
-    changed = Path(shutil.copytree(lake, tmp_path / "lake"))
+    changed = Path(shutil.copytree(newer_lake, tmp_path / "lake"))
     messages = str(changed / "messages")
     rows = DeltaTable(messages).to_pyarrow_table()
     new = pa.array([value] * rows.num_rows, rows.schema.field(column).type)
     rows = rows.set_column(rows.schema.get_field_index(column), column, new)
     write_deltalake(messages, rows, mode="overwrite", schema_mode="overwrite")
 
-    code, _, err = run_all(*line.replace("OUT", str(tmp_path / "out")).split(), "--lake", changed)
+    code, _, err = run(*line.replace("OUT", str(tmp_path / "out")).split(), "--lake", changed)
 
     assert code == ExitCode.FAILED
     assert f"rmq-lake: {changed}: this row of a message {problem}" in err
