@@ -78,68 +78,6 @@ def test_an_unknown_compression_type_is_reported() -> None:
 
 # A send trace, up to the fields in which clients differ.
 _SENT = "Pub\x011700000000000\x01Region\x01producers\x01Orders\x01ID\x01TagA\x01k1 k2\x0110.0.0.1:10911\x014\x017\x010"
-_SENT_ENDS = {
-    "\x01true": (None, True, None),
-    "\x01OFFSET\x01false": ("OFFSET", False, None),
-    "\x01OFFSET\x01true\x0110.0.0.2": ("OFFSET", True, "10.0.0.2"),
-}
-
-
-@pytest.mark.parametrize("end", _SENT_ENDS)
-def test_send_traces_are_parsed_as_written_by_each_release(end: str) -> None:
-    (trace,) = decode_traces(f"{_SENT}{end}\x02".encode())
-
-    assert trace == Trace(
-        TraceKind.SENT, "ID", 1_700_000_000_000, "Region", "producers", "Orders", "TagA", "k1 k2",
-        "10.0.0.1:10911", _SENT_ENDS[end][2], 4, 7, 0, _SENT_ENDS[end][0], _SENT_ENDS[end][1],
-    )  # fmt: skip
-
-
-def test_consume_traces_have_time_and_group_if_the_client_wrote_them() -> None:
-    """Clients up to 4.7.1, of 4.9.1, and of a cloud write neither."""
-    body = "SubAfter\x01R\x01ID\x013\x01false\x01k\x014\x02SubAfter\x01R\x01ID\x013\x01true\x01k\x010\x011700\x01G\x02"
-    bare, full = decode_traces(body.encode())
-
-    assert (bare.request_id, bare.cost_ms, bare.is_success, bare.context_code) == ("R", 3, False, 4)
-    assert (bare.event_timestamp, bare.client_group, bare.error) == (None, None, None)
-    assert (full.event_timestamp, full.client_group, full.is_success) == (1700, "G", True)
-
-
-def test_other_kinds_of_traces_have_their_own_fields() -> None:
-    ended = f"EndTransaction{_SENT[3:-6]}\x012\x01TX\x01ROLLBACK_MESSAGE\x01true"
-    lines = ("SubBefore\x015\x01R\x01G\x01Q\x01ID\x013\x01null", ended, "Recall\x015\x01R\x01G\x01T\x01ID\x01true")
-    taken, ended_trace, recalled = decode_traces(LINE_END.join(lines).encode())
-
-    assert (taken.kind, taken.retry_times, taken.request_id, taken.keys) == (TraceKind.RECEIVED, 3, "Q", "null")
-    assert (ended_trace.transaction_id, ended_trace.transaction_state) == ("TX", "ROLLBACK_MESSAGE")
-    assert (ended_trace.is_from_check, ended_trace.message_type) == (True, 2)
-    assert (recalled.kind, recalled.topic, recalled.is_success) == (TraceKind.RECALLED, "T", True)
-    assert [trace.error for trace in (taken, ended_trace, recalled)] == [None] * 3
-
-
-@pytest.mark.parametrize(
-    ("line", "error"),
-    [
-        (_SENT.replace("1700000000000", "17x"), "event_timestamp is '17x'"),
-        (_SENT.rpartition("\x01")[0], "message_type is missing"),
-        (_SENT[:-1] + "5", "message_type is '5'"),
-        (_SENT.replace("\x017\x01", "\x012147483648\x01"), "cost_ms is '2147483648'"),
-        ("SubBefore\x015\x01R\x01G\x01Q\x01ID\x013\x01", "keys is missing"),
-        ("Pub", "event_timestamp is missing"),
-    ],
-)
-def test_undecodable_trace_lines_are_reported_with_the_field(line: str, error: str) -> None:
-    (trace,) = decode_traces(line.encode())
-
-    assert trace.error == error
-    assert trace.client_group in {"producers", "G", None}
-
-
-def test_trace_lines_after_an_undecodable_one_are_read() -> None:
-    """Empty lines and lines of an unknown kind are skipped."""
-    body = f"\x02\x02Other\x01x\x02Pub\x01x\x02{_SENT}\x01true\x02"
-
-    assert [trace.error is None for trace in decode_traces(body.encode())] == [False, True]
 
 
 def test_trace_lines_are_parsed_lazily() -> None:

@@ -28,10 +28,7 @@ from jobs.store.range_reader import RangeReader
 from jobs.store.selection import Selection
 from jobs.store.store import list_store
 from jobs.store.workers import InProcessWorkers, SerialWorkers, Workers
-from rmq_formats.commitlog.record import decode_record
-from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import decode_header
-from rmq_formats.release import Release, make_rules, release_at
 from tests.golden import GOLDEN, SCENARIO, UNDISTURBED, StoreOf, release_of
 from tests.support.broker import Broker, some_records
 from tests.support.killing import count_wrong_entries
@@ -116,24 +113,6 @@ def test_index_entries_equal_the_brokers_files_in_one_run_or_several(
     ]
     expected = [decode_header(data) for data in real if decode_header(data).index_count > 1]
     assert headers == [(header.hash_slot_count, header.index_count, header.end_timestamp) for header in expected]
-
-
-def test_every_entry_names_its_key(golden: StoreOf, tmp_path: Path) -> None:
-    store = golden("b551-base")
-    lake = tmp_path / "lake"
-    run(store, lake, "b551-base")
-    log = b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir()))
-    rules = make_rules((0, Release.from_version(release_of("b551-base"))))
-    expected = []
-    for offset in dict.fromkeys(row["physical_offset"] for row in entry_rows(lake)):
-        record = decode_record(log, offset)
-        keys = typed_index_keys(record, release_at(rules, offset))
-        expected += [(offset, key.topic, key.key, key.kind.value, record.store_timestamp) for key in keys]
-
-    names = ("physical_offset", "topic", "key", "kind", "store_timestamp")
-    assert [tuple(row[name] for name in names) for row in entry_rows(lake)] == expected
-    assert {row["kind"] for row in entry_rows(lake)} == {"unique", "key", "tag"}
-    assert all(row["slot"] == row["key_hash"] % SLOTS for row in entry_rows(lake))
 
 
 def test_threads_that_write_an_index_file_together_write_each_row_once(
