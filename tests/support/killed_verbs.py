@@ -21,6 +21,7 @@ from unittest.mock import patch
 import duckdb
 import pyarrow as pa
 
+from jobs.console.result import ExitCode
 from jobs.lake import commit, upkeep
 from jobs.lake.lake import Lake
 from jobs.lake.upkeep import optimize
@@ -149,12 +150,9 @@ def _restore(root: Path, out: str = "out") -> int:
 
 
 def _make_lake_to_restore(root: Path) -> None:
-    def prepare() -> None:
-        ingest_store(unpack("b533-types", root), root / "lake", release=_RELEASE)  # a store with queues of both kinds
-        _restore(root, "whole")
-
     root.mkdir(parents=True)
-    killing.call_in_fork(prepare)
+    ingest_store(unpack("b533-types", root), root / "lake", release=_RELEASE)  # a store with queues of both kinds
+    _restore(root, "whole")
 
 
 def _find_wrong_files(root: Path) -> list[str]:
@@ -175,17 +173,16 @@ _TRACKED: Final = "rowTracking, clustering, deletionVectors, inCommitTimestamp"
 def _make_small_files(root: Path) -> None:
     broker = killing.new_store(root)
     for seed in (2, 3):
-        killing.ingest_in_fork(root)
+        assert killing.run(root) == ExitCode.CLEAN
         broker.append(some_records(20, seed=seed))
-    killing.ingest_in_fork(root)
+    assert killing.run(root) == ExitCode.CLEAN
 
 
-def _optimize(root: Path) -> int:
+def _optimize(root: Path) -> None:
     optimize(str(root / "lake"), SerialWorkers())
-    return 0
 
 
-_COMMITS: Mapping[str, tuple[Callable[[Path], object], Callable[[Path], int]]] = {
+_COMMITS: Mapping[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
     "append": (killing.growing_store, killing.run),
     "rewritten log": (killing.rewritten_store, killing.run),
     "merge of a run": (killing.busy_store, killing.run),
@@ -194,15 +191,12 @@ _COMMITS: Mapping[str, tuple[Callable[[Path], object], Callable[[Path], int]]] =
 
 
 def _prepare_with_feature(prepare: Callable[[Path], object], feature: str, root: Path) -> None:
-    def enable() -> None:
-        for statement in FEATURES[feature]:
-            killing.connect_to_test_jvm("")[1].sql(re.sub(r"\{(\w+)\}", rf"delta.`{root}/lake/\1`", statement))
-
     prepare(root)
-    killing.call_in_fork(enable)
+    for statement in FEATURES[feature]:
+        killing.connect_to_test_jvm("")[1].sql(re.sub(r"\{(\w+)\}", rf"delta.`{root}/lake/\1`", statement))
 
 
-def _find_faults(command: Callable[[Path], int], root: Path) -> dict[str, Any]:
+def _find_faults(command: Callable[[Path], object], root: Path) -> dict[str, Any]:
     killing.run_in_fork(partial(command, root))
     verdict = killing.run_and_check(root)
     left = killing.exclude_compacted(verdict["leftovers"]) if command is _optimize else verdict["leftovers"]
@@ -244,7 +238,7 @@ def _read_by_duckdb(location: Path, columns: Sequence[str] | None = None) -> pa.
 SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "typings": partial(
         killing.kill_after_each_effect,
-        lambda root: killing.result_of_fork(root, partial(_make_typed_lake, root)),
+        _make_typed_lake,
         command=_type,
         finished=_complete_typing,
     ),

@@ -31,6 +31,7 @@ from typing import Any, Final, TypeVar
 from unittest.mock import DEFAULT, Mock, patch
 
 import deltalake
+import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject, JVMView
 
 from jobs.command import VERBS
@@ -107,7 +108,12 @@ def run_in_fork(work: Callable[[], object]) -> int:
 
 
 def call_in_fork(work: Callable[[], object]) -> None:
-    assert run_in_fork(work) == 0
+    """Do *work* in a fork, without its result, and check that it raises no error."""
+
+    def call() -> None:
+        work()
+
+    assert run_in_fork(call) == 0
 
 
 def fork_and_kill(work: Callable[[], object], seconds: float) -> int:
@@ -257,10 +263,11 @@ def kill_after_each_effect(  # noqa: PLR0913 - parameters of campaigns
     """
     Kill or suspend a command after each *stride*-th of its effects, and let another command finish its work.
 
-    A suspended command is resumed after the other command has ended. *finished* returns the errors in the result.
+    A suspended command is resumed after the other command has ended. *prepare* runs in a fork, so it may open a lake.
+    *finished* returns the errors in the result.
     """
     base = folder / "base"
-    prepare(base)
+    call_in_fork(partial(prepare, base))
     bad, others, codes, reached = [], Counter[str](), Counter[str](), 0
     for effect in count(stride, stride):
         root = folder / f"here-{effect}"  # a new path each time: Delta in a JVM caches tables by path
@@ -299,21 +306,17 @@ def new_store(root: Path) -> Broker:
     return broker
 
 
-def ingest_in_fork(root: Path) -> None:
-    call_in_fork(partial(run, root))
-
-
-def growing_store(root: Path, ingests: Callable[[Path], object] = ingest_in_fork) -> Broker:
+def growing_store(root: Path) -> Broker:
     broker = new_store(root)
-    ingests(root)
+    assert run(root) == ExitCode.CLEAN
     broker.append([*some_traces(2), *some_records(70, seed=2)])
     return broker
 
 
-def rewritten_store(root: Path, ingests: Callable[[Path], object] = ingest_in_fork) -> Broker:
+def rewritten_store(root: Path) -> Broker:
     broker = new_store(root)
     written = broker.append([*some_records(20, seed=2), *some_traces(2)])
-    ingests(root)
+    assert run(root) == ExitCode.CLEAN
     broker.truncate(written[5].physical_offset)
     broker.append([*some_records(40, seed=3), *some_traces(3)])
     return broker
@@ -347,7 +350,7 @@ def tiered_store(root: Path) -> None:
 def busy_store(root: Path) -> None:
     broker = new_store(root)
     for number in range(MAX_SMALL_FILES - 1):
-        ingest_in_fork(root)
+        assert run(root) == ExitCode.CLEAN
         broker.append(some_records(3, seed=2 + number))
 
 
@@ -355,9 +358,8 @@ class RunInterruptedError(Exception):
     """Ends a run before the commit of a table."""
 
 
-@contextmanager
-def delete_files_before_commit(table: str) -> Iterator[None]:
-    """End runs before their commit of a table, and delete the files that they have written for it."""
+def interrupt_run(root: Path, table: str) -> None:
+    """Prepare a run that ends before its commit of a table, and delete the files that it has written for the table."""
 
     def delete(lake: Lake, to: Table, actions: Sequence[AddedFile], *_rest: object) -> object:
         if to.name != table:
@@ -367,19 +369,14 @@ def delete_files_before_commit(table: str) -> Iterator[None]:
         raise RunInterruptedError(table)
 
     spy = Mock(wraps=commit.commit, side_effect=delete)
-    with patch.object(runs, "commit", spy):
-        yield
+    with patch.object(runs, "commit", spy), pytest.raises(RunInterruptedError):
+        run(root)
 
 
 def vacuumed_store(root: Path, table: str) -> None:
     """Create a store, and a lake with a prepared run whose files of a table are deleted."""
     growing_store(root)
-
-    def run_interrupted() -> None:
-        with delete_files_before_commit(table), suppress(RunInterruptedError):
-            run(root)
-
-    call_in_fork(run_interrupted)
+    interrupt_run(root, table)
 
 
 def write_until_stopped(broker: Broker, seed: int, *, crashes: bool, pause_s: float = 0.2, kept: int = 6) -> None:

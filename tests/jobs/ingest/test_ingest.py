@@ -30,10 +30,9 @@ from tests.golden import GOLDEN, StoreOf, unpack
 from tests.support.broker import Broker, some_records
 from tests.support.killing import (
     FAULTS,
-    RunInterruptedError,
     check_lake,
-    delete_files_before_commit,
     growing_store,
+    interrupt_run,
     new_store,
     rewritten_store,
 )
@@ -197,20 +196,6 @@ def run(root: Path) -> Summary:
     return ingest_store(root / "store", root / "lake", "b", range_size=4096)
 
 
-def make_growing(root: Path) -> Broker:
-    return growing_store(root, run)
-
-
-def make_rewritten(root: Path) -> Broker:
-    return rewritten_store(root, run)
-
-
-def make_vacuumed(root: Path, table: str) -> None:
-    """Prepare a run that ends before its commit of a table, and delete the files of that table."""
-    with delete_files_before_commit(table), pytest.raises(RunInterruptedError):
-        run(root)
-
-
 def prepared(lake: Path) -> list[dict[str, Any]]:
     return sorted(
         (row for row in rows_of(lake, "runs", "time") if row["state"] == "prepared"), key=lambda row: row["run"]
@@ -218,13 +203,13 @@ def prepared(lake: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("store", "table"), [(new_store, "messages"), (make_growing, "consume_queue"), (make_growing, "index_entries")]
+    ("store", "table"), [(new_store, "messages"), (growing_store, "consume_queue"), (growing_store, "index_entries")]
 )
 def test_the_next_run_rereads_lost_rows(
     store: Callable[[Path], object], table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store(tmp_path)
-    make_vacuumed(tmp_path, table)
+    interrupt_run(tmp_path, table)
     with pytest.raises(FileNotFoundError, match="The next run will write these rows"):
         optimize(str(tmp_path / "lake"), SerialWorkers())
 
@@ -245,8 +230,8 @@ def test_the_next_run_rereads_lost_rows(
 
 
 def test_a_run_over_a_rewritten_log_is_repeated_if_no_table_contains_it(tmp_path: Path) -> None:
-    broker = make_rewritten(tmp_path)
-    make_vacuumed(tmp_path, "superseded_messages")
+    broker = rewritten_store(tmp_path)
+    interrupt_run(tmp_path, "superseded_messages")
     (store,) = list_known_stores(Lake(str(tmp_path / "lake")))
     assert store.newest is not None
     for action in store.newest.tables["messages"]:
@@ -261,12 +246,12 @@ def test_a_run_over_a_rewritten_log_is_repeated_if_no_table_contains_it(tmp_path
     assert {row["superseded_by_run"] for row in rows_of(tmp_path / "lake", "superseded_messages")} == {summary.run}
 
 
-@pytest.mark.parametrize(("store", "table"), [(make_growing, "log_pieces"), (make_rewritten, "messages")])
+@pytest.mark.parametrize(("store", "table"), [(growing_store, "log_pieces"), (rewritten_store, "messages")])
 def test_a_lost_file_of_a_partly_committed_run_is_named_with_the_remedy(
     store: Callable[[Path], object], table: str, tmp_path: Path
 ) -> None:
     store(tmp_path)
-    make_vacuumed(tmp_path, table)
+    interrupt_run(tmp_path, table)
     before = state_without_locks(tmp_path / "lake")
 
     with pytest.raises(
