@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 from urllib.request import Request, urlopen
 
-from pyarrow.fs import FileSelector, FileSystem
+from pyarrow.fs import FileSystem, LocalFileSystem, copy_files
 
 from jobs.launch.spark import spark_home
 from jobs.storage.settings import AzureSettings, azure_filesystem
@@ -141,18 +141,10 @@ class AzureServer(NamedTuple):
         return "/".join((f"abfss://{CONTAINER}@{ACCOUNT}.dfs.core.windows.net", *names))
 
     def upload(self, folder: Path, prefix: str) -> None:
-        for name, data in read_files(folder).items():
-            with self.filesystem.open_output_stream(f"{CONTAINER}/{prefix}/{name}") as out:
-                out.write(data)
+        copy_files(str(folder), f"{CONTAINER}/{prefix}", LocalFileSystem(), self.filesystem)
 
     def download(self, prefix: str, folder: Path) -> None:
-        root = f"{CONTAINER}/{prefix}/"
-        for info in self.filesystem.get_file_info(FileSelector(root, recursive=True)):
-            if info.is_file:
-                path = folder / info.path.removeprefix(root)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with self.filesystem.open_input_stream(info.path) as file:
-                    path.write_bytes(file.read())
+        copy_files(f"{CONTAINER}/{prefix}", str(folder), self.filesystem, LocalFileSystem())
 
 
 @contextmanager

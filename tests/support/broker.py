@@ -114,20 +114,19 @@ class Broker:
         base = position - position % QUEUE_FILE_SIZE
         folder = self.root / "consumequeue" / record.topic / str(record.queue_id)
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / file_name_of_offset(base), os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            os.ftruncate(descriptor, QUEUE_FILE_SIZE)
-            unit = UNIT.pack(record.physical_offset, record.total_size, TAG_A)
-            os.pwrite(descriptor, unit, position - base)
-        finally:
-            os.close(descriptor)
+        unit = UNIT.pack(record.physical_offset, record.total_size, TAG_A)
+        _write_preallocated(folder / file_name_of_offset(base), QUEUE_FILE_SIZE, position - base, unit)
 
     def _write(self, data: bytes) -> None:
         base = self.offset - self.offset % self._segment_size
         for log in reversed(self._logs):
-            descriptor = os.open(log / file_name_of_offset(base), os.O_RDWR | os.O_CREAT, 0o644)
-            try:
-                os.ftruncate(descriptor, self._segment_size)
-                os.pwrite(descriptor, data, self.offset - base)
-            finally:
-                os.close(descriptor)
+            _write_preallocated(log / file_name_of_offset(base), self._segment_size, self.offset - base, data)
+
+
+def _write_preallocated(path: Path, size: int, position: int, data: bytes) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        os.ftruncate(descriptor, size)
+        os.pwrite(descriptor, data, position)
+    finally:
+        os.close(descriptor)

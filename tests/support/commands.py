@@ -86,15 +86,6 @@ def overwrite(path: Path, position: int, raw: bytes) -> None:
         file.write(raw)
 
 
-def read_state(folder: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Read a folder's files with their times, to detect any write."""
-    return {
-        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.stat().st_size, path.read_bytes())
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
 def measure_peak(work: Callable[[], T]) -> tuple[T, int]:
     """Return the result of *work*, and its peak memory in Python and numpy, without that of Arrow."""
     tracemalloc.start()

@@ -70,11 +70,10 @@ def stored(messages: Sequence[Sent], *, start: int = 0) -> list[MessageRecord]:
     return records
 
 
-def write_store(  # noqa: PLR0913 - parts of a store
+def write_store(
     root: Path,
     records: Sequence[MessageRecord],
     *,
-    release: Release = RELEASE,
     geometry: Geometry = GEOMETRY,
     with_index: bool = True,
     with_queues: bool = True,
@@ -82,9 +81,9 @@ def write_store(  # noqa: PLR0913 - parts of a store
     root.mkdir(parents=True)
     _write_log(root / "commitlog", records)
     if with_index:
-        _write_index(root / "index", records, release, geometry)
+        _write_index(root / "index", records, geometry)
     if with_queues:
-        write_queues(root, records, release)
+        write_queues(root, records)
     return root
 
 
@@ -110,9 +109,9 @@ def write_lake(store: Path, lake: Path, **options: Any) -> Path:  # noqa: ANN401
     return lake
 
 
-def open_lake(lake: Path | str, release: Release | None = None, *, through_log: bool = False) -> LakeSource:
+def open_lake(lake: Path | str, release: Release | None = None) -> LakeSource:
     """Open the only store of a lake."""
-    (source,) = open_lake_stores(str(lake), None, release, through_log=through_log)
+    (source,) = open_lake_stores(str(lake), None, release)
     return source
 
 
@@ -130,19 +129,19 @@ def _write_log(folder: Path, records: Sequence[MessageRecord]) -> None:
         (folder / file_name_of_offset(base)).write_bytes(log + (bytes(rest) if base == bases[-1] else make_blank(rest)))
 
 
-def _write_index(folder: Path, records: Sequence[MessageRecord], release: Release, geometry: Geometry) -> None:
+def _write_index(folder: Path, records: Sequence[MessageRecord], geometry: Geometry) -> None:
     folder.mkdir()
-    writer = IndexWriter(geometry, make_rules((0, release)))
+    writer = IndexWriter(geometry, make_rules((0, RELEASE)))
     writer.dispatch_all(records)
     for number, file in enumerate(writer.files):
         (folder / f"2025112001{number:07d}").write_bytes(file.encode())
 
 
-def write_queues(root: Path, records: Sequence[MessageRecord], release: Release) -> None:
+def write_queues(root: Path, records: Sequence[MessageRecord]) -> None:
     queues: dict[str, ConsumeQueue] = {}
     for record in records:
-        for unit in expected_units(record, UnitRules(((0, release),))):
-            queues.setdefault(unit.queue.path, ConsumeQueue(QUEUE_FILE_SIZE)).append(unit, release)
+        for unit in expected_units(record, UnitRules(((0, RELEASE),))):
+            queues.setdefault(unit.queue.path, ConsumeQueue(QUEUE_FILE_SIZE)).append(unit, RELEASE)
     for path, queue in queues.items():
         folder = root / path
         folder.mkdir(parents=True)

@@ -26,7 +26,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ]
     )
     write_segment(folder / "store", records)
-    write_queues(folder / "store", records[len(bodies) :], RELEASE)
+    write_queues(folder / "store", records[len(bodies) :])
     (folder / "store" / "config").mkdir()
     progress = {"offsetTable": {f"{HOSTILE_FOLDER}@{HOSTILE}": {"0": 1}}}
     (folder / "store" / "config" / "consumerOffset.json").write_text(json.dumps(progress))

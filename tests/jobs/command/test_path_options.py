@@ -22,8 +22,9 @@ from jobs.command.configuration import configurable_parameters, leaf_commands, p
 from jobs.command.places import CHANGED_LAKE, LAKE, NEW_STORE, OUTPUT_FILE, STORE, PlaceType
 from jobs.console.result import ExitCode
 from jobs.launch.cache import CONF_DIRECTORY
-from tests.support.commands import Run, read_state
+from tests.support.commands import Run
 from tests.support.query_stores import Sent, stored, write_store
+from tests.support.stores import tree_state
 
 
 class Option(NamedTuple):
@@ -116,12 +117,12 @@ def test_no_option_writes_into_a_store(option: Option, way: str, store: Path, tm
         "below a link": link / "config" / ".." / "index" / "new",
         "beside a segment": store / "commitlog" / "new",
     }[way]
-    before = read_state(store)
+    before = tree_state(store)
     outcome = run(*_command_line(option, place, tmp_path / "elsewhere"))
 
     assert outcome.code is ExitCode.USAGE
     assert re.search("Choose a location outside the store|is a broker store, not a lake", outcome.err)
-    assert before == read_state(store)
+    assert before == tree_state(store)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "store"]
 
 
@@ -169,12 +170,12 @@ def test_a_missing_store_or_lake_is_refused_before_anything_is_created(
     for path in (place / name for name in OTHERS[kind]):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    before = read_state(tmp_path)
+    before = tree_state(tmp_path)
     outcome = run(*_command_line(option, place, store))
 
     assert outcome.code is ExitCode.USAGE
     assert str(place) in outcome.err.replace("\n", " ")
-    assert before == read_state(tmp_path)
+    assert before == tree_state(tmp_path)
 
 
 def test_only_ingest_and_repair_get_the_lake_of_the_sample(run: Run) -> None:

@@ -27,7 +27,7 @@ from jobs.lake.upkeep import optimize, shorten_file_retention
 from jobs.query.lake_tables import LakeTables
 from jobs.store.workers import SerialWorkers
 from tests.support.broker import some_records
-from tests.support.commands import read_state, run_campaign
+from tests.support.commands import run_campaign
 from tests.support.killing import GATEWAY_VARIABLE
 from tests.support.lakes import delta_extension, restore_log
 from tests.support.other_engine import (
@@ -38,7 +38,7 @@ from tests.support.other_engine import (
     read_documented_features,
     shared_lake,
 )
-from tests.support.stores import raw_records
+from tests.support.stores import raw_records, tree_state
 
 pytestmark = pytest.mark.slow  # a commit by Spark takes a second
 
@@ -122,11 +122,11 @@ class FeatureResults:
 
     def perform(self, step: str, work: Callable[[], object]) -> bool:
         """Perform a step; if it is refused, nothing may be written."""
-        before = read_state(self.lake.path)
+        before = tree_state(self.lake.path)
         try:
             work()
         except UnsupportedTableError:
-            assert read_state(self.lake.path) == before
+            assert tree_state(self.lake.path) == before
             self.seen[step] = REFUSED
             return False
         self.seen[step] = WORKS
@@ -239,14 +239,14 @@ def test_the_second_of_two_writers_of_one_run_is_refused(lake: SharedLake) -> No
 
 def test_without_java_such_a_table_is_refused_until_the_feature_is_dropped(lake: SharedLake) -> None:
     lake.sql(*FEATURES["rowTracking"])
-    new, files = lake.grow(5), read_state(lake.path)
+    new, files = lake.grow(5), tree_state(lake.path)
 
     with (
         patch.multiple(features, has_session=lambda: False, why_spark_cannot_start=lambda: "Java 17 is missing."),
         pytest.raises(UnsupportedTableError, match=r"rowTracking.*nothing was written.*Java 17 is missing") as refused,
     ):
         lake.run()
-    assert files == read_state(lake.path)
+    assert files == tree_state(lake.path)
     lake.run_remedy(refused.value)
 
     assert lake.run().messages == len(new)
@@ -261,11 +261,11 @@ def test_a_table_whose_commits_are_its_catalogs_is_refused(lake: SharedLake, fea
     log = lake.path / "messages" / "_delta_log"
     (log / f"{snapshot.version() + 1:020d}.json").write_text(json.dumps({"protocol": line}))
     lake.grow(5)
-    files = read_state(lake.path)
+    files = tree_state(lake.path)
 
     with pytest.raises(OSError, match=r"messages: .*catalogManaged.*nothing was written.*CREATE TABLE"):
         lake.run()
-    assert files == read_state(lake.path)
+    assert files == tree_state(lake.path)
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ from jobs.store.running_broker import NotInstalledError, find_broker_process, lo
 from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf
-from tests.support.commands import read_state
-from tests.support.stores import HOLD_LOCK_PROGRAM, hold_lock, read_files
+from tests.support.stores import HOLD_LOCK_PROGRAM, hold_lock, read_files, tree_state
 
 STORE = "b533-base"
 INDEX, QUEUES = FOLDERS = ("index", "consumequeue")
@@ -174,12 +173,12 @@ def test_a_file_that_differs_from_the_manifest_stops_the_installation(store: Pat
     delete_files(store, folder)
     plan = make_plan(store, folder)
     damaged = Path(max(plan.new.values()).path)
-    before = read_state(store / folder)
+    before = tree_state(store / folder)
     for change in (bytes([damaged.read_bytes()[0] ^ 1]) + damaged.read_bytes()[1:], damaged.read_bytes() + b"\0"):
         damaged.write_bytes(change)
         with pytest.raises(OSError, match="size or SHA-256 differs from the manifest"):
             install(plan)
-        assert read_state(store / folder) == before
+        assert tree_state(store / folder) == before
         assert list(store.glob("*.attempt-*")) == []
 
 
@@ -190,10 +189,10 @@ def test_too_little_room_and_another_user_are_refused(
     delete_files(store, folder)
     made = rebuilt(store, folder)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 30, 0, 1 << 26))  # noqa: SLF001
-    plan, before = plan_of(store, made), read_state(store)
+    plan, before = plan_of(store, made), tree_state(store)
     with pytest.raises(NotInstalledError, match="bytes are needed, 67,108,864 are free, and 67,108,864 must stay free"):
         install(plan)
-    assert read_state(store) == before
+    assert tree_state(store) == before
     monkeypatch.undo()
     monkeypatch.setattr(os, "geteuid", lambda: store.stat().st_uid + 1)
     with pytest.raises(NotInstalledError, match="run as that user"):
