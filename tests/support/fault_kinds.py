@@ -78,18 +78,6 @@ def records_in(store: Path) -> list[LocatedRecord]:
     return found
 
 
-def set_store_times(store: Path, time_of: Callable[[int, MessageRecord], int]) -> list[int]:
-    """Change the store time of each record, which no CRC covers, and return the new times."""
-    times = []
-    for number, (path, position, record) in enumerate(records_in(store)):
-        times.append(time_of(number, record))
-        at = position + RECORD[record.sys_flag & HOST_BITS].offset("store_timestamp")
-        with path.open("r+b") as file:
-            file.seek(at)
-            file.write(times[-1].to_bytes(8, "big", signed=True))
-    return times
-
-
 class Target:
     """A store to damage."""
 

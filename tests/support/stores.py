@@ -53,11 +53,6 @@ def read_segment(path: Path) -> SegmentBytes:
     return replace(plain, framing=find_framing(plain.read, plain.size, plain.base_offset))
 
 
-def find_newest_segment(store: Path) -> Path:
-    """Find the last segment that is not empty: after a crash, a preallocated segment of zeros may follow it."""
-    return [path for path in list_segments(store) if any(path.read_bytes()[:8])][-1]
-
-
 def walk_log(segments: Sequence[Path]) -> Iterator[tuple[SegmentBytes, list[Piece]]]:
     """Walk a log with the readable modules; a segment is full if a later one is not empty."""
     newest = max((path.name for path in segments if any(path.read_bytes()[:8])), default="")
