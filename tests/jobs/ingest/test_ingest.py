@@ -263,29 +263,8 @@ def test_a_lost_file_of_a_partly_committed_run_is_named_with_the_remedy(
     assert before == state_without_locks(tmp_path / "lake")
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    return tmp_path / "lake"
-
-
-_OF_ITS_LOG = {"physical_offset", "segment", "offset_msg_id", "store_id", "generation", "record_crc"}
-
-
-def test_rows_of_the_tier_equal_those_of_the_broker_except_for_their_offsets(
-    place: Path, tier: Path, lake: Path
-) -> None:
-    ingest_store(tier, lake, "b")
-    ingest_store(place / "store", lake, "b")
-
-    def known(table: str) -> list[dict[str, object]]:
-        rows = [{name: row[name] for name in row if name not in _OF_ITS_LOG} for row in rows_of(lake, table)]
-        own = [row for row in rows if row["topic"] in {"Orders", "Bills"}]
-        return sorted(own, key=lambda row: (row["topic"], row["queue_id"], row["queue_offset"]))
-
-    assert known("messages") == known("tiered")
-
-
-def test_a_followed_tier_is_polled_repeatedly(place: Path, tier: Path, lake: Path) -> None:
+def test_a_followed_tier_is_polled_repeatedly(place: Path, tier: Path, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
     newest = list_tier_files(tier, "Orders/1")[-1]
     held_back = newest.read_bytes()
     newest.unlink()

@@ -16,10 +16,8 @@ from pyspark.sql import SparkSession
 from jobs.command.cli import main
 from jobs.console.result import ExitCode
 from jobs.lake.catalog import catalog_statements
-from jobs.lake.commit import ensure_table
 from jobs.lake.lake import Lake, list_views
 from jobs.lake.tables import MESSAGES, TABLES
-from jobs.typed.ddl import parse_columns, typed_table
 from tests.golden import SITUATIONS, StoreOf
 from tests.support.broker import Broker, some_records
 from tests.support.commands import ROOT
@@ -91,16 +89,6 @@ def test_the_hive_statement_declares_all_columns_with_types_and_comments(lake: P
 
     assert known == StructType.fromDDL(columns[1])
     assert text.endswith(f"STORED BY 'io.delta.hive.DeltaStorageHandler'\nLOCATION 'file://{lake}/messages'")
-
-
-def test_the_hive_statement_supports_every_type_of_a_typed_table(tmp_path: Path) -> None:
-    columns = ("a struct<x: bigint, y: array<struct<z: tinyint>>>", "m map<string,date>", "d decimal(10,2)")
-    table, lake = typed_table("typed/Orders", parse_columns(", ".join(columns))), Lake(str(tmp_path))
-    ensure_table(lake, table)
-
-    (_, (_, text)) = catalog_statements(lake, "hive", "brokers", [table])
-
-    assert [f"  `{one[0]}`{one[1:]} COMMENT 'of the body'" for one in columns] == re.split(r",?\n", text)[-7:-4]
 
 
 _IN_BUCKET = {

@@ -1,6 +1,5 @@
 """Tables with features that other engines enable; see the table in docs/internals/guarantees.md."""
 
-import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -251,21 +250,6 @@ def test_without_java_such_a_table_is_refused_until_the_feature_is_dropped(lake:
 
     assert lake.run().messages == len(new)
     assert not needs_spark(DeltaTable(lake.path / "messages"))
-
-
-@pytest.mark.parametrize("feature", ["catalogManaged", "catalogOwned-preview"])
-def test_a_table_whose_commits_are_its_catalogs_is_refused(lake: SharedLake, feature: str) -> None:
-    """Delta 4.4 does not enable the feature for tables with a path, so the test writes it to the log."""
-    snapshot = DeltaTable(lake.path / "messages")
-    line = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": [feature], "writerFeatures": [feature]}
-    log = lake.path / "messages" / "_delta_log"
-    (log / f"{snapshot.version() + 1:020d}.json").write_text(json.dumps({"protocol": line}))
-    lake.grow(5)
-    files = tree_state(lake.path)
-
-    with pytest.raises(OSError, match=r"messages: .*catalogManaged.*nothing was written.*CREATE TABLE"):
-        lake.run()
-    assert files == tree_state(lake.path)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -23,7 +22,7 @@ from jobs.console.result import ExitCode, RequestError
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
 from jobs.rebuild.install import install
-from jobs.repair import JOURNAL_FILE, Journal
+from jobs.repair import Journal
 from jobs.repair.run import repair, undo
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.running_broker import lock_store
@@ -97,15 +96,6 @@ def test_an_undo_that_is_killed_after_a_step_is_completed_by_the_next_undo(
         assert read_store_files(scene.store) == read_store_files(scene.damaged), number
 
 
-def test_a_repair_killed_in_its_first_write_is_repeated(scene: RepairCase) -> None:
-    """Its output directory was refused, because it was not empty and did not contain a journal yet."""
-    scene.reset()
-    (scene.request.out / f"..{JOURNAL_FILE}.new.attempt-1").touch()
-
-    assert repair(scene.request, SerialWorkers()).exit_code == 0
-    assert [JOURNAL_FILE] == [path.name for path in scene.request.out.iterdir() if JOURNAL_FILE in path.name]
-
-
 def append_as_broker(store: Path) -> Iterator[tuple[Path, bytes]]:
     """Append to the newest segment and the newest file of a queue; yield each file and its expected beginning."""
     for folder in (store / "commitlog", store / "consumequeue/T1/0"):
@@ -143,15 +133,6 @@ def test_a_killed_repair_is_repeated_and_both_are_undone(scene: RepairCase, part
         assert read_store_files(scene.store) == scene.repaired, number
         undo(str(scene.store), scene.request.out)
         assert read_store_files(scene.store) == read_store_files(scene.damaged), number
-
-
-def test_repairs_one_after_the_other_are_undone_together(scene: RepairCase) -> None:
-    """First bridges are written, then the records are restored from a lake."""
-    store = scene.reset()
-    repair(replace(scene.request, lake=None, bridge=True), SerialWorkers())
-    assert repair(scene.request, SerialWorkers()).files > 0
-    undo(str(store), scene.request.out)
-    assert read_store_files(store) == read_store_files(scene.damaged)
 
 
 REFUSALS = (RequestError, OSError, FormatError)
