@@ -42,11 +42,10 @@ from tests.support.lakes import (
     read_index_entries,
     request_of,
     rows_of,
-    shorten_index_file,
     table_of,
 )
 from tests.support.meanwhile import call_before
-from tests.support.stores import flip, list_segments, log_folders, read_records, read_store_records
+from tests.support.stores import flip, list_segments, log_folders, read_records
 
 Row = dict[str, Any]
 UPGRADED = {"up470-471": "4.7.0,4.7.1@11232", "up533-540": "5.3.3,5.4.0@11232"}
@@ -64,10 +63,6 @@ def run(store: Path, lake: Path, name: str, **options: Any) -> Summary:  # noqa:
 
 def entry_rows(lake: Path) -> list[Row]:
     return sorted(rows_of(lake, "index_entries"), key=lambda row: (row["index_file"], row["entry"]))
-
-
-def files_of(lake: Path) -> list[Row]:
-    return sorted(rows_of(lake, "index_files", "index_file"), key=lambda row: int(row["run"]))
 
 
 def complete_files(lake: Path) -> dict[int, str]:
@@ -160,7 +155,7 @@ def test_entries_of_the_open_file_that_another_engine_has_deleted_are_rebuilt(
     segments = grow_in_steps(store, tmp_path / "growing")
     first, _ = next(segments), next(segments)
     run(tmp_path / "growing", lake, "b533-base")
-    open_file = max(row["index_file"] for row in files_of(lake))
+    open_file = max(row["index_file"] for row in rows_of(lake, "index_files", "index_file"))
     DeltaTable(lake / "index_entries").delete(predicate)
     known = {(row["index_file"], row["entry"]) for row in entry_rows(lake)}
     if not log_is_there:
@@ -267,36 +262,6 @@ def test_the_time_zone_is_that_of_most_file_names() -> None:
     assert detect_zone([(file_name_for_time(times[0], UTC), times[0])]) is UTC
 
 
-def _copy_as_of(whole: Path, store: Path, written: int, kept_from: int) -> None:
-    """Copy a store as it was with *written* bytes in its log, of which those before *kept_from* were deleted."""
-    for segment in list_segments(whole):
-        base = int(segment.name)
-        content = segment.read_bytes()
-        target = store / "commitlog" / segment.name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if base + len(content) <= kept_from:
-            target.unlink(missing_ok=True)
-        elif base < written:
-            target.write_bytes(content[: max(written - base, 0)].ljust(len(content), b"\0"))
-
-
-def test_complete_files_never_change_when_retention_deletes_the_start_of_the_log(
-    golden: StoreOf, tmp_path: Path
-) -> None:
-    whole = golden("b498-base")
-    offsets = [record.end_offset for record, _ in read_store_records(whole)]
-    complete: dict[int, str] = {}
-    for written in sorted({offsets[len(offsets) * part // 6 - 1] for part in range(1, 7)}):
-        _copy_as_of(whole, tmp_path / "store", written, kept_from=written - 20_000)
-        run(tmp_path / "store", tmp_path / "lake", "b498-base")
-        now = complete_files(tmp_path / "lake")
-
-        assert complete.items() <= now.items()
-        complete = now
-
-    assert read_index_entries(whole) == lake_entries(tmp_path / "lake")
-
-
 @pytest.mark.parametrize(("with_files", "wrong_bodies"), [(True, 0), (False, 0), (False, 1)])
 def test_entries_of_segments_deleted_after_they_were_read_are_built(
     with_files: bool, wrong_bodies: int, golden: StoreOf, tmp_path: Path, newer_store: Path
@@ -319,22 +284,6 @@ def test_entries_of_segments_deleted_after_they_were_read_are_built(
         summary = run(newer_store, tmp_path / "lake", "b551-base", tables=PRODUCT_NAMES)
 
     assert (summary.quarantined, summary.gaps) == (wrong_bodies, [])
-    assert read_index_entries(golden("b551-base")) == lake_entries(tmp_path / "lake")
-
-
-def test_files_continue_after_a_partial_newest_file_is_filled(
-    golden: StoreOf, tmp_path: Path, newer_store: Path
-) -> None:
-    """The broker's index lags its log by several files: it had written a part of its second file."""
-    _, second, *later = sorted((newer_store / "index").iterdir())
-    for path in later:
-        path.unlink()
-    offsets = [row[3] for row in read_index_entries(golden("b551-base")) if row[0] == 1]
-    some = next(n for n in range(len(offsets) // 2, len(offsets)) if offsets[n - 1] != offsets[n])
-    shorten_index_file(newer_store, second, some)
-
-    run(newer_store, tmp_path / "lake", "b551-base")
-
     assert read_index_entries(golden("b551-base")) == lake_entries(tmp_path / "lake")
 
 
