@@ -259,41 +259,29 @@ _COMMAND = re.compile(rf"rmq-lake (?:{'|'.join(VERBS)})\b")
 
 
 @pytest.mark.parametrize(
-    ("variables", "expected"),
+    ("variables", "script", "expected"),
     [
-        ({"RMQ_LAKE_PROGRAM": "./spark-submit.sh"}, "./spark-submit.sh"),
-        ({"RMQ_LAKE_PROGRAM": "/opt/rocketmq-lake/spark-submit.sh"}, "/opt/rocketmq-lake/spark-submit.sh"),
-        ({"RMQ_LAKE_PROGRAM": "/opt/my clone/spark-submit.sh"}, "'/opt/my clone/spark-submit.sh'"),
-        ({"RMQ_LAKE_PROGRAM": ".venv/bin/rmq-lake"}, ".venv/bin/rmq-lake"),
-        ({}, "python -m jobs.main"),
-        ({"PYSPARK_GATEWAY_PORT": "1"}, "spark-submit jobs/main.py"),
+        ({"RMQ_LAKE_PROGRAM": "./spark-submit.sh"}, "jobs/main.py", "./spark-submit.sh"),
+        ({"RMQ_LAKE_PROGRAM": "/opt/rocketmq-lake/spark-submit.sh"}, "", "/opt/rocketmq-lake/spark-submit.sh"),
+        ({"RMQ_LAKE_PROGRAM": "/opt/my clone/spark-submit.sh"}, "jobs/main.py", "'/opt/my clone/spark-submit.sh'"),
+        ({"RMQ_LAKE_PROGRAM": ".venv/bin/rmq-lake"}, "jobs/main.py", ".venv/bin/rmq-lake"),
+        ({}, "jobs/main.py", "python -m jobs.main"),
+        ({"PYSPARK_GATEWAY_PORT": "1"}, "jobs/main.py", "spark-submit jobs/main.py"),
+        ({"PATH": "/usr/bin"}, "{folder}/rmq-lake", "{folder}/rmq-lake"),
+        ({"PATH": "{folder}:/usr/bin"}, "{folder}/rmq-lake", "rmq-lake"),
     ],
 )
-def test_printed_commands_start_the_checkout_as_the_user_did(
-    variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+def test_printed_commands_start_the_program_as_the_user_did(
+    variables: dict[str, str], script: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["jobs/main.py", "inspect"])
+    (tmp_path / "rmq-lake").touch(0o755)
+    monkeypatch.setattr(sys, "argv", [script.format(folder=tmp_path), "inspect"])
     for name in ("RMQ_LAKE_PROGRAM", "PYSPARK_GATEWAY_PORT"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+        monkeypatch.setenv(name, value.format(folder=tmp_path))
 
-    assert expected == tool_command()
-
-
-def test_printed_commands_use_the_short_name_if_the_script_is_on_the_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = tmp_path / "rmq-lake"
-    script.touch(0o755)
-    monkeypatch.delenv("RMQ_LAKE_PROGRAM", raising=False)
-    monkeypatch.setattr(sys, "argv", [str(script), "inspect"])
-
-    monkeypatch.setenv("PATH", "/usr/bin")
-    elsewhere = tool_command()
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin")
-
-    assert (str(script), "rmq-lake") == (elsewhere, tool_command())
+    assert expected.format(folder=tmp_path) == tool_command()
 
 
 def test_messages_name_only_commands_that_every_user_has() -> None:

@@ -36,7 +36,6 @@ from jobs.launch.engine import SetupError
 from jobs.query.place import Place
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.layout import COMPRESSED
-from rmq_formats.errors import UnsupportedFormat
 from tests.rmq_formats.builders import make_record
 from tests.support.broker import Broker
 from tests.support.commands import ROOT, Run, ignore_spark_session, measure_peak
@@ -302,11 +301,6 @@ def test_a_condition_chooses_the_rows_that_duckdb_chooses(text: str, duck: duckd
 
     assert expected == _matching(parse_condition(text))
     assert 0 < len(expected) < ROWS.num_rows or text in {"NULL", "TRUE", "rand() < 2"} or "now()" in text
-
-
-def test_a_condition_that_is_not_valid_unicode_is_refused() -> None:
-    with pytest.raises(UnsupportedFormat, match="surrogates not allowed"):
-        parse_condition("topic = '\udcff'")
 
 
 @pytest.mark.parametrize(

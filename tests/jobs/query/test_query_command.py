@@ -17,7 +17,6 @@ from deltalake import DeltaTable, write_deltalake
 
 from jobs.command import cli
 from jobs.console.result import ExitCode
-from jobs.console.rows import csv_line
 from rmq_formats.trace import TRACE_TOPIC
 from tests.golden import StoreOf
 from tests.support.commands import Run, packages_loaded_by
@@ -95,10 +94,6 @@ def test_a_message_cannot_control_the_terminal(
 
 def test_piped_output_equals_that_of_mqadmin_byte_for_byte(run: Run, hostile: str) -> None:
     assert ESC in run("query", *FIRST, "--body", "--store", hostile).out
-
-
-def test_csv_keeps_nested_values() -> None:
-    assert 'a,"{""k"": ""v""}",,true,"x\ny"\n' == csv_line(["a", {"k": "v"}, None, True, "x\ny"])
 
 
 # SQL: the same rows as those of another engine, in every output format

@@ -87,19 +87,3 @@ def test_a_histogram_counts_the_messages_of_one_store(
     found = [LakeLists(source).histogram(ListConditions()) for source in open_lake_stores(str(lake))]
 
     assert [12, 12, 12] == [sum(histogram.counts) for histogram in found if histogram is not None]
-
-
-@pytest.mark.parametrize("start", [0, 1 << 30])
-def test_a_release_that_no_run_recorded_shows_in_messages_of_the_chosen_store(
-    start: int, run: Run, tmp_path: Path
-) -> None:
-    """The messages of one broker have a cluster but no region, as in 4.9; those of the other do not show a release."""
-    for label, first, sent in (("plain", start, Sent()), ("marked", 0, Sent(properties=(("CLUSTER", "c"),)))):
-        store = write_store(tmp_path / label, stored([sent] * 3, start=first))
-        ingest_store(store, tmp_path / "lake", label, tables=frozenset())  # only the index depends on the release
-    plain, marked = (run("query", "list", "--lake", tmp_path / "lake", "--broker", one) for one in ("plain", "marked"))
-
-    assert (plain.code, marked.code) == (ExitCode.CLEAN, ExitCode.CLEAN)
-    note = "the exact release that wrote the store cannot be detected (4.0.0 to 5.5.1)"
-    assert f"{note}; the output is formatted as in 5.5.1" in plain.err
-    assert "cannot be detected" not in marked.err
