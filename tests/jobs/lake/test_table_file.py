@@ -18,11 +18,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs.lake import upkeep
-from jobs.lake.commit import STATISTICS_PROPERTY, commit, commit_rows, ensure_table
+from jobs.lake.commit import commit, commit_rows, ensure_table
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import SnapshotFile, find_damaged_file, list_snapshot_files, read_batches, read_rows_where
 from jobs.lake.table_file import ROW_GROUP_BYTES, AddedFile, TableFile
-from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, TABLES_BY_NAME, Table
+from jobs.lake.tables import INDEX_ENTRIES, QUARANTINE, TABLES_BY_NAME, Table
 from jobs.lake.upkeep import CROWDED_NODE_FILES, cluster_by_hash, merge_small_files
 from rmq_formats.arrow import column, required
 from tests.support.lakes import dataset_of, ingest_store, rows_of
@@ -278,19 +278,3 @@ def test_a_column_without_limits_in_the_log_is_not_treated_as_null(store: Path, 
     assert rows
     assert len(rows) == messages.to_table(filter=pc.field("tags") == "TagA").num_rows
     assert [(len(rows),)] == duckdb.sql("SELECT count(*) FROM messages WHERE tags = 'TagA'").fetchall()
-
-
-def test_a_table_of_an_earlier_version_gets_the_statistics_property(tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path))
-    DeltaTable.create(
-        str(tmp_path / "messages"), MESSAGES.delta_schema, configuration={"delta.checkpointInterval": "50"}
-    )
-
-    table = ensure_table(lake, MESSAGES)
-
-    configuration = table.metadata().configuration
-    assert ("50", "broker,store_id,segment") == (
-        configuration["delta.checkpointInterval"],
-        configuration[STATISTICS_PROPERTY][:23],
-    )
-    assert table.version() == ensure_table(lake, MESSAGES).version()

@@ -96,20 +96,6 @@ def measure_arrow_peak(read: Callable[[], object]) -> tuple[object, int]:
 ROWS = 100_000  # rows of one file of the table
 
 
-def test_messages_are_counted_by_topic_in_ranges_of_the_log(tmp_path: Path) -> None:
-    records = stored([Sent(topic) for topic in ("Gone", "Other", "Gone", "Gone", "Lost", "Gone")])
-    lake = Lake(str(write_lake(write_store(tmp_path / "store", records), tmp_path / "lake")))
-    store_id = rows_of(tmp_path / "lake")[0]["store_id"]
-    offsets = [record.physical_offset for record in records]
-    ranges = [(offsets[4], offsets[5]), (offsets[0], offsets[3])]
-
-    found = count_messages_in_ranges(lake, store_id, {"Gone", "Lost", "Never"}, ranges)
-
-    assert {"Gone": 2, "Lost": 1} == found
-    assert {} == count_messages_in_ranges(lake, store_id, {"Gone"}, [])
-    assert {} == count_messages_in_ranges(lake, "another store", {"Gone"}, ranges)
-
-
 def test_a_time_is_found_in_memory_that_does_not_grow_with_the_messages(copy: Path) -> None:
     """All later offsets were once read into one table: 146 MB for two million messages."""
     store_id, count, later = rows_of(copy)[0]["store_id"], 1 << 21, 10**13
