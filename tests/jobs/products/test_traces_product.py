@@ -1,7 +1,5 @@
 """`traces`: one row for each line that clients report in messages."""
 
-from pathlib import Path
-
 import duckdb
 import pytest
 
@@ -21,15 +19,9 @@ def report(name: str, lines: str) -> MessageRecord:
     return make_record(lines.format(id=name, time=1_700_000_000_000).encode(), topic=TRACE_TOPIC)
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Broker:
-    broker = Broker(tmp_path / "store", segment_size=1 << 16)
-    broker.append(some_records(20))
-    return broker
-
-
 def test_a_store_without_traces_decodes_no_bodies(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "decode_trace_bodies", None)
+    broker.append(some_records(20))
 
     assert ingest_into_own_lake(broker.root).messages == 20
     assert not (broker.root.parent / "lake" / "traces").exists()

@@ -1,6 +1,5 @@
 """Commands that need a complete log, while retention deletes the beginning of the store."""
 
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,18 +16,14 @@ from jobs.store.workers import SerialWorkers, Workers
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
-from tests.golden import StoreOf, release_of
 from tests.support.meanwhile import DisturbedWorkers, call_before
 from tests.support.stores import list_segments
 
-NAME = "b551-base"
-
 
 @pytest.fixture
-def store(golden: StoreOf, tmp_path: Path) -> Path:
-    copy = Path(shutil.copytree(golden(NAME), tmp_path / "store"))
-    (copy / "abort").touch()
-    return copy
+def store(newer_store: Path) -> Path:
+    (newer_store / "abort").touch()
+    return newer_store
 
 
 def expire(store: Path, segments: int = 2, index_files: int = 3) -> None:
@@ -78,7 +73,7 @@ def _rebuild_index(store: Path, out: Path, workers: Workers) -> None:
 
 
 def _rebuild_queues(store: Path, out: Path, workers: Workers) -> None:
-    request = rebuild_consumequeue.RebuildQueuesRequest(str(store), out, conf=BrokerConf(), release=release_of(NAME))
+    request = rebuild_consumequeue.RebuildQueuesRequest(str(store), out, conf=BrokerConf(), release="5.5.1")
     assert rebuild_consumequeue.rebuild_queues(request, workers).from_offset == 2 * 16384
 
 

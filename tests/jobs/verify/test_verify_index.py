@@ -140,27 +140,6 @@ def test_files_that_a_restart_wrote_next_to_older_ones_are_in_order(golden: Stor
     assert found == [f"index/{index_file(store, number).name}" for number in (0, 1)]
 
 
-@pytest.mark.parametrize("until", [10, None])
-def test_files_written_after_an_empty_newest_file_are_not_copies(
-    golden: StoreOf, tmp_path: Path, until: int | None
-) -> None:
-    """A broker that is killed before the first entry of a file leaves zeros; its next start reindexes all messages."""
-    store, log = copy_without_index(golden("b533-base"), tmp_path)
-    (store / "abort").touch()
-    first, second = new_writer(), new_writer()
-    first.dispatch_all(log[:100])
-    second.dispatch_all(log[:until])  # after which the broker is killed again, or not
-    full = [file.encode(1) for file in first.files[:-1]]
-    again = [file.encode(1) for file in second.files]
-
-    write_files(store, full + again)
-    assert findings(verify_index(store, "5.3.3")) == []
-
-    write_files(store, [*full, again[0], *again[2:]])
-    copies = [file for kind, file in findings(verify_index(store, "5.3.3")) if kind == "repeated"]
-    assert copies[:1] == [f"index/{index_file(store, len(full)).name}"]
-
-
 def test_each_copy_of_a_repeatedly_copied_index_is_placed_at_most_twice(golden: StoreOf, tmp_path: Path) -> None:
     """Each copy of the first file could begin a sequence of files; following all of them would take too long."""
     store, log = copy_without_index(golden("b533-base"), tmp_path)
