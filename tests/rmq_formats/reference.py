@@ -8,7 +8,7 @@ offset of 0 is never compared. So in a healthy log, the n-th unit is at n * 20; 
 
 from collections.abc import Iterable, Iterator, Sequence
 from threading import local
-from typing import NamedTuple, Self
+from typing import Self
 from unittest.mock import patch
 
 import numpy as np
@@ -123,20 +123,11 @@ def time_diff_s(begin_timestamp: int, store_timestamp: int) -> int:
     return min(max(wrap_to_java_long(store_timestamp - begin_timestamp), 0) // 1000, MAX_INT)
 
 
-class UnitRow(NamedTuple):
-    """The row of a unit in RocksDB."""
-
-    queue: QueueName
-    queue_offset: int
-    physical_offset: int
-    size: int
-    tags_code: int
-    store_timestamp: int
-
-
-def decode_unit_row(key: bytes, value: bytes) -> UnitRow:
+def decode_unit_row(key: bytes, value: bytes) -> tuple[QueueName, int, int, int, int, int]:
+    """Return queue, queue offset, physical offset, size, tags code and store time from the row of a unit in RocksDB."""
     number = int.from_bytes(key[-QUEUE_OFFSET_SIZE:], "big", signed=True)
-    return UnitRow(decode_prefix(key[:-QUEUE_OFFSET_SIZE]), number, *map(int, UNIT_VALUE.unpack(value)))
+    offset, size, tags_code, store_timestamp = map(int, UNIT_VALUE.unpack(value))
+    return decode_prefix(key[:-QUEUE_OFFSET_SIZE]), number, offset, size, tags_code, store_timestamp
 
 
 class IndexFile:

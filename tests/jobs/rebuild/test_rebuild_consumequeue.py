@@ -291,7 +291,7 @@ def test_light_queues_with_invalid_folder_names_get_rows(tmp_path: Path) -> None
     units = (decode_unit_row(*row) for row in rows_in(tmp_path / "out" / "consumequeue")[UNIT_FAMILY].items())
 
     expected = {("Orders", 0), ("%LMQ%$Lite$a/b", 7), ("%LMQ%..", 8), ("Ä" * 60, 5), ("Od\ufffd", 9)}
-    assert expected == {(unit.queue.topic, unit.queue_offset) for unit in units}
+    assert expected == {(queue.topic, queue_offset) for queue, queue_offset, *_ in units}
 
 
 def test_a_table_that_cannot_be_written_is_an_error_with_its_file(tmp_path: Path) -> None:
