@@ -37,11 +37,6 @@ def lake(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def copy(lake: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(lake, tmp_path / "lake"))
-
-
 def log_of(store: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((store / "commitlog").iterdir())}
 
@@ -96,8 +91,9 @@ def measure_arrow_peak(read: Callable[[], object]) -> tuple[object, int]:
 ROWS = 100_000  # rows of one file of the table
 
 
-def test_a_time_is_found_in_memory_that_does_not_grow_with_the_messages(copy: Path) -> None:
+def test_a_time_is_found_in_memory_that_does_not_grow_with_the_messages(lake: Path, tmp_path: Path) -> None:
     """All later offsets were once read into one table: 146 MB for two million messages."""
+    copy = Path(shutil.copytree(lake, tmp_path / "lake"))
     store_id, count, later = rows_of(copy)[0]["store_id"], 1 << 21, 10**13
     numbers, ids = pa.array(np.arange(count) + later), pa.repeat(pa.scalar(store_id), count)
     rows = pa.table({"store_id": ids, "physical_offset": numbers, "store_timestamp": numbers})

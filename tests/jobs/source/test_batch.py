@@ -343,12 +343,14 @@ def test_a_batch_that_was_planned_before_a_restart_is_read_again_unchanged(tmp_p
     assert _offsets(records[40:]) == _read_remaining(_reader(store), second)
 
 
-def test_an_available_now_query_ends_although_the_log_grows(tmp_path: Path) -> None:
+def test_a_query_can_end_or_start_at_the_end_of_a_growing_log(tmp_path: Path) -> None:
     records = _records(60)
     store = _write(tmp_path / "store", records[:40])
     reader = _reader(store)
     start = reader.initialOffset()
     reader.prepareForTriggerAvailableNow()
+    latest = _reader(store, startingOffset="latest")
+    end = latest.initialOffset()
     _write(store, records)
     batches = _read_batches(reader, start, 900)
 
@@ -356,6 +358,7 @@ def test_an_available_now_query_ends_although_the_log_grows(tmp_path: Path) -> N
     again = _reader(store)
     again.prepareForTriggerAvailableNow()
     assert _offsets(records[40:]) == _read_remaining(again, batches[-1][0], 900)
+    assert _offsets(records[40:]) == _read_remaining(latest, end)
 
 
 def test_damage_is_skipped_or_ends_the_read_depending_on_the_mode(tmp_path: Path) -> None:
@@ -467,16 +470,6 @@ def test_a_checkpoint_of_another_log_is_refused(
             again.latestOffset(end, EVERYTHING)
     with pytest.raises(CorruptData, match=r"the log ends .*; to read the log from its start, use a new checkpoint"):
         _reader(store).latestOffset({"offset": (1 << 63) - 1}, EVERYTHING)
-
-
-def test_a_query_can_start_at_the_end_of_the_log(tmp_path: Path) -> None:
-    records = _records(40)
-    store = _write(tmp_path / "store", records[:20])
-    reader = _reader(store, startingOffset="latest")
-    start = reader.initialOffset()
-    _write(store, records)
-
-    assert _offsets(records[20:]) == _read_remaining(reader, start)
 
 
 def test_an_idle_store_is_polled_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
