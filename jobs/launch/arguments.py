@@ -70,9 +70,12 @@ def effective_spark_settings(spark_options: Sequence[str]) -> dict[str, str]:
 def given_spark_options() -> list[str]:
     """Return the Spark options of this command, which its command line or the user has put into the environment."""
     try:
-        return shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))
-    except ValueError as error:
+        options, others = split_arguments(shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", "")))
+    except (ValueError, click.UsageError) as error:
         raise click.UsageError(f"RMQ_LAKE_SPARK_OPTIONS: {error}") from error
+    if others:
+        raise click.UsageError(f"RMQ_LAKE_SPARK_OPTIONS: {others[0]} is not a Spark option")
+    return list(options)
 
 
 def file_system_options() -> dict[str, str]:
