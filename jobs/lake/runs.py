@@ -282,7 +282,7 @@ def _refuse_forgotten_runs(lake: Lake, store: KnownStore) -> None:
             "engine has probably rewritten the table (CREATE TABLE … AS SELECT, CLONE), or set "
             "delta.setTransactionRetentionDuration. Restore the table from a backup, including `_delta_log`, or "
             "restore the transactions from the rows and manifests. This command lists them; without --dry-run, it "
-            "restores them:\n"
+            "restores them: "
             f"rmq-lake optimize --heal --dry-run {lake.location}"
         )
 
