@@ -9,7 +9,7 @@ import pytest
 from jobs.console.result import ExitCode
 from tests.sampling import mark_campaign_except, sample, spread_over_workers
 from tests.support.commands import ROOT
-from tests.support.fault_draws import Draw, find_check, find_failures, find_violations
+from tests.support.fault_draws import CHECKS, Draw, find_failures, find_violations
 from tests.support.faults import PAGE, line, matrix, page
 
 # Draws that failed before, each reduced to the fewest faults.
@@ -39,7 +39,7 @@ def test_the_page_is_current_and_verify_detects_all_damage(every: int) -> None:
 )
 def test_random_cases_that_failed_before_pass(past: str) -> None:
     check, _, draw = past.partition(" ")
-    assert [] == find_violations(Draw.parse(draw), find_check(check))
+    assert [] == find_violations(Draw.parse(draw), CHECKS[check])
 
 
 @pytest.mark.sample(4)
