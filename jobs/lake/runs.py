@@ -27,6 +27,7 @@ from uuid import uuid4
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from jobs.console.process import tool_command
 from jobs.console.result import OtherRunActiveError
 from jobs.lake.commit import (
     VECTORS_ONLY_LOCAL_ERROR,
@@ -283,7 +284,7 @@ def _refuse_forgotten_runs(lake: Lake, store: KnownStore) -> None:
             "delta.setTransactionRetentionDuration. Restore the table from a backup, including `_delta_log`, or "
             "restore the transactions from the rows and manifests. This command lists them; without --dry-run, it "
             "restores them: "
-            f"rmq-lake optimize --heal --dry-run {lake.location}"
+            f"{tool_command()} optimize --heal --dry-run {lake.location}"
         )
 
 
