@@ -283,8 +283,7 @@ def _refuse_forgotten_runs(lake: Lake, store: KnownStore) -> None:
             "engine has probably rewritten the table (CREATE TABLE … AS SELECT, CLONE), or set "
             "delta.setTransactionRetentionDuration. Restore the table from a backup, including `_delta_log`, or "
             "restore the transactions from the rows and manifests. This command lists them; without --dry-run, it "
-            "restores them: "
-            f"{tool_command()} optimize --heal --dry-run {lake.location}"
+            f"restores them: {tool_command()} optimize --heal --dry-run {lake.location}"
         )
 
 

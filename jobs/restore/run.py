@@ -153,6 +153,11 @@ class RestoreSummary(RatedOutcome):
         size = max(self.to_offset - self.from_offset - missing, 0)
         return Result(self.severity, count_text(self.messages, "message"), seconds, size, verdict)
 
+    @property
+    def is_log_elsewhere(self) -> bool:
+        """Whether brokers and commands must be given the folders of the log."""
+        return bool({*self.log_folders} - {COMMITLOG_FOLDER})
+
     def lines(self) -> Iterator[str]:
         """Yield the summary as text."""
         yield f"{self.lake} → {self.out}"
@@ -169,7 +174,7 @@ class RestoreSummary(RatedOutcome):
             yield f"  {len(self.assumed):,} {ends} {how}"
         if self.config:
             yield f"  configuration: {', '.join(self.config)}"
-        if {*self.log_folders} - {COMMITLOG_FOLDER}:
+        if self.is_log_elsewhere:
             folders = " and ".join(self.log_folders)
             yield f"  NOTE the log is in {folders}, as in the original store: set storePathCommitLog for the broker"
         yield from (f"  NOTE {note}" for note in self.notes)

@@ -32,7 +32,6 @@ from jobs.lake.lake import Lake
 from jobs.launch.arguments import file_system_options
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.errors import FormatError, NotAStore
-from rmq_formats.store import COMMITLOG_FOLDER
 
 if TYPE_CHECKING:
     from jobs.lake.catalog import Registrar
@@ -342,7 +341,7 @@ def restore(  # noqa: PLR0913 - one argument an option
     )
     summary = restore(request, workers)
     words = [tool_command(), "verify", quote(str(out))]
-    if {*summary.log_folders} - {COMMITLOG_FOLDER}:
+    if summary.is_log_elsewhere:
         words += ["--commitlog", quote(",".join(str(out / folder) for folder in summary.log_folders))]
     verify = RecommendedStep("verify the restored store", (" ".join(words),))
     user = out.stat().st_uid
