@@ -235,7 +235,8 @@ def _join_parts(held: Mapping[QueueName, Sequence[GroupUnits]], tags: Sequence[s
         first = 0
         for end, (part, following) in enumerate(zip_longest(parts, parts[1:]), 1):
             if following is None or _is_jump(part.units, following.units):
-                units = np.concatenate([one.units for one in parts[first:end]])
+                # As bytes, because numpy compares the fields of each pair of structured arrays that it joins.
+                units = np.concatenate([one.units.view(np.uint8) for one in parts[first:end]]).view(PACKED_UNIT)
                 numbers = [one.tag_numbers for one in parts[first:end] if one.tag_numbers is not None]
                 yield GroupUnits(name, units, np.concatenate(numbers) if numbers else None, tags)
                 first = end
