@@ -228,15 +228,18 @@ def _smallest(known: int | None, value: int) -> int:
 
 
 def inspect_topics(store: Store, problems: Problems) -> TopicEvidence:
-    """Return the broker's table of topics, and note a `config/topics.json` that cannot be read."""
+    """Return the broker's table of topics, and note a `config/topics.json` or a database that cannot be read."""
     file = store.other_file(f"{CONFIG_FOLDER}/{TOPICS_FILE}")
     if file is not None and file.size <= _LARGEST_CONFIG:
         with problems.noting_errors(file.location):
             read_json_file(store, file)
     try:
-        return collect_topic_evidence(store)
+        evidence = collect_topic_evidence(store)
     except PermissionError:  # already reported for that file
         return TopicEvidence(doubt_reason=f"{CONFIG_FOLDER}/{TOPICS_FILE} cannot be read")
+    if evidence.database_error is not None:
+        problems.add_damage(evidence.database_error.file or store.root, evidence.database_error.reason)
+    return evidence
 
 
 def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:

@@ -30,13 +30,14 @@ CONFIG_FOLDER = "config"
 BACKUP_SUFFIX = ".bak"
 TOPICS_FILE = "topics.json"
 CONSUMERS_FILE = "consumerOffset.json"
+GROUPS_FILE = "subscriptionGroup.json"
 # ConsumerManageProcessor.queryConsumerOffset and the clients' RebalancePushImpl, read in 4.0.0 to 5.3.3
 START_WITHOUT_OFFSET = (
     "a consumer group without an offset starts at queue offset 0 if that message is still in the broker's memory, "
     "otherwise where its consumeFromWhere setting says"
 )
 _LIGHT_FILE = "lmqConsumerOffset.json"
-_DELAY_FILE = "delayOffset.json"
+DELAY_FILE = "delayOffset.json"
 TOPIC_TABLE = "topicConfigTable"
 _OFFSETS = "offsetTable"  # key in the JSON of a group's progress: queue id → offset
 _LIGHT_TABLE = "lmqOffsetTable"
@@ -66,7 +67,7 @@ class ConfigTable(Enum):
 
     TOPICS = TOPICS_FILE, TOPIC_TABLE, "config/topics", "topic", 3
     GROUPS = (
-        *("subscriptionGroup.json", "subscriptionGroupTable", "config/subscriptionGroups"),
+        *(GROUPS_FILE, "subscriptionGroupTable", "config/subscriptionGroups"),
         *("subscriptionGroup", 4),
     )
     CONSUMER_OFFSETS = CONSUMERS_FILE, _OFFSETS, "config/consumerOffsets", "consumerOffset", 1
@@ -272,7 +273,12 @@ class BrokerConfig(NamedTuple):
     topics: _Table
     groups: _Table
     readers: tuple[ReaderOffsets, ...]
-    unread_reason: str | None  # why something is missing; None where nothing is
+    errors: tuple[FormatError, ...]  # why something is missing
+
+    @property
+    def unread_reason(self) -> str | None:
+        """The first reason why something is missing; None where nothing is."""
+        return str(self.errors[0]) if self.errors else None
 
     @property
     def progress(self) -> Iterator[ReaderProgress]:
@@ -283,13 +289,15 @@ class BrokerConfig(NamedTuple):
 
 def read_broker_config(store: Store) -> BrokerConfig:
     """Return a store's configuration; tables that cannot be read are named, and left out."""
-    files, unread = {name: data for name, _, data in read_config_files(store)}, list[str]()
+    files, unread = {name: data for name, _, data in read_config_files(store)}, list[FormatError]()
     topics, groups = (_read_table(store, files, one, unread)[0] for one in (ConfigTable.TOPICS, ConfigTable.GROUPS))
     readers = tuple(_read_readers(store, files, unread))
-    return BrokerConfig(topics, groups, readers, unread[0] if unread else None)
+    return BrokerConfig(topics, groups, readers, tuple(unread))
 
 
-def _read_table(store: Store, files: Mapping[str, bytes], table: ConfigTable, unread: list[str]) -> tuple[_Table, str]:
+def _read_table(
+    store: Store, files: Mapping[str, bytes], table: ConfigTable, unread: list[FormatError]
+) -> tuple[_Table, str]:
     """Return a table, and its file or database; add the reasons why one cannot be read to *unread*."""
     config, stored = _decode_file(files, table.file, unread), _read_database(store, table, unread)
     if stored is not None and stored.overrides_json_file(config or None):
@@ -297,7 +305,7 @@ def _read_table(store: Store, files: Mapping[str, bytes], table: ConfigTable, un
     return dict(object_entries(config.get(table.table))), f"{CONFIG_FOLDER}/{table.file}"
 
 
-def _read_readers(store: Store, files: Mapping[str, bytes], unread: list[str]) -> Iterator[ReaderOffsets]:
+def _read_readers(store: Store, files: Mapping[str, bytes], unread: list[FormatError]) -> Iterator[ReaderOffsets]:
     """Yield consumers, those of light queues, pulls, and levels of delayed messages."""
     table, place = _read_table(store, files, ConfigTable.CONSUMER_OFFSETS, unread)
     yield from _offsets_of_groups(ReaderKind.CONSUMER, table, place, unread)
@@ -308,46 +316,48 @@ def _read_readers(store: Store, files: Mapping[str, bytes], unread: list[str]) -
     pulls = _read_database(store, ConfigTable.PULL_OFFSETS, unread)  # only configManagerVersion=v2 stores this table
     if pulls is not None:
         yield from _offsets_of_groups(ReaderKind.PULL, pulls.rows, pulls.folder, unread)
-    place = f"{CONFIG_FOLDER}/{_DELAY_FILE}"
-    levels = _items(_decode_file(files, _DELAY_FILE, unread).get(_OFFSETS))
+    place = f"{CONFIG_FOLDER}/{DELAY_FILE}"
+    levels = _items(_decode_file(files, DELAY_FILE, unread).get(_OFFSETS))
     queues = ((int(level) - 1, offset) for level, offset in levels if _NUMBER.fullmatch(level))
     valid = ((one, offset) for one, offset in queues if one >= 0)
     offsets = _loadable_offsets(valid, f"{place}: {SCHEDULE_TOPIC}", unread)
     yield ReaderKind.DELAY, None, SCHEDULE_TOPIC, offsets, place
 
 
-def _offsets_of_groups(kind: ReaderKind, table: _Table, place: str, unread: list[str]) -> Iterator[ReaderOffsets]:
+def _offsets_of_groups(
+    kind: ReaderKind, table: _Table, place: str, unread: list[FormatError]
+) -> Iterator[ReaderOffsets]:
     for name, offsets in table.items():
         topic, _, group = name.partition("@")
         queues = ((int(queue), offset) for queue, offset in offsets.items() if _NUMBER.fullmatch(queue))
         yield kind, group, topic, _loadable_offsets(queues, f"{place}: {name}", unread), place
 
 
-def _loadable_offsets(queues: Iterable[tuple[int, object]], reader: str, unread: list[str]) -> QueueOffsets:
+def _loadable_offsets(queues: Iterable[tuple[int, object]], reader: str, unread: list[FormatError]) -> QueueOffsets:
     """Return the offsets that a broker could load; note a number that it could not."""
     checked: dict[int, int] = {}
     for queue_id, offset in queues:
         if isinstance(offset, int) and _fits(queue_id, 32) and _fits(offset, 64):
             checked[queue_id] = offset
         elif isinstance(offset, int | float) and not unread:  # the first reason is reported
-            unread.append(f"{reader} has an invalid queue id or offset: queue {queue_id}, offset {offset}")
+            unread.append(CorruptData(f"{reader} has an invalid queue id or offset: queue {queue_id}, offset {offset}"))
     return array("q", chain.from_iterable(sorted(checked.items())))
 
 
-def _decode_file(files: Mapping[str, bytes], name: str, unread: list[str]) -> dict[str, object]:
+def _decode_file(files: Mapping[str, bytes], name: str, unread: list[FormatError]) -> dict[str, object]:
     """Return the content of a file; empty if it does not exist or cannot be read."""
     try:
         return decode_json_config(files[name]) if name in files else {}
     except CorruptData as error:
-        unread.append(f"{CONFIG_FOLDER}/{name}: {error}")
+        unread.append(error.in_file(f"{CONFIG_FOLDER}/{name}"))
         return {}
 
 
-def _read_database(store: Store, table: ConfigTable, unread: list[str]) -> RocksConfig | None:
+def _read_database(store: Store, table: ConfigTable, unread: list[FormatError]) -> RocksConfig | None:
     try:
         return read_rocksdb_config(store, table)
     except FormatError as error:
-        unread.append(str(error))
+        unread.append(error)
         return None
 
 

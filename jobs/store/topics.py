@@ -52,6 +52,7 @@ class TopicEvidence(NamedTuple):
     lake_note: str = ""  # added if a lake does not help either
     doubt_reason: str = ""  # why the table does not show which topics were deleted
     unsupported_reason: str = ""  # why the table cannot be read here, although a broker could
+    database_error: FormatError | None = None  # the damage of the database that has the table
 
     def fate(self, topic: str, newest_ms: int) -> TopicFate:
         """Return the fate of a topic whose messages, the newest stored at *newest_ms*, have no queue."""
@@ -141,7 +142,8 @@ def collect_topic_evidence(store: Store, recorded: Sequence[RecordedTopics] | No
     except UnsupportedFormat as error:
         return TopicEvidence(None, with_queues, doubt_reason=error.reason, unsupported_reason=error.reason)
     except FormatError as error:
-        return TopicEvidence(None, with_queues, doubt_reason=f"the topic table cannot be read: {error.reason}")
+        doubt = f"the topic table cannot be read: {error.reason}"
+        return TopicEvidence(None, with_queues, doubt_reason=doubt, database_error=error)
     config = read_json_config(store, TOPICS_FILE)
     table, newest = _table_of(config), recorded[-1] if recorded else None
     if stored is not None and stored.rows and stored.overrides_json_file(config):

@@ -21,9 +21,13 @@ from jobs.products.queues.join import collect_log_units, collect_topic_evidence_
 from jobs.products.queues.unit_files import choose_group_count
 from jobs.storage.scratch import Scratch
 from jobs.store.broker_config import (
+    CONFIG_FOLDER,
     CONSUMERS_FILE,
+    DELAY_FILE,
+    GROUPS_FILE,
     START_WITHOUT_OFFSET,
     TOPICS_FILE,
+    BrokerConfig,
     ReaderKind,
     ReaderProgress,
     read_broker_config,
@@ -54,7 +58,7 @@ from jobs.verify.rocksdb_queues import (
 )
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, UnitRules
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
-from rmq_formats.errors import FormatError, UnsupportedFormat
+from rmq_formats.errors import CorruptData, FormatError, UnsupportedFormat
 from rmq_formats.store import FileKind, file_name_of_offset, is_queue_id
 
 _CAUSES = {
@@ -107,6 +111,9 @@ _TABLES = {
     "cannot determine which topics were deleted",
     CONSUMERS_FILE: "the broker would load the backup file (.bak), or start without consumer offsets if there is "
     f"none: {START_WITHOUT_OFFSET}",
+    DELAY_FILE: "the broker would load the backup file (.bak), or deliver every delayed message that is still in the "
+    "log again if there is none",
+    GROUPS_FILE: "the broker would load the backup file (.bak), or start without consumer groups if there is none",
 }
 _UNDECIDED_TOPIC = "the topic was deleted, or the queue was lost and consumers receive none of these messages"
 _DELETED = "the topic was deleted: its messages need no units, and stay in the log until retention deletes them"
@@ -140,7 +147,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         ranges = plan_ranges(store, store.start_offset, range_size)
         start, outcomes = read_ranges_not_deleted(workers, store, ranges, new_collectors)
         return unreadable, JoinResult(log_end=complete_records_end(outcomes, start)), outcomes
-    progress = read_broker_config(store).progress  # read before the queues, because consumers may advance meanwhile
+    config = read_broker_config(store)  # read before the queues, because consumers may advance meanwhile
     seen, groups = probe_queue_ends(workers, store), choose_group_count(store.log_size)
     topics = collect_topic_evidence_with_queues(store, seen.queues, recorded)
     shared = scratch if groups > 1 else None  # units of a small log stay in memory
@@ -176,14 +183,14 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     report = PartReport(
         [
             *files,
-            *_damaged_configuration(store),
+            *_damaged_configuration(store, config),
             *_all_missing(joined, store),
             *_missing_folders([finding for finding in missing if finding.kind not in facts], joined),
             *(finding for finding in units if finding.file not in wrong_sizes and finding.kind not in facts),
             *chain.from_iterable(tails),
             *_double_write_findings(double),
             *findings_on_sequence(joined, store),
-            *_progress_findings(progress, queues, joined),
+            *_progress_findings(config.progress, queues, joined),
         ],
         {
             "queues": len(joined.queues),
@@ -206,10 +213,15 @@ def _attributed(finding: Finding, doubted: Mapping[int | None, str]) -> Finding:
     return finding if title is None else finding._replace(follows=title)
 
 
-def _damaged_configuration(store: Store) -> Iterator[Finding]:
-    """Yield findings on unreadable tables of topics and consumer offsets."""
+def _damaged_configuration(store: Store, config: BrokerConfig) -> Iterator[Finding]:
+    """Yield findings on unreadable tables of topics, groups, consumer offsets and delay levels."""
+    databases = {error.file: error for error in config.errors if isinstance(error, CorruptData) and error.file}
+    for location, error in databases.items():
+        if not location.startswith(f"{CONFIG_FOLDER}/"):  # a file, for which the tables below have their own causes
+            finding = unreadable_database_finding(QUEUES, error, store)
+            yield finding._replace(kind=kinds.DAMAGED_CONFIGURATION)
     for name, cause in _TABLES.items():
-        path = f"config/{name}"
+        path = f"{CONFIG_FOLDER}/{name}"
         if store.other_file(path) and read_config(store, name) is None:
             yield Finding(
                 QUEUES, kinds.DAMAGED_CONFIGURATION, path, None, "file", "not valid JSON", "a JSON object", cause
