@@ -151,7 +151,12 @@ class LakeSource(Source):
         while some := list(islice(left, _TOGETHER)):
             rows = self.select_rows("*", MESSAGES_NAME, sql_in_condition("physical_offset", some), INGESTED_ROWS)
             by_offset = {row["physical_offset"]: row for row in rows}
-            lost = [offset for offset in some if offset not in by_offset]
+            lost = {offset for offset in some if offset not in by_offset}
+            if lost:  # index entries never change: those of truncated messages stay
+                truncated = self.select_rows(
+                    "physical_offset", SUPERSEDED_NAME, sql_in_condition("physical_offset", lost)
+                )
+                lost -= {row["physical_offset"] for row in truncated}
             if lost:
                 self.note_incomplete(
                     f"the table {MESSAGES_NAME} lacks {count_text(len(lost), 'message')} that "

@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from datetime import datetime
 from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
@@ -58,7 +59,9 @@ _SEARCHED_S = 10.0  # time limit of the search for the damaged file, if the engi
 # This rule of DataFusion names values that it reads from maps twice, and then refuses views that join such tables.
 _SETTINGS = {"datafusion.optimizer.enable_leaf_expression_pushdown": "false"}
 _Value = TypeVar("_Value")
-_READS = re.compile(r"\s*(explain\s+((analyze|verbose)\s+)*)?(?P<verb>select|with|values|describe)\b", re.IGNORECASE)
+_READS = re.compile(
+    r"(?:\s|\(|--.*\n)*(explain\s+((analyze|verbose)\s+)*)?(?P<verb>select|with|values|describe)\b", re.IGNORECASE
+)
 # Parts of DataFusion's messages that mean nothing to a user: the kind of error, and the names of the default catalog.
 _RAW = re.compile(
     r'^(?:Error during planning|SQL error|This feature is not implemented): |datafusion\.public\.|ParserError\("|"\)$'
@@ -330,10 +333,8 @@ class ResultBatches:
             raise UnsupportedFormat(f"the statement failed: {_RAW.sub('', ' '.join(str(error).split()))}") from error
         # Views and dictionaries are how the engine holds values in memory.
         views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-        types = [
-            (field.name, views.get(field.type) or type_without_dictionary(field.type)) for field in self._reader.schema
-        ]
-        self.schema = pa.schema([pa.field(name, type_) for name, type_ in types])
+        types = [views.get(field.type) or type_without_dictionary(field.type) for field in self._reader.schema]
+        self.schema = pa.schema(list(zip(_distinct_names(self._reader.schema.names), types, strict=True)))
 
     def _result(self, asked: Future[_Value]) -> _Value:
         wait([asked], None if self._end is None else max(self._end - monotonic(), 0))
@@ -361,7 +362,7 @@ class ResultBatches:
             for batch in self:
                 columns: list[list[object]] = [
                     # Arrow would load pandas to determine the zone of a Python object.
-                    pc.strftime(column, "%Y-%m-%dT%H:%M:%SZ").to_pylist()
+                    pc.strftime(column.cast(pa.timestamp(column.type.unit, "UTC")), "%Y-%m-%dT%H:%M:%SZ").to_pylist()
                     if pa.types.is_timestamp(column.type)
                     else [_plain(value) for value in column.to_pylist(maps_as_pydicts="lossy")]
                     for column in batch.columns
@@ -370,6 +371,15 @@ class ResultBatches:
                     yield dict(zip(self.schema.names, values, strict=True))
         finally:
             self.close()
+
+
+def _distinct_names(names: Sequence[str]) -> Iterator[str]:
+    """Yield the names of columns; a join may have several of one name, and the second one becomes NAME_2."""
+    given = set[str]()
+    for name in names:
+        others = (f"{name}_{number}" for number in count(2) if f"{name}_{number}" not in names)
+        given.add(unused := next(one for one in chain((name,), others) if one not in given))
+        yield unused
 
 
 def _plain(value: object) -> object:

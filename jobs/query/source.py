@@ -18,6 +18,7 @@ from rmq_formats.release import Release
 
 OnProgress = Callable[[int, int], None]  # bytes done, bytes in all
 
+MAX_QUEUES = 1 << 16  # more queues than any topic of a broker has; a damaged setting may be any number
 MAX_OCCURRENCES = 20  # this many messages under a text are enough to explain an empty answer
 
 
@@ -384,12 +385,11 @@ def find_only_answer(sources: Sequence[Source], ask: Callable[[Source], Answer])
         return sources[0], ask(sources[0])
     asked = [(source, ask(source)) for source in sources]
     found = [(source, answer) for source, answer in asked if answer.messages]
+    chosen = require_single_source([source for source, _ in found]) if found else sources[0]
+    note_loss_of_others(chosen, sources)
     if found:
-        source = require_single_source([source for source, _ in found])
-        for why in (f"{one.name}: {why}" for one, _ in asked if one is not source for why in one.lacking):
-            source.note_incomplete(why)
-        source.note_own_name()
-        return source, found[0][1]
+        chosen.note_own_name()
+        return chosen, found[0][1]
     reasons = [(source.name, answer.reason) for source, answer in asked if answer.reason is not None]
     # The kind of reason from a store with the topic takes precedence.
     known = [reason for _, reason in reasons if reason.kind not in _NOTHING_THERE]
@@ -398,7 +398,13 @@ def find_only_answer(sources: Sequence[Source], ask: Callable[[Source], Answer])
     for name, reason in reasons:
         names.setdefault(reason.text, []).append(name)
     said = [text if len(own) == len(reasons) else f"{', '.join(own)}: {text}" for text, own in names.items()]
-    return sources[0], Answer(reason=Reason(kind, "; ".join(said)))
+    return chosen, Answer(reason=Reason(kind, "; ".join(said)))
+
+
+def note_loss_of_others(chosen: Source, asked: Sequence[Source]) -> None:
+    """Note on the answer of one source why messages may be missing in others that were asked."""
+    for why in [f"{one.name}: {why}" for one in asked if one is not chosen for why in one.lacking]:
+        chosen.note_incomplete(why)
 
 
 def parse_whole_number(text: str) -> int | None:

@@ -20,6 +20,7 @@ from jobs.query import MAX_TIME, KeyQuery, ListConditions, Message, has_key
 from jobs.query.mqadmin import OffsetRange, time_text_without_ms
 from jobs.query.source import (
     MAX_OCCURRENCES,
+    MAX_QUEUES,
     Coverage,
     FactOrigin,
     KeyFact,
@@ -68,7 +69,6 @@ _HOUR_MS = 3_600_000
 _FIRST_SPAN, _LARGEST_SPAN = 1 << 18, 16 << 20  # below the size from which the compiled scan is faster, with its import
 _MOST_QUEUES_ASKED = 64  # queues whose units are searched for a record boundary
 _DISPATCH_MS = 5000  # a broker last writes to a queue file within this time after storing the next file's first record
-_MOST_QUEUES = 1 << 16  # more queues than any topic of a broker has
 
 
 class StoreSource(Source):
@@ -450,7 +450,7 @@ class StoreSource(Source):
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues: those that the broker counts, and those that have messages."""
         configured = self.reader.topic_config.get(topic, {}).get("writeQueueNums")
-        counted = range(configured) if isinstance(configured, int) and 0 < configured <= _MOST_QUEUES else ()
+        counted = range(configured) if isinstance(configured, int) and 0 < configured <= MAX_QUEUES else ()
         in_files = (queue.name.queue_id for queue in self.list_queues(topic))
         return sorted({*counted, *in_files, *(self._queues_in_log(topic) if self._is_in_log(topic) else ())})
 

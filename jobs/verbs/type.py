@@ -87,9 +87,10 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     FILE, and no broker in the lake has the topic in its configuration.
     """
     if infer:
-        if declared is not None or retype or retry or not topics:
+        if not topics or declared or metrics or retype or retry or accept_dead_letters or limit is not None:
             raise click.UsageError(
-                "--infer requires -t TOPIC, and cannot be combined with --types, --retype or --retry"
+                "--infer requires -t TOPIC, and cannot be combined with --types, --retype, --retry, "
+                "--accept-dead-letters, --max-dead-letters or --metrics"
             )
         return _infer(lake, topics, engine, answer)
     if declared is None or topics:

@@ -126,11 +126,11 @@ class MqadminCall(NamedTuple):
         if text is None:
             return default
         match = _TIME.fullmatch(text)
-        if match:
-            year, month, day, hour, minute, second, rest = map(int, match.groups())
-            moment = datetime(year, month, day, hour, minute, second, tzinfo=zone)
-            return int(moment.timestamp()) * 1000 + rest
         try:
+            if match:
+                year, month, day, hour, minute, second, rest = map(int, match.groups())
+                moment = datetime(year, month, day, hour, minute, second, tzinfo=zone)
+                return int(moment.timestamp()) * 1000 + rest
             return TimeArgument(text).milliseconds(zone)
         except (ValueError, OverflowError) as error:
             reason = f"{text!r} is not a valid time (examples: yyyy-MM-dd#HH:mm:ss:SSS, {TIME_EXAMPLES})"

@@ -12,7 +12,7 @@ from jobs.console.result import ExitCode
 from jobs.query.mqadmin import OffsetRange, pad_right, time_text_without_ms
 from jobs.query.mqadmin.arguments import MqadminCall
 from jobs.query.mqadmin.java import hash_map_text, hash_set_order
-from jobs.query.source import Reason, ReasonKind, Source
+from jobs.query.source import MAX_QUEUES, Reason, ReasonKind, Source
 from jobs.store.broker_config import BrokerConfig, ReaderKind
 from rmq_formats.consumequeue.dispatch import RETRY_PREFIX
 from rmq_formats.errors import UnsupportedFormat
@@ -176,7 +176,7 @@ def _rows(config: BrokerConfig, group: str, call: MqadminCall) -> Iterator[_Row]
     for topic in topics:
         queues = config.topics.get(topic, {}).get("readQueueNums")
         unread = -1 if read_static_queues(source, topic) else 0
-        for queue_id in range(queues if isinstance(queues, int) else 0):
+        for queue_id in range(min(queues, MAX_QUEUES) if isinstance(queues, int) else 0):
             consumed = offsets.get((ReaderKind.CONSUMER, topic, queue_id), -1)
             pulled = offsets.get((ReaderKind.PULL, topic, queue_id), consumed)
             consumed = unread if consumed < 0 else consumed

@@ -35,7 +35,7 @@ from jobs.query.mqadmin.broker_tables import (
 from jobs.query.mqadmin.java import hash_set_order
 from jobs.query.mqadmin.queues import print_consumed_messages, print_messages_of_queue, print_topic_messages
 from jobs.query.output import Printer
-from jobs.query.source import Answer, Reason, ReasonKind, Source, require_single_source
+from jobs.query.source import Answer, Reason, ReasonKind, Source, note_loss_of_others, require_single_source
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
@@ -77,6 +77,7 @@ def choose_call(
     able = [one for one in named if _has_answer(call._replace(source=one))]
     with_topic = [one for one in named if one.has_topic(call.options.get("topic", ""))]
     source = require_single_source(able) if able else [*with_topic, *named][0]
+    note_loss_of_others(source, named)
     if able and len(named) > 1:
         source.note_own_name()
     return parsed(source)

@@ -9,9 +9,11 @@ import pytest
 
 from jobs.browse.pages import find_message_at, message_reference
 from jobs.browse.rendering import Translator
+from jobs.query import KeyQuery
 from jobs.query import story as timeline
 from jobs.query.source import PointerCheck, Source
 from jobs.query.story import ConsumptionState, Role, Story, timeline_lines
+from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.release import Release
 from tests.golden import StoreOf, golden_stores, release_of
 from tests.support.lakes import ingest_store
@@ -172,3 +174,5 @@ def test_a_message_truncated_by_a_promotion_is_reported_as_such(situation: Store
             assert ("superseded_messages", [], []) == (copy.place.name, copy.queues, copy.keys)
             assert_in_chinese(story)
             assert copy.message.record == find_message_at(source, message_reference(copy.message)).record
+            wanted = KeyQuery(KeyKind.UNIQUE, copy.message.topic, reply["message-id"])
+            assert ([], []) == (list(source.by_key_hash(wanted)), source.lacking)  # its index entry is not a lost row
