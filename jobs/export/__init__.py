@@ -327,4 +327,27 @@ def read_rows(item: ExportItem, columns: Sequence[str] = COLUMNS) -> Iterator[pa
         times = rows.column(STORE_TIME_COLUMN)
         return rows.filter(pc.and_(pc.greater_equal(times, since), pc.less_equal(times, until))).select(columns)
 
-    return map(in_times, item.read(columns if STORE_TIME_COLUMN in columns else (*columns, STORE_TIME_COLUMN)))
+    found = item.read(tuple(dict.fromkeys((*columns, "physical_offset", STORE_TIME_COLUMN))))
+    return map(in_times, found if isinstance(item, LakeItem) else _without_damage_outside(found, item.time_range))
+
+
+def _without_damage_outside(
+    found: Iterator[pa.RecordBatch | Piece], times: TimeRange
+) -> Iterator[pa.RecordBatch | Piece]:
+    """Yield rows and damage of a log, except damage before a row that is too old, or after one that is too new."""
+    since, until = times
+    damage: list[Piece] = []  # after the newest row so far
+    newest = MIN_LONG
+    for rows in found:
+        if isinstance(rows, Piece):
+            damage.append(rows)
+            continue
+        offsets, stored = (rows.column(name).to_numpy() for name in ("physical_offset", STORE_TIME_COLUMN))
+        places = np.searchsorted(offsets, [piece.offset for piece in damage]).tolist()
+        before, after = [newest, *stored.tolist()], [*stored.tolist(), None]
+        near = [(piece, after[at]) for piece, at in zip(damage, places, strict=True) if before[at] <= until]
+        yield from (piece for piece, time in near if time is not None and time >= since)
+        damage, newest = [piece for piece, time in near if time is None], before[-1]
+        yield rows
+        del rows
+    yield from damage if newest <= until else ()

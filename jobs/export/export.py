@@ -229,12 +229,10 @@ def write_part(folder: Path, request: ExportRequest, numbered: tuple[int, Export
     part = ExportSummary(file=f"{number:08d}-{uuid4()}")
     damage: list[Piece] = []
     rows = _without_damage(read_rows(item) if _may_match(item, request.condition) else iter(()), damage)
-    noted = 0
 
     def counted() -> _Slices:
-        nonlocal noted
         for batch, bodies in chain.from_iterable(map(partial(_wanted, request, part), rows)):
-            part.messages, noted = part.messages + batch.num_rows, len(damage)
+            part.messages += batch.num_rows
             yield batch, bodies
             del batch, bodies  # released before the next ones are read; the same below
 
@@ -245,8 +243,6 @@ def write_part(folder: Path, request: ExportRequest, numbered: tuple[int, Export
         else:
             _write_lines(path, counted(), request)
     pa.default_memory_pool().release_unused()  # idle workers keep it while another one works
-    if request.condition is not None or item.time_range != ANY_TIME:
-        del damage[noted:]  # damage after the last wanted row is not reported
     part.damaged_bytes = sum(piece.size for piece in damage)
     part.damaged = [ExportDefect(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED]]
     return part
