@@ -98,8 +98,8 @@ def refuse_unreadable_layout(
     lake: Lake, snapshot: DeltaTable, paths: Iterable[str], table: Table | None = None
 ) -> None:
     """Refuse a table with column mapping, changed columns or partitions, or *paths* in another table (CLONE)."""
-    location = snapshot.table_uri.rstrip("/").removeprefix("file://")
-    table = table or TABLES_BY_NAME[location.rpartition("/")[2]]
+    table = table or TABLES_BY_NAME[snapshot.table_uri.rstrip("/").rpartition("/")[2]]
+    location = lake.locate(table.name)
     metadata = snapshot.metadata()
     what = ["column mapping"] if _is_mapped(metadata.configuration) else []
     what += _find_layout_differences(snapshot.schema(), metadata.partition_columns, table)

@@ -256,11 +256,11 @@ def read_topics(lake: Lake, messages: DeltaTable, store_id: str | None = None) -
 def _limits_of_group(group: pq.RowGroupMetaData, names: Collection[str]) -> dict[str, pq.Statistics]:
     columns = [group.column(number) for number in range(group.num_columns)] if names else []
     known = {column.path_in_schema: column.statistics for column in columns if column.path_in_schema in names}
-    # In a damaged file, the column may have another type.
+    # In a damaged file, the column may have another type. Rows without a value are within no limits.
     return {
         name: limits
         for name, limits in known.items()
-        if limits is not None and limits.has_min_max and isinstance(limits.min, int)
+        if limits is not None and limits.has_min_max and isinstance(limits.min, int) and not limits.null_count
     }
 
 

@@ -72,6 +72,7 @@ from jobs.lake.tables import INDEX_FILES, RUNS, WRITTEN_BY_RUNS, Table
 from jobs.storage.locations import is_local, local_path
 from jobs.store.workers import Workers
 from rmq_formats.errors import NotAStore
+from rmq_formats.properties import MAX_LONG, MIN_LONG
 
 SMALL_FILE_BYTES = 32 << 20  # bytes: a file below may be merged
 MERGED_FILE_BYTES = 128 << 20  # bytes that a merged file is filled up to
@@ -346,8 +347,12 @@ def _read_rows(lake: Lake, table: Table, file: SnapshotFile, node: HashRange | N
     if node is None or column is None:
         yield from read_batches(lake, table, file)
         return
-    for batch in read_batches(lake, table, file, (), {column: (node.start, node.stop - 1)}):
-        hashes = batch.column(column)
+    # A row of another engine may have no valid hash: it counts as the nearest one of its file, and is in one node only.
+    held = _hashes_of(file, column)
+    low, high = max(node.start, held.start), min(node.stop, held.stop) - 1
+    limits = (MIN_LONG if low == held.start else low, MAX_LONG if high == held[-1] else high)
+    for batch in read_batches(lake, table, file, (), {column: limits}):
+        hashes = pc.min_element_wise(pc.max_element_wise(batch.column(column), held.start), held[-1])
         yield batch.filter(pc.and_(pc.greater_equal(hashes, node.start), pc.less(hashes, node.stop)))
 
 

@@ -91,7 +91,7 @@ class RocketmqReader(DataSourceReader):
             raise data_loss_error(place.offset, store.start_offset, store.root)
         first = max(place.offset, wanted.from_offset)
         raise_or_warn_of_loss(
-            (*find_missing_files(store), *find_lost_ends(store)),
+            (*(hole for hole in find_missing_files(store) if hole.end > first), *find_lost_ends(store)),
             first,
             wanted.to_offset,
             raises=wanted.fails_on_any_loss,

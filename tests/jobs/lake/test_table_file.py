@@ -208,7 +208,8 @@ def _add_file(table: Path, random: Random, store: str, run: int) -> None:
     for field in INDEX_ENTRIES.schema_without_dictionaries:
         value = store if pa.types.is_string(field.type) else run
         columns[field.name] = [value if not pa.types.is_timestamp(field.type) else 0] * count
-    columns["key_hash"] = sorted(low + random.randrange(width) for _ in range(count))
+    hashes = sorted(low + random.randrange(width) for _ in range(count))
+    columns["key_hash"] = [*hashes[1:], random.choice([None, hashes[0]])]  # NULL: of another engine
     columns["entry"] = list(range(count))
     write_deltalake(table, pa.table(columns, schema=INDEX_ENTRIES.schema_without_dictionaries), mode="append")
 

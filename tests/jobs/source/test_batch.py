@@ -261,6 +261,12 @@ def test_a_lake_without_the_store_or_its_history_is_refused(ingested: PartlyInge
         ingested.read_after_lake()
 
 
+def test_a_missing_file_before_the_first_wanted_offset_is_not_a_loss(tmp_path: Path) -> None:
+    store = _write(tmp_path / "store", _records(60))
+    (store / "commitlog" / f"{SEGMENT_SIZE:020d}").unlink()
+    assert RocketmqReader(ReadOptions(str(store), from_offset=2 * SEGMENT_SIZE)).partitions()
+
+
 def test_messages_deleted_before_they_were_ingested_are_an_error_or_skipped(tmp_path: Path) -> None:
     ingested = PartlyIngestedStore(tmp_path)
     ingested.offsets += ingested.grow(200)
