@@ -31,7 +31,7 @@ from pyarrow import fs
 
 from jobs.lake.features import refuse_unreadable_layout
 from jobs.lake.lake import Lake
-from jobs.lake.snapshots import refuse_files_elsewhere, rows_without_timestamps
+from jobs.lake.snapshots import refuse_files_elsewhere, refuse_wrong_row_counts, rows_without_timestamps
 from jobs.lake.tables import MESSAGES, Table
 from jobs.storage import object_store
 from jobs.storage.local import naming_file_in_errors
@@ -239,6 +239,7 @@ def read_batches(
                         for name, type_ in zip(schema.names, schema.types, strict=True)
                     ]
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            refuse_wrong_row_counts(parquet.metadata, [number])  # not earlier: `restore` uses the readable rows
             if place != start:  # a damaged page without values would end the row group early
                 raise pa.ArrowInvalid(f"row group {number} should have {group.num_rows:,} rows, but is incomplete")
 
@@ -304,7 +305,7 @@ def _read_rows(
     with _naming_damaged_files(_decode_uri(uri).rstrip("/"), "a file of this table"):
         with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
             for metadata in pool.map(_read_footer, found):
-                _refuse_rows_without_values(metadata)
+                refuse_wrong_row_counts(metadata)
         tables = [ds.FileSystemDataset(whole, schema, _LAYOUT, filesystem).to_table(columns, where)]
     asked = str(where)  # may match more columns than needed
     needed = None if columns is None else [name for name in schema.names if name in columns or name in asked]
@@ -321,14 +322,6 @@ def _read_rows(
 def _read_footer(fragment: ds.ParquetFileFragment) -> pq.FileMetaData:
     """Return a file's footer, which the fragment keeps."""
     return fragment.metadata
-
-
-def _refuse_rows_without_values(metadata: pq.FileMetaData) -> None:
-    """Raise an error if a damaged footer states more rows than there are values: Arrow allocates memory for all."""
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        if group.num_rows > group.column(0).num_values:
-            raise pa.ArrowInvalid(f"row group {number} should have {group.num_rows:,} rows, but is incomplete")
 
 
 def _bounds_of_file(file: SnapshotFile, schema: pa.Schema) -> pc.Expression:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -16,6 +16,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from jobs.storage import object_store
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.s3 import delta_location, delta_options
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
 
 _Mark: TypeAlias = tuple[int, int]
 _LOG = "_delta_log"
@@ -110,6 +113,22 @@ def refuse_files_elsewhere(snapshot: DeltaTable, paths: Iterable[str]) -> None:
         name = unquote(path)  # the engine of queries does the same
         if name.startswith("/") or ":/" in name or ".." in name.split("/"):
             raise OSError(f"{snapshot.table_uri}: the Delta log references a file outside the table: {path}")
+
+
+def refuse_wrong_row_counts(metadata: "FileMetaData", groups: Iterable[int] | None = None) -> None:
+    """
+    Raise `pa.ArrowInvalid` if a footer states other numbers of rows for row *groups* than a column has values.
+
+    Readers trust these numbers: they allocate memory for all rows, or omit rows. Columns of lists do not count.
+    """
+    columns = (at for at in range(metadata.num_columns) if metadata.schema.column(at).max_repetition_level == 0)
+    column = next(columns, None)
+    for number in range(metadata.num_row_groups) if groups is None else groups:
+        group = metadata.row_group(number)
+        values = group.num_rows if column is None else group.column(column).num_values
+        if group.num_rows != values:
+            text = f"its footer states {group.num_rows:,} rows in row group {number}, which has {values:,}"
+            raise pa.ArrowInvalid(text)
 
 
 def read_newest_transaction(snapshot: DeltaTable, app: str) -> int:

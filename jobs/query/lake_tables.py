@@ -27,10 +27,10 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from jobs.console.amounts import size_text
 from jobs.console.process import ABANDONED_THREAD
 from jobs.lake.lake import Lake, list_views
-from jobs.lake.snapshots import open_delta, refuse_files_elsewhere, rows_without_timestamps
+from jobs.lake.snapshots import open_delta, refuse_files_elsewhere, refuse_wrong_row_counts, rows_without_timestamps
 from jobs.launch.engine import count_memory
 from jobs.storage.local import explaining_full_disk, temporary_directory_for
-from jobs.storage.locations import join_location, normalise_location
+from jobs.storage.locations import is_local, join_location, local_path, normalise_location
 from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
 from rmq_formats.arrow import MESSAGE_SCHEMA, type_without_dictionary
 from rmq_formats.errors import NotAStore, UnsupportedFormat
@@ -95,6 +95,7 @@ class LakeTables:
         self._builder.execute(f"SET datafusion.runtime.memory_limit = '{self._memory_limit >> 10}K'")
         self._opened: dict[str, DeltaTable | None] = {}
         self._folders: dict[str, str] = {}  # the folders of the opened tables, below the lake
+        self._unchecked: dict[str, list[str]] = {}  # the local files of tables whose footers were not checked yet
         self._files: dict[tuple[str, str], list[FileStatistics]] = {}
         self._values: dict[str, list[Any]] = {}
         if not self.has_table(MESSAGES_NAME):
@@ -122,8 +123,8 @@ class LakeTables:
                     )
                     raise OSError(f"the lake's table {MESSAGES_NAME} {reason}")
         # The engine would also read a file that a crafted log names.
-        files = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
-        refuse_files_elsewhere(table, files.column("path").to_pylist())
+        paths = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()["path"].to_pylist()
+        refuse_files_elsewhere(table, paths)
         try:
             self._builder.register(quote_identifier(name), table)
         except DeltaError as error:
@@ -131,6 +132,8 @@ class LakeTables:
             advice = "Spark SQL, restore, diff and export can read it"
             raise OSError(f"{location}: queries cannot read this table: {reason}; {advice}") from error
         self._opened[name], self._folders[name] = table, path or name
+        if is_local(location):  # elsewhere, every footer would be a request, and the storage itself has checksums
+            self._unchecked[name] = [f"{local_path(location)}/{unquote(file)}" for file in paths]
         return table
 
     def _actions(self, name: str) -> list[dict[str, Any]]:
@@ -232,7 +235,16 @@ class LakeTables:
 
     def execute(self, sql: str) -> RecordBatchReader:
         """Run a statement on the tables that are registered."""
+        self._check_row_counts(sql)
         return self._builder.execute(sql)
+
+    def _check_row_counts(self, sql: str) -> None:
+        """Check the footers of the files of tables and views that *sql* names, unless an earlier statement did."""
+        used = {name for view in list_views() if view.name in sql for name in view.tables}
+        for name in [name for name in self._unchecked if name in used or name in sql]:
+            for file in self._unchecked[name]:
+                _check_row_count(file)
+            del self._unchecked[name]
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Run a query and return its rows; raise `OSError` if a file in Delta's log is missing or damaged."""
@@ -245,7 +257,7 @@ class LakeTables:
 
     def _read(self, sql: str, take: Callable[[RecordBatchReader], list[_Value]]) -> list[_Value]:
         with self.naming_damaged_files():
-            return take(self._builder.execute(sql))
+            return take(self.execute(sql))
 
     @contextmanager
     def naming_damaged_files(self) -> Iterator[None]:
@@ -274,6 +286,20 @@ class LakeTables:
             for row in (rows_without_timestamps(table.get_add_actions(flatten=True)) if table is not None else ())
         )
         return find_damaged_file(Lake(self.location, self._options), files, _SEARCHED_S)
+
+
+def _check_row_count(file: str) -> None:
+    """Raise `OSError` if a Parquet file states a wrong number of rows: the engine would allocate memory for all."""
+    from pyarrow import parquet  # lazy import: a statement without tables does not need it
+
+    try:
+        metadata = parquet.read_metadata(file)
+    except (pa.ArrowException, OSError):  # the engine reports it, if it needs the file
+        return
+    try:
+        refuse_wrong_row_counts(metadata)
+    except pa.ArrowInvalid as error:
+        raise OSError(f"{file}: {error}") from error
 
 
 def is_lake(location: str, options: Mapping[str, str]) -> bool:
