@@ -187,6 +187,8 @@ final class BrokerVerbs {
 
     private Answer close() throws Exception {
         store.drain();
+        Reflect.replaceField(
+                broker, "messageStore", QuickShutdown.withoutSleep(Reflect.call(broker, "getMessageStore")));
         Reflect.call(broker, "shutdown");
         if (nameServer != null) {
             nameServer.shutdown();

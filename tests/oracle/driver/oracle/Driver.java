@@ -44,6 +44,7 @@ public final class Driver {
         System.setOut(System.err);
         // Every process of RocketMQ sets this first; otherwise, the name server treats the broker as an old one.
         System.setProperty(RemotingCommand.REMOTING_VERSION_KEY, Integer.toString(MQVersion.CURRENT_VERSION));
+        QuickShutdown.endPollsFor(Thread.currentThread());
         Driver driver = new Driver();
         BufferedReader requests = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII), 1 << 16);
         for (String line = requests.readLine(); line != null; line = requests.readLine()) {

@@ -235,7 +235,7 @@ final class StoreVerbs {
     }
 
     private Answer close() throws Exception {
-        Reflect.call(store, "shutdown");
+        Reflect.call(QuickShutdown.withoutSleep(store), "shutdown");
         clock.set(null);
         store = null;
         return Answer.NOTHING;
