@@ -150,7 +150,6 @@ def test_an_unreliable_server_loses_no_messages(s3: S3Server, golden: StoreOf, k
     assert kind not in {"error", "throttled"} or said == "nothing"
 
 
-@pytest.mark.timeout(600)
 def test_a_table_and_a_commit_count_once_if_any_response_is_cut_off(s3: S3Server) -> None:
     """This includes listings, which clients do not retry, and the responses to the two commits."""
     found = Finding("queues", "dangling", "consumequeue/T/0/00000000000000000000", 20, "physical_offset", "1", "2", "")
