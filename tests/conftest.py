@@ -110,8 +110,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Mark tests that use the session, and leave out cases that are not in the sample.
 
     xdist runs the tests of a group on one worker, group by group in the order of *items*: first all tests that use the
-    one JVM, which take longest, then those of each other file, the files with most tests first. Single tests that start
-    brokers come last: each takes less than a minute, so that no worker works for long after the others have ended.
+    one JVM, which take longest, then those of each other file, the files with most tests first, and last the draws of
+    faults: each takes a second, so that all workers end at the same time.
     """
     if not config.getoption("whole"):
         deselect_unsampled(config, items)
@@ -129,7 +129,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
         def rank(item: pytest.Item) -> tuple[bool, int, bool]:
             group = _group_of(item)
-            return group != "spark", -sizes[group], item.get_closest_marker("oracle") is not None
+            return group != "spark", -sizes[group], item.path.name == "test_faults.py"
 
         items.sort(key=rank)
 

@@ -219,6 +219,7 @@ def hdfs_server(folder: Path) -> Iterator[Hdfs]:
     _write(started.conf / "core-site.xml", {"fs.defaultFS": started.uri(), "hadoop.tmp.dir": str(folder / "tmp")})
     nodes = {f"dfs.datanode.{name}": f"{ADDRESS}:{free_port()}" for name in ("address", "http.address", "ipc.address")}
     settings = {"dfs.replication": "1", "dfs.datanode.hostname": ADDRESS, "dfs.blocksize": "1048576"}
+    settings["dfs.heartbeat.interval"] = "1"  # seconds, instead of three: the data node recovers a truncated block then
     _write(started.conf / "hdfs-site.xml", {**settings, **started.options, **nodes})
     command = [*_JVM, "-cp", _class_path(started.conf)]
     format_log = subprocess.run([*command, _NAME_NODE, "-format"], capture_output=True, text=True, check=False)
