@@ -78,7 +78,7 @@ def test_the_engine_depends_on_bytes_and_cores(monkeypatch: pytest.MonkeyPatch) 
     assert GIB < eight < two
     assert one_process_limit("verify", cores=1) == two
     assert choose_engine("verify", two) == EngineChoice(HERE, two, two, 2)
-    assert choose_engine("verify", 0, "spark").engine == SPARK
+    assert choose_engine("verify", 0, "spark").engine == choose_engine("ingest", None).engine == SPARK
     assert choose_engine("verify", two * 9, "here").engine == HERE
 
 
