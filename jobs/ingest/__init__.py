@@ -158,6 +158,7 @@ class Summary(RatedOutcome):
 
     def plus_next_run(self, next_run: "Summary") -> "Summary":
         """Return the sum of this run and the next one."""
+        new = next_run.without_findings_of(self)
         return replace(
             next_run,
             run=next_run.run or self.run,
@@ -168,15 +169,24 @@ class Summary(RatedOutcome):
             units=_sum(self.units, next_run.units),
             index_entries=self.index_entries + next_run.index_entries,
             contradictions=self.contradictions + next_run.contradictions,
-            gaps=self.gaps + next_run.gaps,
-            unreadable=list(dict.fromkeys(self.unreadable + next_run.unreadable)),
+            gaps=self.gaps + new.gaps,
+            unreadable=self.unreadable + new.unreadable,
             superseded=next_run.superseded or self.superseded,
-            notes=list(dict.fromkeys(self.notes + next_run.notes)),
+            notes=self.notes + new.notes,
             versions=self.versions | next_run.versions,
             recovered=self.recovered if next_run.recovered is None else next_run.recovered,
             seconds=_sum(self.seconds, next_run.seconds),
             steps=self.steps + next_run.steps,
             newest_ms=next_run.newest_ms or self.newest_ms,
+        )
+
+    def without_findings_of(self, earlier: "Summary") -> "Summary":
+        """Return the summary without gaps, notes and unreadable parts that *earlier* runs have also found."""
+        return replace(
+            self,
+            gaps=[gap for gap in self.gaps if gap not in earlier.gaps],
+            notes=[note for note in self.notes if note not in earlier.notes],
+            unreadable=[text for text in self.unreadable if text not in earlier.unreadable],
         )
 
     def add_gap(self, start: int, end: int, why: str) -> None:

@@ -118,7 +118,7 @@ class PreRunCheck:
             times = Path(local_path(segment.location)).stat().st_mtime_ns
             digest.update(f"{segment.location} {segment.size} {times}\n".encode("utf-8", "surrogatepass"))
         for _, _, data in read_config_files(store):
-            digest.update(sha256(data).digest())
+            digest.update(sha256(data or b"").digest())
         return digest.hexdigest()
 
     def _describe_lake(self, store_id: str) -> list[Any]:

@@ -75,7 +75,7 @@ from jobs.store.store import IsTierError, Store, relist_store
 from jobs.store.topics import list_known_topics
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.segment import END_BY_LAST_PIECE, FOREIGN_BYTES_REASON
-from rmq_formats.errors import skip_lost_file
+from rmq_formats.errors import is_disk_error
 
 _ATTEMPTS = 3  # attempts of a run, if a broker truncates the log meanwhile
 
@@ -138,11 +138,18 @@ def _run_once(request: IngestRequest, workers: Workers, clock: StepTimer, *, is_
 
 
 def _describe_foreign_segments(store: Store) -> Iterator[str]:
-    """Describe the segments of a log without records that a broker cannot have begun to write."""
+    """Describe the unreadable segments of a log without records, and those that a broker cannot have begun to write."""
     for segment in store.segments:
-        with skip_lost_file(), store.open(segment) as reader:
-            if not segment_bytes(segment, reader).may_begin_with_record():
-                yield f"{segment.location}: {FOREIGN_BYTES_REASON}"
+        try:
+            with store.open(segment) as reader:
+                if not segment_bytes(segment, reader).may_begin_with_record():
+                    yield f"{segment.location}: {FOREIGN_BYTES_REASON}"
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if not is_disk_error(error):
+                raise
+            yield f"{segment.location}: the disk reports a read error"
 
 
 @dataclass(slots=True)

@@ -69,6 +69,8 @@ def run_tier_steps(request: IngestRequest, workers: Workers, clock: StepTimer) -
     """Yield the runs that ingest new messages of a tier."""
     lake = Lake(request.lake, workers.options)
     every, _ = request.list_tier(lake.options, workers.processes)
+    if not every:
+        raise RequestError(f"{request.store}: this tiered storage has no queues")
     queues = _select_broker(every, request.broker)
     broker = request.broker or queues[0].broker
     unmatched = request.selection.unmatched_patterns(queue.topic for queue in queues)
@@ -202,7 +204,8 @@ class _TierRun(NextRun):
                 first=before.first or next(iter(seen), None),
                 newest=seen[-1] if seen else before.newest,
             )
-            self.summary.to_offset += noted[name].to_offset - before.to_offset
+            starts = ((one, one.range.start_offset) for one in outcomes if not one.facts.was_deleted)
+            self.summary.to_offset += sum(complete_records_end([one], start) - start for one, start in starts)
             self.summary.newest_ms = max(self.summary.newest_ms or 0, noted[name].store_timestamp or 0) or None
         return noted
 

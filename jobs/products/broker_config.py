@@ -13,7 +13,14 @@ from typing import Any
 
 from jobs.lake.tables import BROKER_CONFIG, CONFIG_FILES, CONSUMER_OFFSETS
 from jobs.products.product import FinishedProduct, Run, StartedProduct, State
-from jobs.store.broker_config import BrokerConfig, read_broker_config, read_config_files, unpack_offsets
+from jobs.store.broker_config import (
+    CONFIG_FOLDER,
+    TOO_LARGE,
+    BrokerConfig,
+    read_broker_config,
+    read_config_files,
+    unpack_offsets,
+)
 
 FILES_KEY = "files"  # key in the state: file name → SHA-256 of the newest version in the lake
 _KINDS = ("topic", "group")
@@ -49,7 +56,8 @@ def start_config_files(run: Run, state: State | None) -> StartedProduct[Any]:
     known, files = dict(state[FILES_KEY]) if state else {}, tuple(read_config_files(run.store))
 
     def finish(_outcomes: object, to_offset: int) -> FinishedProduct:
-        digests = {name: sha256(data).hexdigest() for name, _, data in files}
+        digests = {name: sha256(data).hexdigest() for name, _, data in files if data is not None}
+        unread = sorted(name for name, _, data in files if data is None)
         rows = [
             {
                 "name": name,
@@ -58,11 +66,13 @@ def start_config_files(run: Run, state: State | None) -> StartedProduct[Any]:
                 "bytes": data,
             }
             for name, modified_ms, data in files
-            if known.get(name) != digests[name]
+            if data is not None and known.get(name) != digests[name]
         ]
-        deleted = sorted(known.keys() - digests.keys())
+        deleted = sorted(known.keys() - digests.keys() - {*unread})
         rows += [{"name": name, "modified": None, "sha256": None, "bytes": None} for name in deleted]
-        finished = FinishedProduct(state={FILES_KEY: digests})
+        digests |= {name: known[name] for name in unread if name in known}
+        notes = [f"{CONFIG_FOLDER}/{name} is not in the lake: {TOO_LARGE}" for name in unread]
+        finished = FinishedProduct(state={FILES_KEY: digests}, notes=notes)
         finished.add(CONFIG_FILES, run.output.write_config(CONFIG_FILES, rows, to_offset))
         return finished
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from glob import escape
 from pathlib import Path
 from uuid import uuid4
 
@@ -341,7 +342,7 @@ def install(plan: Installation, step: BeforeStep = lambda name: name) -> None:
 
 def delete_killed_attempts(staging_prefix: Path) -> None:
     """Delete the staging directories of installations that were killed."""
-    for leftover in staging_prefix.parent.glob(f"{staging_prefix.name}{UNFINISHED_MARK}*"):
+    for leftover in staging_prefix.parent.glob(f"{escape(staging_prefix.name)}{UNFINISHED_MARK}*"):
         shutil.rmtree(leftover)
 
 

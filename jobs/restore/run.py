@@ -238,7 +238,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
         {"path": str(path.relative_to(request.out)), "size": path.stat().st_size,
          "sha256": hashes.get(path) or sha256_of(path)}
         for path in sorted(request.out.rglob("*"))
-        if path.is_file() and UNFINISHED_FOLDER not in path.parts
+        if path.is_file() and not path.is_relative_to(unfinished)
     ]  # fmt: skip
     for note in sorted(unfinished.glob(f"*{_NOTE}")):
         files = _read_json(note, _FILES_NOTE)["files"]
@@ -286,7 +286,8 @@ def _claim_output(request: RestoreRequest, known: KnownStore, plan: RestorePlan)
     }
     if request.resume and (request.out / MANIFEST_FILE).exists():
         manifest = _read_json(request.out / MANIFEST_FILE, _MANIFEST)
-        if (manifest["store_id"], manifest["to_offset"]) != (known.store_id, plan.end):
+        restored = tuple(manifest[name] for name in ("store_id", "from_offset", "to_offset", "segment_size"))
+        if restored != (known.store_id, plan.segments[0].base_offset, plan.end, plan.size.value):
             raise RequestError(
                 f"{request.out}: this directory has the result of another restore; start again in an empty directory"
             )

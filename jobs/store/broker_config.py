@@ -6,6 +6,8 @@ than that of the database. So does this module.
 
 In RocksDB, storeType=defaultRocksDB has a folder for each table, or one folder with a column family for each; a row is
 a name and JSON. configManagerVersion=v2 has one family for all tables, and stores consumer offsets as binary numbers.
+With this version brokers never read the JSON files, and without it never the database: the one that was changed last
+is in use.
 """
 
 import re
@@ -23,7 +25,7 @@ from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store, StoredFile
 from rmq_formats.broker_conf import change_counter, change_time, decode_json_config
 from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC
-from rmq_formats.errors import CorruptData, FormatError, skip_lost_file
+from rmq_formats.errors import CorruptData, FormatError, SizeLimitExceeded, skip_lost_file
 from rmq_formats.store import FileKind
 
 CONFIG_FOLDER = "config"
@@ -45,7 +47,8 @@ _NUMBER = re.compile("-?[0-9]{1,20}")  # the number of a queue; a longer one is 
 # Suffixes of the files that are kept; other files in the folder belong to files of other folders.
 _KEPT = (".json", "transactionMetrics")
 _WRITTEN_S = 0.1  # beyond the time in which a broker writes such a file
-_LARGEST = 64 << 20  # a table of 250,000 topics; a larger file, sparse or not, is not read
+LARGEST_FILE = 64 << 20  # a table of 250,000 topics; a larger file, sparse or not, is not read
+TOO_LARGE = f"larger than {LARGEST_FILE >> 20} MiB, and was not read"
 
 _SINGLE = "config/metadata"  # useSingleRocksDBForAllConfigs
 _V2_FOLDER, _V2_FAMILY = "config/rdb", "default"
@@ -59,6 +62,7 @@ VERSION_FAMILY, VERSION_KEY = "kvDataVersion", b"kvDataVersionKey"
 
 _Row = tuple[str, Mapping[str, object]]
 _Table = Mapping[str, Mapping[str, object]]
+_Files = Mapping[str, bytes | None]  # content by name; None of a file that is too large
 
 
 @unique
@@ -83,12 +87,14 @@ class RocksConfig(NamedTuple):
 
     folder: str
     rows: _Table  # rows of the table; for progress, `topic@group` → queue id → offset
-    change_counter: int  # the number of changes; 0 if the database does not count them
+    change_counter: int | None  # the number of changes, 0 if the database does not count them; None in version 2
     changed_ms: int | None  # when the table was last changed; None if the database does not record it
 
     def overrides_json_file(self, config: dict[str, object] | None) -> bool:
         """Return whether a broker takes the table from here although there is also a JSON file."""
-        return config is None or self.change_counter >= change_counter(config)
+        if config is not None and self.change_counter is None:
+            return (self.changed_ms or 0) >= (change_time(config) or 0)
+        return config is None or (self.change_counter or 0) >= change_counter(config)
 
 
 def read_rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
@@ -105,7 +111,7 @@ def read_rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
     elif _V2_FOLDER in folders:
         with open_database(join_location(store.root, _V2_FOLDER), store.storage) as database:
             rows = (_v2_progress if table.table == _OFFSETS else _v2_json)(database, table)
-            return RocksConfig(_V2_FOLDER, dict(rows), 0, _v2_change_time(database, table))
+            return RocksConfig(_V2_FOLDER, dict(rows), None, _v2_change_time(database, table))
     else:
         return None
     with open_database(join_location(store.root, folder), store.storage) as database:
@@ -187,7 +193,7 @@ def read_config(store: Store, name: str) -> dict[str, object] | None:
 def read_json_config(store: Store, name: str) -> dict[str, object] | None:
     """Return the content of the store's `config/<name>`; None if it does not exist or cannot be read."""
     file = store.other_file(f"{CONFIG_FOLDER}/{name}")
-    if file is None or file.size > _LARGEST:
+    if file is None or file.size > LARGEST_FILE:
         return None
     with skip_lost_file():  # also if it is not valid JSON: the broker cannot load it either
         return read_json_file(store, file)
@@ -197,10 +203,10 @@ def read_json_config(store: Store, name: str) -> dict[str, object] | None:
 def read_json_file(store: Store, file: StoredFile) -> dict[str, object]:
     """Return the content of a file of JSON, which a running broker writes over: a half-written one is read again."""
     try:
-        return decode_json_config(store.read(file, 0, _LARGEST))
+        return decode_json_config(store.read(file, 0, LARGEST_FILE))
     except FormatError:
         time.sleep(_WRITTEN_S)
-        return decode_json_config(store.read(file, 0, _LARGEST))
+        return decode_json_config(store.read(file, 0, LARGEST_FILE))
 
 
 def object_entries(table: object) -> Iterator[_Row]:
@@ -212,11 +218,12 @@ def _items(table: object) -> Iterable[tuple[str, object]]:
     return table.items() if isinstance(table, dict) else ()
 
 
-def read_config_files(store: Store) -> Iterator[tuple[str, int, bytes]]:
+def read_config_files(store: Store) -> Iterator[tuple[str, int, bytes | None]]:
     """
     Yield the configuration files as a broker that keeps them as JSON would load them now: name, time, and content.
 
-    If a file is missing or empty, a broker loads the backup. A running broker may be rewriting the file.
+    If a file is missing or empty, a broker loads the backup. A running broker may be rewriting the file. The content is
+    None if the file is too large.
     """
     kinds = {FileKind.CONFIG, FileKind.CONFIG_BACKUP}
     there = {file.path_facts.path: file for file in store.other_files if file.path_facts.kind in kinds}
@@ -225,11 +232,11 @@ def read_config_files(store: Store) -> Iterator[tuple[str, int, bytes]]:
         if not name.endswith(_KEPT):
             continue
         for file in (there.get(path), there.get(path + BACKUP_SUFFIX)):
-            data = b""
-            if file is not None and file.size <= _LARGEST:
+            data: bytes | None = b""
+            if file is not None:
                 with suppress(FileNotFoundError):  # the broker replaces it at this moment
-                    data = store.read(file, 0, _LARGEST)
-            if file is not None and data:
+                    data = store.read(file, 0, LARGEST_FILE) if file.size <= LARGEST_FILE else None
+            if file is not None and data != b"":
                 yield name, file.modified_ms, data
                 break
 
@@ -295,9 +302,7 @@ def read_broker_config(store: Store) -> BrokerConfig:
     return BrokerConfig(topics, groups, readers, tuple(unread))
 
 
-def _read_table(
-    store: Store, files: Mapping[str, bytes], table: ConfigTable, unread: list[FormatError]
-) -> tuple[_Table, str]:
+def _read_table(store: Store, files: _Files, table: ConfigTable, unread: list[FormatError]) -> tuple[_Table, str]:
     """Return a table, and its file or database; add the reasons why one cannot be read to *unread*."""
     config, stored = _decode_file(files, table.file, unread), _read_database(store, table, unread)
     if stored is not None and stored.overrides_json_file(config or None):
@@ -305,7 +310,7 @@ def _read_table(
     return dict(object_entries(config.get(table.table))), f"{CONFIG_FOLDER}/{table.file}"
 
 
-def _read_readers(store: Store, files: Mapping[str, bytes], unread: list[FormatError]) -> Iterator[ReaderOffsets]:
+def _read_readers(store: Store, files: _Files, unread: list[FormatError]) -> Iterator[ReaderOffsets]:
     """Yield consumers, those of light queues, pulls, and levels of delayed messages."""
     table, place = _read_table(store, files, ConfigTable.CONSUMER_OFFSETS, unread)
     yield from _offsets_of_groups(ReaderKind.CONSUMER, table, place, unread)
@@ -344,11 +349,14 @@ def _loadable_offsets(queues: Iterable[tuple[int, object]], reader: str, unread:
     return array("q", chain.from_iterable(sorted(checked.items())))
 
 
-def _decode_file(files: Mapping[str, bytes], name: str, unread: list[FormatError]) -> dict[str, object]:
+def _decode_file(files: _Files, name: str, unread: list[FormatError]) -> dict[str, object]:
     """Return the content of a file; empty if it does not exist or cannot be read."""
+    data = files.get(name, b"{}")
     try:
-        return decode_json_config(files[name]) if name in files else {}
-    except CorruptData as error:
+        if data is None:
+            raise SizeLimitExceeded(TOO_LARGE)
+        return decode_json_config(data)
+    except FormatError as error:
         unread.append(error.in_file(f"{CONFIG_FOLDER}/{name}"))
         return {}
 

@@ -277,12 +277,13 @@ def _follow(
 
     def done(step: Summary) -> None:
         nonlocal size, committed, total
-        found = {"quarantined": step.quarantined, "gaps": len(step.gaps), "contradictions": step.contradictions}
+        new = step if total is None else step.without_findings_of(total)
+        found = {"quarantined": step.quarantined, "gaps": len(new.gaps), "contradictions": step.contradictions}
         found["superseded"] = int(step.superseded is not None)
-        known = [] if total is None else total.notes
-        if any(found.values()) or [note for note in step.notes if note not in known]:
+        if any(found.values()) or new.notes or new.unreadable:
             # Immediately: the result is printed only at the end.
-            text = f"rmq-lake: run {step.run}: {'; '.join(step.finding_lines())}"
+            run = "" if step.run is None else f"run {step.run}: "
+            text = f"rmq-lake: {run}{'; '.join(new.finding_lines())}"
             log_message(text, "warning", run=step.run, severity=step.severity.value, **found)
         total = step if total is None else total.plus_next_run(step)
         size += step.to_offset - step.from_offset

@@ -25,6 +25,7 @@ from jobs.store.broker_config import (
     CONSUMERS_FILE,
     DELAY_FILE,
     GROUPS_FILE,
+    LARGEST_FILE,
     START_WITHOUT_OFFSET,
     TOPICS_FILE,
     BrokerConfig,
@@ -58,7 +59,7 @@ from jobs.verify.rocksdb_queues import (
 )
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, UnitRules
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
-from rmq_formats.errors import CorruptData, FormatError, UnsupportedFormat
+from rmq_formats.errors import CorruptData, FormatError, SizeLimitExceeded, UnsupportedFormat
 from rmq_formats.store import FileKind, file_name_of_offset, is_queue_id
 
 _CAUSES = {
@@ -201,7 +202,10 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         },
         notes,
         deleted,
-        doubts=[f"it is unknown which topics were deleted: {joined.topic_evidence.unsupported_reason}"] * is_unknown,
+        doubts=[
+            *[f"it is unknown which topics were deleted: {joined.topic_evidence.unsupported_reason}"] * is_unknown,
+            *(str(error) for error in config.errors if isinstance(error, SizeLimitExceeded)),
+        ],
         database_step=step_for_rocksdb_queues(store),
     )
     return report, joined, outcomes
@@ -222,7 +226,8 @@ def _damaged_configuration(store: Store, config: BrokerConfig) -> Iterator[Findi
             yield finding._replace(kind=kinds.DAMAGED_CONFIGURATION)
     for name, cause in _TABLES.items():
         path = f"{CONFIG_FOLDER}/{name}"
-        if store.other_file(path) and read_config(store, name) is None:
+        file = store.other_file(path)
+        if file is not None and file.size <= LARGEST_FILE and read_config(store, name) is None:
             yield Finding(
                 QUEUES, kinds.DAMAGED_CONFIGURATION, path, None, "file", "not valid JSON", "a JSON object", cause
             )

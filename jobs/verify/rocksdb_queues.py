@@ -49,7 +49,7 @@ from rmq_formats.commitlog.segment import SegmentBytes
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.detection import TIMER_TOPIC
-from rmq_formats.errors import FormatError, UnsupportedFormat
+from rmq_formats.errors import FormatError, UnsupportedFormat, is_disk_error
 from rmq_formats.properties import MAX_LONG
 from rmq_formats.rocksdb.layout import ROCKSDB_HALF_TOPIC
 from rmq_formats.store import CONSUME_QUEUE_FOLDER, ROCKSDB_STORE_FOLDER
@@ -281,11 +281,15 @@ def _record_reader(store: Store, files: ExitStack) -> _RecordAt:
         segment = store.segment_at(offset)
         if segment is None:
             return None
-        log = opened(segment)
         try:
+            log = opened(segment)
             return log.record_at(offset - log.framing.header_size - log.base_offset)
         except FormatError:
             return None
+        except OSError as error:
+            if not is_disk_error(error):
+                raise
+            return None  # the finding on the bytes that the disk cannot read explains it
 
     return record_at
 

@@ -49,6 +49,8 @@ from rmq_formats.release import Release, make_rules
 from rmq_formats.tier_index import ENTRY_TYPE, HEADER, Contradiction, TierIndex, decode_tier_index
 
 _AT_ONCE = 1 << 16
+_LOST_UNITS = "a file of units was deleted, lost or renamed"
+_NO_QUEUES = "the tier has no queues: they have not been copied yet, have expired, or are lost"
 _FIELDS = ("physical_offset", "size", "tags_code")
 _ONLY_BROKERS_WRITE = RecommendedStep(
     "Only the broker can write to its tier. The messages are in the broker's own store until retention deletes them; "
@@ -107,13 +109,15 @@ def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, Part
     tier_queues, index_files = tier
     each = workers.map(tier_queues, partial(_verify_queue, range_size=range_size), "verifying queues")
     logs, units = [log for log, _, _ in each], [queue for _, queue, _ in each]
-    numbers = {name: sum(one.numbers[name] for one in logs) for name in (logs[0].numbers if logs else ())}
+    names = log_numbers(Store(""), (), 0)  # also of a tier without queues
+    numbers = {name: sum(one.numbers[name] for one in logs) for name in names}
     sizes = [one.numbers["to_offset"] - one.numbers["from_offset"] for one in logs]
     queue_text = count_text(len(tier_queues), "queue")
     log = PartReport(
         [finding for one in logs for finding in one.findings],
         {**numbers, "from_offset": 0, "to_offset": sum(sizes)},
         [f"tiered storage: {queue_text}, each with its own log; the table shows the totals", UNCHECKED_NOTE],
+        unverified="" if tier_queues else _NO_QUEUES,
         database_step=_ONLY_BROKERS_WRITE,
     )
     behind = sum(max(one.numbers["expected"] - one.numbers["matched"], 0) for one in units if not one.findings)
@@ -171,8 +175,8 @@ class _KeyCollector:
 def _compared(stored: StoredQueue, expected: Units, store: Store) -> tuple[int, list[Finding]]:
     """Return the number of units that match their records, and a finding for each batch with others."""
     matched, findings = 0, []
-    for start in range(stored.first_unit_number, stored.capacity_end, _AT_ONCE):
-        stop = min(start + _AT_ONCE, stored.capacity_end)
+    last, newest = (int(expected[name].max(initial=-1)) for name in ("queue_offset", "physical_offset"))
+    for start, stop in _parts_with_units(stored, expected):
         units = read_stored_units(stored, start, stop)
         made = np.zeros(units.size, PACKED_UNIT)
         own = expected[(expected["queue_offset"] >= start) & (expected["queue_offset"] < stop)]
@@ -180,8 +184,7 @@ def _compared(stored: StoredQueue, expected: Units, store: Store) -> tuple[int, 
         is_there = made["size"] > 0
         is_right = is_there & np.logical_and.reduce([units[name] == made[name] for name in _FIELDS])
         matched += int(np.count_nonzero(is_right))
-        last = int(expected["queue_offset"].max()) if expected.size else -1
-        is_ahead = np.arange(start, stop) > last
+        is_ahead = (np.arange(start, stop) > last) & ((units["size"] == 0) | (units["physical_offset"] > newest))
         may_differ = (units["physical_offset"] < store.start_offset) | is_ahead  # expired, or ahead
         wrong = np.flatnonzero(~is_right & ~may_differ)
         if wrong.size:
@@ -189,15 +192,29 @@ def _compared(stored: StoredQueue, expected: Units, store: Store) -> tuple[int, 
     return matched, findings
 
 
+def _parts_with_units(stored: StoredQueue, expected: Units) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a queue with units, stored or expected: a damaged file name may leave a gap of any size."""
+    first, end = stored.first_unit_number, stored.capacity_end
+    there = [(file.base_offset // stored.unit_size, file.end // stored.unit_size) for file in stored.files]
+    parts = [np.arange(start // _AT_ONCE, -(-stop // _AT_ONCE)) for start, stop in there]
+    for part in np.unique(np.concatenate([*parts, expected["queue_offset"] // _AT_ONCE])).tolist():
+        start, stop = max(part * _AT_ONCE, first), min((part + 1) * _AT_ONCE, end)
+        if start < stop:  # not of a record with a damaged queue offset
+            yield start, stop
+
+
 def _differs(stored: StoredQueue, number: int, unit: np.void, made: np.void, times: int) -> Finding:
     file = stored.file_at(number)
-    place = file.location if file else "", number * stored.unit_size - (file.base_offset if file else 0)
     found, wanted = (", ".join(f"{name} {one[name]}" for name in _FIELDS) for one in (unit, made))
     cause = "the unit or its record changed after the broker wrote it"
+    location = file.location if file else stored.files[0].location.rpartition("/")[0]
+    position = number * stored.unit_size - file.base_offset if file else None
+    found, cause = (found, cause) if file else ("no file", _LOST_UNITS)
     if not made["size"]:
         wanted, cause = "a record", "the record is missing from the tier's log, or the unit belongs to another log"
-    log_offset = int(unit["physical_offset"])
-    return Finding(QUEUES, kinds.TIER_UNIT_DIFFERS, *place, f"unit {number}", found, wanted, cause, times, log_offset)
+    log_offset = int((unit if unit["size"] else made)["physical_offset"])
+    values = f"unit {number}", found, wanted, cause, times, log_offset
+    return Finding(QUEUES, kinds.TIER_UNIT_DIFFERS, location, position, *values)
 
 
 def verify_tier_index(index_files: Mapping[str, Store], queues: Sequence[IndexedQueue], workers: Workers) -> PartReport:

@@ -19,8 +19,7 @@ from tests.support.lakes import ingest_store, rows_of
 from tests.support.query_stores import Sent, stored, write_store
 
 _V2 = "b551-configv2"
-# Topics that a stop or a check of transactions writes after the broker's answers.
-_OF_THE_BROKER = "CID_RMQ_SYS_TRANS"
+_OF_THE_BROKER = "CID_RMQ_SYS_TRANS"  # writes offsets after the broker's answers, at a stop or a check of transactions
 
 
 def config_of(store: Path) -> BrokerConfig:
@@ -40,7 +39,6 @@ def consumers(config: BrokerConfig) -> dict[str, dict[str, int]]:
 def test_offsets_topics_and_groups_are_those_that_the_broker_answered(name: str, tmp_path: Path) -> None:
     unpacked = unpack_feature(name, tmp_path)
     config, answers = config_of(unpacked.root), unpacked.answers_on_disk
-
     assert config.unread_reason is None
     assert consumers(config) == answers["consumerOffsets"]
     if name != _V2:

@@ -17,7 +17,7 @@ from jobs.storage import AnyStorage
 from jobs.store import rocksdb
 from jobs.store.pending_messages import open_rocksdb_store, read_timers
 from jobs.store.queue_ends import probe_queue_ends
-from jobs.store.queue_files import QueueStorage, detect_queue_storage, list_queues, rocksdbstore_folder
+from jobs.store.queue_files import list_queues
 from jobs.store.rocksdb import open_database
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
@@ -33,13 +33,6 @@ from tests.golden import unpack_feature
 from tests.support.commands import measure_peak
 
 _SEPARATE = "consumequeue_rocksdb"
-
-
-@pytest.mark.parametrize("name", ["b551-configv2", "b551-transrocks"])
-def test_queues_are_files_in_a_store_whose_databases_have_other_tables(name: str, tmp_path: Path) -> None:
-    store = list_store(str(unpack_feature(name, tmp_path).root))
-
-    assert (detect_queue_storage(store), rocksdbstore_folder(store)) == (QueueStorage.FILES, "rocksdbstore")
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])

@@ -32,7 +32,7 @@ from tests.rmq_formats.builders import STORED, make_record
 from tests.support.broker import Broker
 from tests.support.commands import ROOT, Run
 from tests.support.lakes import ingest_store
-from tests.support.meanwhile import DisturbedWorkers
+from tests.support.meanwhile import DisturbedWorkers, fail_reads_of_first_segment
 from tests.support.stores import list_segments
 
 
@@ -154,3 +154,12 @@ def test_the_scratch_option_is_suggested_only_if_it_was_not_given(tmp_path: Path
             scratch.create("keys"),
         ):
             pass
+
+
+def test_an_unreadable_sector_explains_pending_messages_without_a_record(golden: StoreOf, tmp_path: Path) -> None:
+    store = golden("b551-timerwheel") / "store"
+    with fail_reads_of_first_segment(errno.EIO, lambda at, size: at < 8192 and at + size > 4096):
+        verdict = verify(VerifyRequest(str(store)), SerialWorkers())
+    assert [cause.kind for cause, _ in verdict.findings_by_cause] == ["unreadable_range"]
+    with fail_reads_of_first_segment(errno.EIO, lambda *_: True):
+        assert ingest_store(store, tmp_path / "lake").severity is Severity.DAMAGE
