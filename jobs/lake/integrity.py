@@ -18,9 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow.dataset as ds
-from deltalake import DeltaTable
-
 from jobs.console.amounts import names_text
 from jobs.console.log import log_message
 from jobs.console.result import OtherRunActiveError, RequestError
@@ -48,7 +45,7 @@ from jobs.lake.runs import (
     refuse_lost_registrations,
     tables_with_superseded_rows,
 )
-from jobs.lake.snapshot_files import NO_LIMITS, Limits, list_snapshot_files, read_batches
+from jobs.lake.snapshot_files import NO_LIMITS, read_rows_within
 from jobs.lake.snapshots import read_newest_transaction
 from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import FINDINGS, PRODUCT_TABLES, RUNS, TABLES_BY_NAME, Table
@@ -258,14 +255,15 @@ def _find_doubt(lake: Lake, table: Table, newest: Manifest, brought: Sequence[Ad
     if snapshot is None:
         return "this table is missing"
     if brought is None:
-        has_rows = any(_row_counts(lake, table, snapshot, newest.store_id))
+        has_rows = any(batch.num_rows for batch in read_rows_within(lake, table, snapshot, newest.store_id, NO_LIMITS))
         return "" if has_rows else f"has no rows of store {newest.store_id}"
     stats = [json.loads(action.stats) for action in brought]
     lows, highs = ([one.get(name, {}).get(_OFFSET) for one in stats] for name in ("minValues", "maxValues"))
     has_limits = brought and None not in {*lows, *highs} and _OFFSET in table.schema.names
     limits = {_OFFSET: (min(lows), max(highs))} if has_limits else NO_LIMITS
     expected = sum(action.row_count for action in brought)
-    found = sum(_row_counts(lake, table, snapshot, newest.store_id, limits)) if expected else 0
+    rows = read_rows_within(lake, table, snapshot, newest.store_id, limits) if expected else ()
+    found = sum(batch.num_rows for batch in rows)
     if found >= expected:
         return ""
     where = f" (offsets {min(lows):,} to {max(highs):,})" if has_limits else ""
@@ -274,15 +272,3 @@ def _find_doubt(lake: Lake, table: Table, newest: Manifest, brought: Sequence[Ad
         f"{found:,} of them: it was copied before that run, or rows were deleted. Restore the table "
         "from a backup"
     )
-
-
-def _row_counts(
-    lake: Lake, table: Table, snapshot: DeltaTable, store_id: str, limits: Limits = NO_LIMITS
-) -> Iterator[int]:
-    """Yield the number of rows of a store with values within *limits*, batch by batch."""
-    is_wanted = ds.field("store_id") == store_id
-    for name, (low, high) in limits.items():
-        is_wanted &= (ds.field(name) >= low) & (ds.field(name) <= high)
-    for file in list_snapshot_files(lake, snapshot):
-        for batch in read_batches(lake, table, file, ("store_id", *limits), limits):
-            yield batch.filter(is_wanted).num_rows

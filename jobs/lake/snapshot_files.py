@@ -244,6 +244,22 @@ def read_batches(
                 raise pa.ArrowInvalid(f"row group {number} should have {group.num_rows:,} rows, but is incomplete")
 
 
+def read_rows_within(  # noqa: PLR0913, PLR0917 - the rows, and the columns
+    lake: Lake, table: Table, snapshot: DeltaTable, store_id: str, limits: Limits, columns: Sequence[str] = ()
+) -> Iterator[pa.RecordBatch]:
+    """Yield columns of a store's rows with values within *limits*, at least those of the limits, batch by batch."""
+    is_wanted = ds.field(_WHOSE) == store_id
+    for name, (low, high) in limits.items():
+        is_wanted &= (ds.field(name) >= low) & (ds.field(name) <= high)
+    needed = tuple(dict.fromkeys((*columns, _WHOSE, *limits)))
+    for file in list_snapshot_files(lake, snapshot):
+        if all(
+            file.maximum(name, low) >= low and file.minimum(name, high) <= high for name, (low, high) in limits.items()
+        ):
+            for batch in read_batches(lake, table, file, needed, limits):
+                yield batch.filter(is_wanted)
+
+
 def read_topics(lake: Lake, messages: DeltaTable, store_id: str | None = None) -> set[str]:
     """Return the topics of the messages of a lake, or of one of its stores."""
     topics = set[str]()

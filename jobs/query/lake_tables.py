@@ -408,6 +408,9 @@ def _distinct_names(names: Sequence[str]) -> Iterator[str]:
         yield unused
 
 
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}  # JSON has no such numbers
+
+
 def _plain(value: object) -> object:
     match value:
         case bytes():
@@ -417,7 +420,7 @@ def _plain(value: object) -> object:
         case list():
             return [_plain(part) for part in value]
         case None | bool() | int() | float() | str():
-            return value
+            return _NOT_FINITE.get(str(value), value) if isinstance(value, float) else value
         case datetime():
             return value.isoformat()
         case _:

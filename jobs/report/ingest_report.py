@@ -1,8 +1,7 @@
 """The report of one run of `ingest`: the messages read, their distribution, and the duration of each step."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
 from math import exp, factorial
 from shlex import quote
 from typing import Any
@@ -17,7 +16,7 @@ from jobs.console.result import Severity
 from jobs.ingest import Summary
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import list_snapshot_files, read_batches, read_rows_where
+from jobs.lake.snapshot_files import Limits, list_snapshot_files, read_batches, read_rows_where, read_rows_within
 from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES, QUARANTINE, TIERED, Table
 from jobs.report import Bars, Facts, Grid, Part, Remedy, Report, Timeline, Value
@@ -35,16 +34,7 @@ def build_ingest_report(summary: Summary, lake: Lake, seconds: float) -> Report:
     """Return the report of a finished run, whose command has taken *seconds*."""
     parts: list[Part] = []
     if summary.run is not None and summary.store_id is not None:
-        prefix = FileNaming(summary.store_id, summary.run).prefix
-
-        def read(table: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-            """Yield the rows in the files of the run."""
-            snapshot = open_table(lake, table.name)
-            for file in list_snapshot_files(lake, snapshot) if snapshot is not None else ():
-                if file.path.startswith(prefix):
-                    yield from read_batches(lake, table, file, columns)
-
-        parts += [*_messages(read), *_index(read)]
+        parts += [*_messages(summary, lake), *_index(summary, lake)]
     parts.append(_facts(summary))
     if summary.versions:
         parts.append(Grid("Tables written", ("table", "Delta version"), list(summary.versions.items())))
@@ -120,8 +110,8 @@ def _remedies(summary: Summary, lake: Lake) -> Iterator[Remedy]:
 
 def _damage(summary: Summary, lake: Lake) -> Grid:
     snapshot = open_table(lake, QUARANTINE.name)
-    of_run = (pc.field("store_id") == summary.store_id) & (pc.field("run") == summary.run)
-    found = read_rows_where(lake, snapshot, None, of_run).to_pylist() if snapshot is not None else []
+    of_runs = (pc.field("store_id") == summary.store_id) & (pc.field("run") > (summary.run or 0) - summary.steps)
+    found = read_rows_where(lake, snapshot, None, of_runs).to_pylist() if snapshot is not None else []
     damage = Severity.DAMAGE.value
     rows = [
         (damage, row["physical_offset"], row["length"], row["reason"], (row["sample"] or b"")[:_HEX].hex(" "))
@@ -131,12 +121,25 @@ def _damage(summary: Summary, lake: Lake) -> Grid:
     return Grid("Damage in quarantine", columns, sorted(rows))
 
 
-_Read = Callable[[Table, Sequence[str]], Iterator[pa.RecordBatch]]
+def _read(
+    summary: Summary, lake: Lake, table: Table, columns: Sequence[str], limits: Limits
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows of the store; files that a run has merged also have rows of earlier runs, which *limits* exclude."""
+    snapshot = open_table(lake, table.name)
+    if snapshot is not None:
+        rows = read_rows_within(lake, table, snapshot, summary.store_id or "", limits, columns)
+        yield from (batch for batch in rows if batch.num_rows)
 
 
-def _messages(read: _Read) -> Iterator[Part]:
+def _messages(summary: Summary, lake: Lake) -> Iterator[Part]:
     def rows(*columns: str) -> Iterator[pa.RecordBatch]:
-        return chain(read(MESSAGES, columns), read(TIERED, columns))  # messages of a broker's log, and of a tier
+        if summary.tier_queues is None:
+            yield from _read(summary, lake, MESSAGES, columns, {"physical_offset": _offsets(summary)})
+            return
+        prefix, snapshot = FileNaming(summary.store_id or "", summary.run or 0).prefix, open_table(lake, TIERED.name)
+        for file in list_snapshot_files(lake, snapshot) if snapshot is not None else ():
+            if file.path.startswith(prefix):
+                yield from read_batches(lake, TIERED, file, columns)
 
     producers, keys, sizes = Counter[str](), Counter[str](), Counter[str]()
     limits = [pc.min_max(batch["store_timestamp"]).as_py() for batch in rows("store_timestamp")]
@@ -151,7 +154,8 @@ def _messages(read: _Read) -> Iterator[Part]:
         keys.update({f"{number} keys": n for number, n in _counted(counts).items()})
         classes = np.bincount(np.searchsorted(_SIZES, batch["total_size"].to_numpy()), minlength=len(_SIZE_NAMES))
         sizes.update(dict(zip(_SIZE_NAMES, map(int, classes), strict=True)))
-        slots = np.clip((batch["store_timestamp"].to_numpy() - start) // step, 0, _SLOTS - 1)
+        # As floats, because a damaged record may have any 64-bit time.
+        slots = np.clip((batch["store_timestamp"].to_numpy().astype(float) - start) // step, 0, _SLOTS - 1).astype(int)
         by_slot = pa.table({"topic": batch["topic"], "slot": slots}).group_by(["topic", "slot"])
         for row in by_slot.aggregate([([], "count_all")]).to_pylist():
             times.setdefault(row["topic"], Counter())[row["slot"]] += row["count_all"]
@@ -165,8 +169,15 @@ def _messages(read: _Read) -> Iterator[Part]:
     yield Bars("Producers", "messages", _largest(producers))
 
 
-def _index(read: _Read) -> Iterator[Part]:
-    rows = [row for batch in read(INDEX_FILES, _HEADER) for row in batch.to_pylist()]
+def _offsets(summary: Summary) -> tuple[int, int]:
+    return summary.from_offset, summary.to_offset - 1
+
+
+def _index(summary: Summary, lake: Lake) -> Iterator[Part]:
+    limits = {"end_physical_offset": _offsets(summary)}
+    found = [row for batch in _read(summary, lake, INDEX_FILES, _HEADER, limits) for row in batch.to_pylist()]
+    newest = {row["index_file"]: row for row in sorted(found, key=lambda row: row["run"])}
+    rows = [newest[number] for number in sorted(newest)]
     if not rows:
         return
     cells = [
@@ -181,15 +192,14 @@ def _index(read: _Read) -> Iterator[Part]:
         for row in rows
     ]
     yield Grid("Index files of this run", ("file", "name", "entries", "full", "slots in use", "SHA-256"), cells)
-    yield from _chains(read, max(rows, key=lambda row: (row["is_complete"], row["index_file"])))
+    yield from _chains(summary, lake, max(rows, key=lambda row: (row["is_complete"], row["index_file"])))
 
 
-def _chains(read: _Read, header: Mapping[str, Any]) -> Iterator[Part]:
+def _chains(summary: Summary, lake: Lake, header: Mapping[str, Any]) -> Iterator[Part]:
     """Yield the chain lengths of one index file, next to those that a uniform hash would give."""
     slots = np.zeros(header["hash_slots"], np.int32)
-    for batch in read(INDEX_ENTRIES, ("index_file", "slot")):
-        own = batch.filter(pc.equal(batch["index_file"], header["index_file"]))["slot"].to_numpy()
-        slots += np.bincount(own, minlength=slots.size).astype(np.int32)
+    for batch in _read(summary, lake, INDEX_ENTRIES, ("slot",), {"index_file": (header["index_file"],) * 2}):
+        slots += np.bincount(batch["slot"].to_numpy(), minlength=slots.size).astype(np.int32)
     lengths = np.bincount(np.minimum(slots, _CHAINS))
     mean = float(slots.mean())
     # With an even hash the number of entries in a slot is Poisson-distributed.
@@ -205,7 +215,17 @@ def _chains(read: _Read, header: Mapping[str, Any]) -> Iterator[Part]:
     )
 
 
-_HEADER = ("index_file", "name", "index_count", "index_num", "hash_slot_count", "hash_slots", "sha256", "is_complete")
+_HEADER = (
+    "index_file",
+    "name",
+    "index_count",
+    "index_num",
+    "hash_slot_count",
+    "hash_slots",
+    "sha256",
+    "is_complete",
+    "run",
+)
 
 
 def _counted(column: pa.Array) -> dict[str, int]:

@@ -79,7 +79,8 @@ def metric_values(summary: Summary) -> Mapping[str, tuple[float, str]]:
 
 
 def _escaped(label: str) -> str:
-    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    written = label.encode("utf-8", "backslashreplace").decode()  # the name of a folder may have any bytes
+    return written.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def write_type_metrics(path: Path, topics: Sequence[TopicSummary], code: ExitCode) -> None:

@@ -43,6 +43,7 @@ _NO_TOPICS = (
     "segments that it reads at startup. Restore the whole log, or export the messages of a topic:\n"
     "  rmq-lake export --lake LAKE -t TOPIC --out FILE"
 )
+_CATALOG_KIND, _SCHEMA = "spark", "rocketmq"  # the defaults
 _NAME = re.compile(r"\w+(\.\w+)*")
 _CATALOG = re.compile(r"[\w-]+(\.\w+)*")
 _PAUSE_S = 60.0  # the pause after a failure, with --follow
@@ -145,13 +146,13 @@ def catalog(
         "The kind of catalog.",
         click.Choice(["spark", "unity", "glue", "hive"]),
         names="--for",
-        default="spark",
+        default=_CATALOG_KIND,
         show_default=True,
     ),
     schema: str = option(
         "NAME",
         "Schema (database) of the tables; for Unity, CATALOG.SCHEMA.",
-        default="rocketmq",
+        default=_SCHEMA,
         show_default=True,
         callback=_checked,
     ),
@@ -173,6 +174,8 @@ def catalog(
     from jobs.typed.typings import list_typed_tables
 
     place = Lake(lake, file_system_options())
+    if iceberg is not None and (kind, schema) != (_CATALOG_KIND, _SCHEMA):
+        raise click.UsageError("--iceberg CATALOG[.NAMESPACE] cannot be combined with --for or --schema")
     if iceberg is not None:
         return _register(place, iceberg, answer)
     found = list(catalog_statements(place, kind, schema, list_typed_tables(place)))
@@ -224,6 +227,8 @@ def optimize(  # noqa: PLR0913 - one argument an option
     do not change; ingest runs may continue at the same time. Typed tables, dead letters and findings are left
     unchanged; any Delta engine can compact them with OPTIMIZE.
     """
+    if heal and iceberg is not None:
+        raise click.UsageError("--heal and --iceberg cannot be combined")
     if heal:
         return _heal(lake, answer, dry_run=dry_run)
     workers = start_workers(engine, lake)
