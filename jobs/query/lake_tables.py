@@ -66,6 +66,7 @@ _READS = re.compile(
 _RAW = re.compile(
     r'^(?:Error during planning|SQL error|This feature is not implemented): |datafusion\.public\.|ParserError\("|"\)$'
 )
+_MOST_FOOTERS = 200  # a table with more files is not checked: a query opens only the files that it needs
 _ALWAYS = 1 << 63  # a file without statistics may hold messages of any time
 
 
@@ -132,7 +133,8 @@ class LakeTables:
             advice = "Spark SQL, restore, diff and export can read it"
             raise OSError(f"{location}: queries cannot read this table: {reason}; {advice}") from error
         self._opened[name], self._folders[name] = table, path or name
-        if is_local(location):  # elsewhere, every footer would be a request, and the storage itself has checksums
+        # Elsewhere, every footer would be a request, and the storage itself has checksums.
+        if is_local(location) and len(paths) <= _MOST_FOOTERS:
             self._unchecked[name] = [f"{local_path(location)}/{unquote(file)}" for file in paths]
         return table
 
