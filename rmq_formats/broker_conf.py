@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from rmq_formats.errors import CorruptData
+from rmq_formats.properties import MAX_INT
 
 PATH_SEPARATOR = ","  # the separator in storePathCommitLog; a broker's system property can change it
 
@@ -31,6 +32,13 @@ _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 def _paths(text: str) -> tuple[str, ...]:
     return tuple(path for path in map(str.strip, text.split(PATH_SEPARATOR)) if path)
+
+
+def _size(text: str) -> int:
+    size = int(text)
+    if not 0 < size <= MAX_INT:  # a Java int
+        raise ValueError
+    return size
 
 
 def _boolean(text: str) -> bool:
@@ -50,13 +58,13 @@ class BrokerConf:
     commitlog: tuple[str, ...] = field(default=(), metadata={"storePathCommitLog": _paths})
     read_only_commitlog: tuple[str, ...] = field(default=(), metadata={"readOnlyCommitLogStorePaths": _paths})
     segment_size: int | None = field(
-        default=None, metadata={"mapedFileSizeCommitLog": int, "mappedFileSizeCommitLog": int}
+        default=None, metadata={"mapedFileSizeCommitLog": _size, "mappedFileSizeCommitLog": _size}
     )
     consume_queue_size: int | None = field(
-        default=None, metadata={"mapedFileSizeConsumeQueue": int, "mappedFileSizeConsumeQueue": int}
+        default=None, metadata={"mapedFileSizeConsumeQueue": _size, "mappedFileSizeConsumeQueue": _size}
     )
-    hash_slots: int | None = field(default=None, metadata={"maxHashSlotNum": int})
-    index_num: int | None = field(default=None, metadata={"maxIndexNum": int})
+    hash_slots: int | None = field(default=None, metadata={"maxHashSlotNum": _size})
+    index_num: int | None = field(default=None, metadata={"maxIndexNum": _size})
     message_index_enable: bool = field(default=True, metadata={"messageIndexEnable": _boolean})
     index_file_write_enable: bool = field(default=True, metadata={"indexFileWriteEnable": _boolean})
     delay_level: str | None = field(default=None, metadata={"messageDelayLevel": str})
@@ -84,7 +92,7 @@ def parse_broker_conf(raw: bytes) -> BrokerConf:
         try:
             values[setting] = convert(value.strip())
         except ValueError as error:
-            raise CorruptData(f"{name}={value!r} is not an integer") from error
+            raise CorruptData(f"{name}={value!r} is not an integer from 1 to {MAX_INT}") from error
     return BrokerConf(**values)
 
 

@@ -359,7 +359,7 @@ def test_a_configuration_has_the_paths_and_sizes_of_a_store(raw: bytes, expected
     assert parse_broker_conf(raw) == expected
 
 
-@pytest.mark.parametrize("value", ["", "1G", "16_384x", "9" * 5000])
+@pytest.mark.parametrize("value", ["", "1G", "16_384x", "0", "-20", "9" * 19, "9" * 5000])
 def test_an_invalid_number_is_reported_with_the_name_of_its_field(value: str) -> None:
     with pytest.raises(CorruptData, match="mappedFileSizeCommitLog="):
         parse_broker_conf(f"mappedFileSizeCommitLog={value}".encode())
