@@ -123,7 +123,7 @@ def classify(path: str) -> StoreFile:
         if match and (base_offset is not None or "offset" not in pattern.groupindex):
             facts = match.groupdict()
             queue_id = facts.get("queue_id")
-            if queue_id is not None and not is_queue_id(queue_id):
+            if queue_id is not None and not (is_queue_id(queue_id) and queue_id == str(int(queue_id))):
                 break
             return StoreFile(path, kind, base_offset, facts.get("topic"), None if queue_id is None else int(queue_id))
     return StoreFile(path, FileKind.UNKNOWN, base_offset)

@@ -370,7 +370,8 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[UnloadableFile]:
 def _foreign(store: Store, folder: str, depth: int, expected: int) -> Iterator[UnloadableFile]:
     for file in store.other_files_of_kind(FileKind.UNKNOWN):
         root, *inner = PurePosixPath(file.path_facts.path).parts[:-1] or ("",)
-        if root == folder and len(inner) == depth and all(map(is_queue_id, inner[1:])):
+        is_in_place = root == folder and len(inner) == depth and all(map(is_queue_id, inner[1:]))
+        if is_in_place and file.path_facts.base_offset is None:  # else the name is valid, and only its folder is not
             yield UnloadableFile(file.path_facts.path, file.size, expected, is_last=True)  # letters sort after digits
 
 

@@ -377,9 +377,11 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
         # Brokers skip files outside the folders of queues (ConsumeQueueStore#loadConsumeQueues).
         if root in set(map(str, QueueKind)) and folders[1:] and is_queue_id(folders[1]):
             cause = "brokers do not use this file name; a broker that starts now may refuse to load the queue"
-            yield Finding(
-                QUEUES, kinds.UNEXPECTED_FILE, path, None, "name", path.rpartition("/")[2], "20 digits", cause
-            )
+            wrong = "name", path.rpartition("/")[2], "20 digits"
+            if folders[1] != (queue_id := str(int(folders[1]))):
+                cause = "a broker that starts now loads either this directory or the one with the expected name"
+                wrong = "directory", folders[1], queue_id
+            yield Finding(QUEUES, kinds.UNEXPECTED_FILE, path, None, *wrong, cause)
 
 
 def _size_and_name(queue: StoredQueue, file: StoredFile, usual: int) -> Iterator[Finding]:

@@ -55,7 +55,7 @@ KINDS = {
         *("commitlog/0", "commitlog/0000000000000000000x", f"commitlog/{ZERO}.bak", f"commitlog/old/{ZERO}"),
         *("commitlog/99999999999999999999", f"commitlog/{chr(0x660) * 20}", "index/notes", f"index/old/{ZERO}"),
         *(f"consumequeue/{ZERO}", f"consumequeue/Orders/{ZERO}", f"consumequeue/Orders/x/{ZERO}"),
-        *(f"consumequeue/Orders/{'9' * 5000}/{ZERO}", "consumequeue/Orders/0/1"),
+        *(f"consumequeue/Orders/{'9' * 5000}/{ZERO}", f"consumequeue/Orders/00/{ZERO}", "consumequeue/Orders/0/1"),
         *(f"consumequeue/Orders/{1 << 31}/{ZERO}", f"consumequeue_ext/Orders/{1 << 31}/{ZERO}"),
     ),
     FileKind.TIMER_WHEEL: ("timerwheel", "timerwheel.1564"),
