@@ -9,10 +9,9 @@ Commits that remove files carry a second transaction, `layout`, which counts the
 remove the same file, and the replacements of both would be in the table. Other engines do not maintain this counter:
 after a commit of theirs, the files must still exist, each with the deletion vector that it was read with.
 
-Spark's Delta writes tables with features that only Spark supports: the table's protocol lists the features that every
-writer must support. This module writes new local tables, and commits that only add files to local tables; `deltalake`
-would take longer, and writes the other commits. All write the same commit, based on the snapshot whose transactions
-were checked.
+`deltalake` writes most tables, and Spark's Delta writes those with features that only Spark supports: the table's
+protocol lists the features that every writer must support. Both write the same commit, based on the snapshot whose
+transactions were checked.
 """
 
 import os
@@ -25,7 +24,6 @@ from functools import partial, reduce
 from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -72,12 +70,11 @@ STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
 REMOVAL_TRANSACTION = "layout"  # the transaction that serialises commits which remove files
 _FEW = 32  # files that are looked for one by one
 _ATTEMPTS = 20  # concurrent commits of other stores; each needs another snapshot
-_INTERVAL_PROPERTY = "delta.checkpointInterval"
 LOG_RETENTION_PROPERTY = "delta.logRetentionDuration"
 FILE_RETENTION_PROPERTY = "delta.deletedFileRetentionDuration"
 TABLE_PROPERTIES = {
     "delta.dataSkippingStringPrefixLength": str(STATISTICS_LENGTH),
-    _INTERVAL_PROPERTY: str(CHECKPOINT_INTERVAL),
+    "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
     LOG_RETENTION_PROPERTY: "interval 7 days",  # for time travel
     FILE_RETENTION_PROPERTY: "interval 7 days",
 }
@@ -179,6 +176,19 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
     location = lake.locate(table.name)
     # `deltalake` would treat missing limits as NULL.
     statistics = {STATISTICS_PROPERTY: ",".join(table.columns_with_limits)}
+
+    def create() -> DeltaTable:
+        return DeltaTable.create(
+            delta_location(location),
+            table.delta_schema,
+            mode="ignore",
+            name=table.name,
+            description=f"Each row is {table.row_meaning}.",
+            configuration={**TABLE_PROPERTIES, **statistics},
+            storage_options=delta_options(location, lake.options),
+            raise_if_key_not_exists=False,
+        )
+
     existing = open_table(lake, table.name)
     there = {field.name for field in existing.schema().fields} if existing is not None else set()
     new = [field for field in table.delta_schema.fields if field.name not in there]  # since the table was created
@@ -188,45 +198,12 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
     # another process may do the same at this moment
     with deltalake_errors_as_oserror(location, lake.options, "written"), suppress(CommitFailedError):
         if existing is None:
-            retry_server_failures(lambda: _create_table(lake, table, {**TABLE_PROPERTIES, **statistics}))
-        elif new:
+            return retry_server_failures(create)
+        if new:
             add_columns(_load_table(lake, table.name), new)
         if lacks_statistics:
             set_properties(_load_table(lake, table.name), statistics)
     return _load_table(lake, table.name)
-
-
-def _create_table(lake: Lake, table: Table, properties: Mapping[str, str]) -> None:
-    """Write the first commit of a table; raise `CommitFailedError` if another process does so at this moment."""
-    location, description, now = lake.locate(table.name), f"Each row is {table.row_meaning}.", int(time.time() * 1000)
-    if not is_local(location):
-        DeltaTable.create(
-            delta_location(location),
-            table.delta_schema,
-            mode="ignore",
-            name=table.name,
-            description=description,
-            configuration=dict(properties),
-            storage_options=delta_options(location, lake.options),
-            raise_if_key_not_exists=False,
-        )
-        return
-    metadata = {
-        "id": str(uuid4()),
-        "name": table.name,
-        "description": description,
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": table.delta_schema.to_json(),
-        "partitionColumns": [],
-        "configuration": properties,
-        "createdTime": now,
-    }
-    actions: list[LogAction] = [
-        {"commitInfo": {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}},
-        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
-        {"metaData": metadata},
-    ]
-    _write_actions(lake, table, 0, actions)
 
 
 def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
@@ -407,8 +384,6 @@ def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
             _write_by_spark(lake, snapshot, new)
         elif any(file.kept_row_mask is not None for file in new.removed):
             _write_removing_vectors(lake, snapshot, new)
-        elif _is_plain_append(snapshot, new):
-            _append(lake, snapshot, new)
         else:
             _write_by_deltalake(snapshot, new)
         update_snapshot(location, snapshot)
@@ -462,44 +437,6 @@ def read_snapshot(lake: Lake, table: str, read: Callable[[DeltaTable], T]) -> T 
     )
 
 
-def _is_plain_append(snapshot: DeltaTable, new: Commit) -> bool:
-    """Return whether a commit to a local table only adds files, and `deltalake` would do nothing after it."""
-    if new.removed or new.mode == "overwrite" or not is_local(snapshot.table_uri) or _is_cleanup_due(snapshot):
-        return False
-    # It writes a checkpoint before each multiple of the interval, which another engine may have changed.
-    is_ours = snapshot.metadata().configuration.get(_INTERVAL_PROPERTY) == str(CHECKPOINT_INTERVAL)
-    return is_ours and (snapshot.version() + 2) % CHECKPOINT_INTERVAL != 0
-
-
-def _is_cleanup_due(snapshot: DeltaTable) -> bool:
-    """Return whether expired versions are deleted after the next commit."""
-    return (snapshot.version() + 1) % CHECKPOINT_INTERVAL == 0
-
-
-def _append(lake: Lake, snapshot: DeltaTable, new: Commit) -> None:
-    """Write a commit that only adds files; if another commit came first, let `deltalake` write it after that one."""
-    try:
-        _write_actions(lake, new.table, snapshot.version() + 1, [_describe(new), *new.log_actions()])
-    except CommitFailedError:
-        _write_by_deltalake(snapshot, new)
-
-
-def _describe(new: Commit) -> LogAction:
-    """Return the line of Delta's log with the history of a commit."""
-    now = int(time.time() * 1000)
-    operation = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
-    return {"commitInfo": {**operation, "isBlindAppend": False, **new.metadata}}
-
-
-def _write_actions(lake: Lake, table: Table, version: int, actions: Iterable[LogAction]) -> None:
-    """Write one version of a local table; raise `CommitFailedError` if it exists."""
-    data = "".join(dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
-    try:
-        lake.create(f"{table.name}/_delta_log/{version:020d}.json", data)
-    except FileExistsError as error:
-        raise CommitFailedError(f"version {version} was committed by another process") from error
-
-
 def _write_by_deltalake(snapshot: DeltaTable, new: Commit) -> None:
     now = int(time.time() * 1000)
     snapshot.create_write_transaction(
@@ -516,7 +453,7 @@ def _write_by_deltalake(snapshot: DeltaTable, new: Commit) -> None:
             max_commit_retries=0 if new.removed or new.mode == "overwrite" else _ATTEMPTS,
         ),
         # A cleanup lists the whole log, which costs more than the commit.
-        post_commithook_properties=None if _is_cleanup_due(snapshot) else _NO_CLEANUP,
+        post_commithook_properties=None if (snapshot.version() + 1) % CHECKPOINT_INTERVAL == 0 else _NO_CLEANUP,
     )
 
 
@@ -548,12 +485,13 @@ def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: Commit) -> No
     """Write a commit that removes files with vectors, which `deltalake` cannot remove by path."""
     if not is_local(lake.location):
         raise OSError(f"{snapshot.table_uri}: {VECTORS_ONLY_LOCAL_ERROR}")
-    removed = {
-        "deletionTimestamp": int(time.time() * 1000),
-        "dataChange": new.data_change,
-        "extendedFileMetadata": True,
-    }
-    actions = [_describe(new), *new.log_actions()]
+    now = int(time.time() * 1000)
+    operation = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
+    removed = {"deletionTimestamp": now, "dataChange": new.data_change, "extendedFileMetadata": True}
+    actions: list[LogAction] = [
+        {"commitInfo": {**operation, "isBlindAppend": False, **new.metadata}},
+        *new.log_actions(),
+    ]
     log = f"{new.table.name}/_delta_log"
     try:
         described = read_vector_descriptors(lake, snapshot, log)
@@ -564,7 +502,12 @@ def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: Commit) -> No
         vector = {} if file.kept_row_mask is None else {"deletionVector": described[file.path]}
         of_file = {"path": file.path, "size": file.size, "partitionValues": {}, **vector}
         actions.append({"remove": {**removed, **of_file}})
-    _write_actions(lake, new.table, snapshot.version() + 1, actions)
+    version = snapshot.version() + 1
+    data = "".join(dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
+    try:
+        lake.create(f"{log}/{version:020d}.json", data)
+    except FileExistsError as error:
+        raise CommitFailedError(f"version {version} was committed by another process") from error
 
 
 def _write_by_spark(lake: Lake, snapshot: DeltaTable, new: Commit) -> None:

@@ -89,22 +89,6 @@ def test_a_changed_byte_of_a_page_is_reported(tmp_path: Path) -> None:
     assert sum(batch.num_rows for batch in read_batches(lake, _TABLE, file, ("physical_offset",))) == 500
 
 
-def test_a_local_table_is_written_as_by_deltalake(tmp_path: Path) -> None:
-    """`deltalake` writes tables on object stores, and takes longer; the commits include one with a checkpoint."""
-    written = []
-    for is_local in (False, True):
-        lake = Lake(str(tmp_path / str(is_local)))
-        with patch("jobs.lake.commit.is_local", return_value=is_local):
-            for run in range(1, 52):
-                commit_rows(lake, QUARANTINE, f"{run}.parquet", _WHOSE | {"reason": "r"}, [{"run": run}], ("b", run))
-        table = DeltaTable(lake.locate(QUARANTINE.name))
-        files, metadata = list_snapshot_files(lake, table, QUARANTINE), table.metadata()
-        log = sorted(path.name for path in (tmp_path / str(is_local) / QUARANTINE.name / "_delta_log").iterdir())
-        declared = metadata.name, metadata.description, metadata.configuration, table.schema(), table.protocol()
-        written.append((files, log, declared, table.transaction_version("b")))
-    assert written[0] == written[1]
-
-
 def test_a_page_that_lost_its_values_is_reported(tmp_path: Path) -> None:
     """Arrow ended the row group there, without an error."""
     path = _write_file(tmp_path, physical_offset=list(range(500)), body=[b"x"] * 500)
