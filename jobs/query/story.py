@@ -20,7 +20,7 @@ from jobs.query.reasons import TIMER_TOPIC, find_half_message_end
 from jobs.query.source import Answer, FactOrigin, KeyFact, PointerCheck, QueueFact, Sentence, Source, parse_whole_number
 from jobs.store.broker_config import ReaderKind, ReaderProgress
 from rmq_formats.commitlog.layout import TransactionType
-from rmq_formats.consumequeue.dispatch import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from rmq_formats.consumequeue.dispatch import ABANDONED_TOPIC, DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.properties import DELAY, REAL_QID, REAL_TOPIC, UNIQ_KEY
 from rmq_formats.rocksdb import layout as rocksdb_rows
@@ -28,7 +28,6 @@ from rmq_formats.trace import TRACE_TOPIC, Trace, TraceKind, decode_traces
 
 HALF_TOPICS = frozenset({HALF_TOPIC, rocksdb_rows.ROCKSDB_HALF_TOPIC})
 _WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
-_ABANDONED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # half messages that the producer never decided
 _MOST_TRACES = 256
 _UNIQUE_KEY_IS = f"{UNIQ_KEY}\1".encode()
 _MOST_COPIES = 1024  # a producer that gives every message the same id must not fill the memory
@@ -241,7 +240,7 @@ def _role(message: Message, before: Sequence[Copy]) -> Role:
     topic = message.topic
     if topic in HALF_TOPICS:
         return Role.HALF
-    if topic == _ABANDONED_TOPIC:
+    if topic == ABANDONED_TOPIC:
         return Role.ABANDONED
     if topic in _WAITING_TOPICS:
         is_retry = message.properties.get(REAL_TOPIC, "").startswith((RETRY_PREFIX, DLQ_PREFIX))

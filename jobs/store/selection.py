@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple, Self, cast
 
 from jobs.console.result import RequestError
-from rmq_formats.consumequeue.dispatch import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from rmq_formats.consumequeue.dispatch import ABANDONED_TOPIC, DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.detection import HALF_TOPIC, TIMER_TOPIC
 from rmq_formats.rocksdb.layout import ROCKSDB_HALF_TOPIC
 from rmq_formats.trace import TRACE_TOPIC, is_trace_topic
@@ -15,8 +15,7 @@ from rmq_formats.trace import TRACE_TOPIC, is_trace_topic
 TOPIC_CHOICES_KEY = "chosen"
 _UNTIL = "chosen_until"  # key in a manifest's state: the offset up to which runs selected topics
 _CHOICES = "choices"  # key in a manifest's state: the patterns of all these runs, each pair once
-_EXPIRED_HALF_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-_CARRIERS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, ROCKSDB_HALF_TOPIC, TIMER_TOPIC, _EXPIRED_HALF_TOPIC})
+_CARRIERS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, ROCKSDB_HALF_TOPIC, TIMER_TOPIC, ABANDONED_TOPIC})
 # TopicConfigManager creates these in every broker, and others when they are needed: a pattern may name them before.
 _BROKERS_OWN = (
     *(*_CARRIERS, TRACE_TOPIC, RETRY_PREFIX, DLQ_PREFIX, "RMQ_SYS_TRANS_OP_HALF_TOPIC", "OFFSET_MOVED_EVENT"),

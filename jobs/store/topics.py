@@ -25,11 +25,11 @@ from jobs.store.broker_config import (
 )
 from jobs.store.store import Store
 from rmq_formats.broker_conf import change_counter, change_time, decode_json_config
-from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC
+from rmq_formats.consumequeue.dispatch import ABANDONED_TOPIC, SCHEDULE_TOPIC
 from rmq_formats.errors import FormatError, UnsupportedFormat
 
 # Topics that brokers of some releases use without an entry in the table.
-_SYSTEM = ("rmq_sys_", "RMQ_SYS_", "%LMQ%", SCHEDULE_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC", "CID_RMQ_SYS_")
+_SYSTEM = ("rmq_sys_", "RMQ_SYS_", "%LMQ%", SCHEDULE_TOPIC, ABANDONED_TOPIC, "CID_RMQ_SYS_")
 
 
 @unique

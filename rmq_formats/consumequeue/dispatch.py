@@ -38,6 +38,7 @@ from rmq_formats.properties import (
 from rmq_formats.release import NEWEST, Release, release_at
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+ABANDONED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # half messages that the producer never decided
 LMQ_PREFIX = "%LMQ%"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
@@ -45,8 +46,7 @@ SYSTEM_PREFIX = "rmq_sys_"
 MULTI_DISPATCH_SEPARATOR = ","
 # TopicValidator#SYSTEM_TOPIC_SET, all releases together; topics of retries are the groups' own.
 _SYSTEM_TOPICS = frozenset({
-    "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC",
-    "OFFSET_MOVED_EVENT",
+    "TBW102", SCHEDULE_TOPIC, "BenchmarkTest", ABANDONED_TOPIC, "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
 })  # fmt: skip
 
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"  # messageDelayLevel

@@ -36,7 +36,7 @@ from jobs.query.mqadmin.java import hash_set_order
 from jobs.query.mqadmin.queues import print_consumed_messages, print_messages_of_queue, print_topic_messages
 from jobs.query.output import Printer
 from jobs.query.source import Answer, Reason, ReasonKind, Source, note_loss_of_others, require_single_source
-from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, SCHEDULE_TOPIC
+from rmq_formats.consumequeue.dispatch import ABANDONED_TOPIC, LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.properties import MAX_LONG, MIN_LONG, REAL_TOPIC
@@ -44,7 +44,7 @@ from rmq_formats.release import Release
 from rmq_formats.trace import TRACE_TOPIC, Trace, TraceKind, decode_traces
 
 _KEY_KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG}
-_WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, reasons.TIMER_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC"})
+_WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, reasons.TIMER_TOPIC, ABANDONED_TOPIC})
 _DEFAULT_UNITS = 10
 _DAY_AND_A_HALF_MS = 36 * 3_600_000
 _GROUP_MATTERS_NOT = frozenset({"queryCq", "consumeMessage"})  # these commands only read in the name of a group
