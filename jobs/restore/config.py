@@ -27,9 +27,8 @@ from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormat
 from jobs.restore import ROWS_DELETED, TableFiles, find_table_files
 from jobs.storage.local import LocalStorage, read_file
 from jobs.store.broker_config import CONFIG_FOLDER, START_WITHOUT_OFFSET, TOPICS_FILE
-from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, detect_store_eras, parse_rules
+from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, parse_rules
 from jobs.store.running_broker import FileState
-from jobs.store.store import Store
 from jobs.store.topics import RecordedTopics, recorded_topics_in
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE, rounded_file_size
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry
@@ -133,7 +132,7 @@ class RebuiltFileSettings(NamedTuple):
     queue_formats: RecordedQueueFormats
     zone: tzinfo | None  # the zone of the times in the names of index files
     release: Known[str] | None  # a value of `--release`; None: to be detected from the restored log
-    is_span: bool = False  # the release represents all that write the same files
+    recorded_releases: str = ""  # all releases that write the same files, as text; empty if the release was given
     index_names: RecordedNames = NO_RECORDED_NAMES
 
     @classmethod
@@ -161,19 +160,22 @@ class RebuiltFileSettings(NamedTuple):
         names = _read_recorded_names(lake, known.store_id) if with_index else NO_RECORDED_NAMES
         zone = wanted.zone or detect_zone((own[0], time) for (_, time), own in names.by_first_message.items())
         queues = queues._replace(sizes={**queues.sizes, FileKind.CONSUME_QUEUE: plain})
-        is_span = wanted.release is None and " to " in (noted.get("releases") or "")
-        return cls(index, queues, zone, release, is_span, names)
+        releases = (noted.get("releases") or "") if wanted.release is None else ""
+        return cls(index, queues, zone, release, releases, names)
 
-    def lines(self, restored: Store) -> Iterator[str]:
-        """Yield each setting and its origin; the log of the *restored* store limits the releases."""
+    @property
+    def is_span(self) -> bool:
+        """Whether `release` represents several releases that write the same files."""
+        return " to " in self.recorded_releases
+
+    def lines(self) -> Iterator[str]:
+        """Yield each setting and its origin."""
         for kind, size in self.queue_formats.sizes.items():
             yield f"{kind.value}s of {size.value:,} bytes ({size.origin_text})"
         yield f"index files of {self.index_geometry.value} ({self.index_geometry.origin_text})"
         if self.release is not None:
-            eras = detect_store_eras(restored) if self.is_span else ()
-            allowed = [release for era in eras for release in era.candidates]
-            rules = rules_text(parse_rules(self.release.value), allowed)
-            yield f"format: RocketMQ {rules} ({self.release.origin_text})"
+            releases = self.recorded_releases or rules_text(parse_rules(self.release.value), ())
+            yield f"format: RocketMQ {releases} ({self.release.origin_text})"
 
 
 def _read_recorded_names(lake: Lake, store_id: str) -> RecordedNames:

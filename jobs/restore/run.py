@@ -418,7 +418,7 @@ def _build_rest(
     if forms.release is not None and not forms.is_span:
         wanted = wanted._replace(release=forms.release.value)
     if request.with_queues or request.with_index:
-        summary.forms = list(forms.lines(list_store(str(out), commitlog=log_folders)))
+        summary.forms = list(forms.lines())
     if request.with_queues:
         with (
             _building_part(out, unfinished, "queues") as folder,

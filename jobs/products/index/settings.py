@@ -156,8 +156,7 @@ def determine_rules(
     """Return the rules of the files: given, detected from the files, or from the log's marks."""
     if given_settings.release is not None:
         return determine_writers(store, given_settings.release, INDEX_SWITCHES)
-    candidates = sorted({release for era in eras for release in era.candidates}, key=lambda release: release.version)
-    detected = detect_rules(store, files, geometry, candidates or PUBLISHED)
+    detected = detect_rules(store, files, geometry, eras)
     if detected is not None:
         return detected
     undecided = sorted({switch for era in eras for switch in era.undecided_switches(INDEX_SWITCHES)})
@@ -190,14 +189,16 @@ def determine_zone(files: Sequence[BrokerIndexFile], given_settings: GivenSettin
 
 
 def detect_rules(
-    store: Store, files: Sequence[BrokerIndexFile], geometry: Geometry, candidates: Sequence[Release] = PUBLISHED
+    store: Store, files: Sequence[BrokerIndexFile], geometry: Geometry, eras: Sequence[Era]
 ) -> Known[Writers] | None:
     """
     Return the releases whose rules explain most of *files*; None if no file is conclusive.
 
-    They are among the *candidates*, unless others explain more: the candidates may be too narrow because of a changed
-    record.
+    They are among the candidates of the *eras*, unless others explain more: the candidates may be too narrow because of
+    a changed record.
     """
+    of_eras = sorted({release for era in eras for release in era.candidates}, key=lambda release: release.version)
+    candidates: Sequence[Release] = of_eras or PUBLISHED
     examined = [one for one in (_ExaminedFile(store, file, geometry) for file in files) if one.is_conclusive]
     score, rules = _best(examined, candidates)
     if score < len(examined) and candidates is not PUBLISHED:
