@@ -19,6 +19,7 @@ import click
 from jobs.console.process import tool_command
 from jobs.launch.arguments import file_system_options
 from jobs.storage import storage_for
+from jobs.storage.local import real_path
 from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalise_location, why_unsupported
 from rmq_formats.store import (
     COMMITLOG_FOLDER,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _MOST_LOOKED_AT = 10_000  # files: a larger directory is left to the verb to check
+_KERNEL_FOLDERS = ("/proc", "/sys")
 _FILE, _DIRECTORY = "a file", "a directory"
 
 
@@ -169,6 +171,8 @@ def _find_inner_store(root: Path) -> Path | None:
 
 def _lacks_store(root: Path, location: str) -> str | None:
     """Return a problem if none of the first files below *root* has a name that makes it a store, or a tier."""
+    if any(real_path(root).is_relative_to(place) for place in _KERNEL_FOLDERS):  # listing all of their files takes long
+        return f"{location}: not a store root: its files are virtual files of the kernel"
     pending, looked_at = [root], 0
     while pending and looked_at < _MOST_LOOKED_AT:
         for path in pending.pop().iterdir():

@@ -178,7 +178,13 @@ class LocalStorage(Storage):
         pending = [""]
         while pending:
             prefix = pending.pop()
-            with os.scandir(f"{root}/{prefix}") as entries:
+            try:
+                entries = os.scandir(f"{root}/{prefix}")
+            except FileNotFoundError:
+                if not prefix:
+                    raise
+                continue  # the broker deletes the folders of a deleted topic
+            with entries:
                 for entry in entries:
                     with suppress(FileNotFoundError):  # retention may delete files meanwhile
                         status = _status(entry)

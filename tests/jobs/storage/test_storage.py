@@ -5,7 +5,7 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 from pyarrow.fs import LocalFileSystem
@@ -103,6 +103,20 @@ def test_read_limits_and_settings_are_passed_to_tasks(tmp_path: Path) -> None:
     assert ({"fs.s3a.endpoint": "e"}, ReadLimits(5)) == (sent.options, sent.read_limits)
     assert "endpoint" not in repr(sent)
     assert LocalStorage(ReadLimits(5)) == storage_for(str(tmp_path), sent.options, sent.read_limits)
+
+
+def test_a_directory_that_is_deleted_during_the_listing_is_omitted(tmp_path: Path) -> None:
+    """As when the broker deletes the queues of a deleted topic."""
+    (tmp_path / "topic").mkdir()
+    (tmp_path / "checkpoint").touch()
+
+    def list_and_delete(place: str) -> object:
+        return os.scandir(place if place == f"{tmp_path}/" else f"{tmp_path}/deleted")
+
+    with patch("jobs.storage.local.os", Mock(wraps=os, scandir=list_and_delete)):
+        assert [file.name for file in LocalStorage().list_files(str(tmp_path))] == ["checkpoint"]
+    with pytest.raises(FileNotFoundError):
+        LocalStorage().list_files(f"{tmp_path}/deleted")
 
 
 def test_two_processes_with_one_number_do_not_write_into_one_file(tmp_path: Path) -> None:
