@@ -393,8 +393,10 @@ def sql(  # noqa: PLR0913 - one argument an option
     from jobs.launch.arguments import file_system_options
     from jobs.query.lake_tables import LakeTables, ResultBatches, TimeLimitError, describe_tables, write_parquet
 
-    if (output == "parquet") is not (out is not None):
-        raise click.UsageError("--output parquet requires --out FILE; --out cannot be combined with other formats")
+    if output == "parquet" and out is None:
+        raise click.UsageError("--output parquet requires --out FILE")
+    if output != "parquet" and out is not None:
+        raise click.UsageError(f"--out is for --output parquet only; --output {output} prints to standard output")
     if out is not None and out.exists():
         raise click.UsageError(f"--out {out}: already exists")
     tables = LakeTables(lake, file_system_options())

@@ -20,7 +20,6 @@ from jobs.console.result import ExitCode
 from jobs.lake.commit import ensure_table, open_table
 from jobs.lake.features import refuse_unreadable_layout
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import DamagedFileError, read_rows_where
 from jobs.lake.snapshots import UnsupportedTableError, cache_snapshots, open_delta
 from jobs.lake.tables import (
     CONFIG_FILES,
@@ -148,25 +147,6 @@ def ingested(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("columns") / "lake"
     ingest_store(golden("b533-base"), folder, release="5.3.3")
     return folder
-
-
-def test_a_footer_with_more_rows_than_values_is_refused_before_memory_is_allocated(
-    ingested: Path, tmp_path: Path
-) -> None:
-    lake = Lake(shutil.copytree(ingested, tmp_path / "lake", dirs_exist_ok=True).as_posix(), {})
-    path = min((tmp_path / "lake" / INDEX_FILES.name).glob("*.parquet"))
-    data, rows = path.read_bytes(), pq.read_metadata(path).num_rows
-    footer = data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
-    number_of_rows = b"\x16%c" % (2 * rows)  # `RowGroup.num_rows`, in Thrift's compact protocol
-    before, _, after = footer.rpartition(number_of_rows)
-    changed = before + b"\x16\x80\x80\x80\x80\x80\x20" + after
-    path.write_bytes(data[: -8 - len(footer)] + changed + len(changed).to_bytes(4, "little") + data[-4:])
-    assert pq.read_metadata(path).row_group(0).num_rows == 1 << 39
-
-    snapshot = open_table(lake, INDEX_FILES.name)
-    assert snapshot is not None
-    with pytest.raises(DamagedFileError, match=r"index_files: a file .* states 549,755,813,888 rows in row group 0"):
-        read_rows_where(lake, snapshot)
 
 
 @pytest.mark.sample(5)
