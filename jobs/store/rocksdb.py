@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from jobs.storage.local import explaining_full_disk
 from jobs.storage.locations import is_local, join_location, local_path
 from jobs.storage.model import Storage
-from rmq_formats.errors import CorruptData, UnsupportedFormat
+from rmq_formats.errors import CorruptData, FormatError, UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.rocksdb.layout import INDEX_FAMILY, IndexRow, decode_index_row, hour_of_key, key_after_hour, key_prefix
 from rmq_formats.store import is_rocksdb_name
@@ -131,6 +131,8 @@ def open_database(location: str, storage: Storage) -> Iterator[Database]:
         try:
             names = rocksdict.Rdict.list_cf(opened.path(), _raw())
             yield Database({name: opened.get_column_family(name) for name in names}, location)
+        except FormatError as error:  # of a row
+            raise error.in_file(location) from error
         finally:
             opened.close()
 

@@ -59,7 +59,7 @@ from jobs.verify.rocksdb_queues import (
 )
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, UnitRules
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
-from rmq_formats.errors import CorruptData, FormatError, SizeLimitExceeded, UnsupportedFormat
+from rmq_formats.errors import FormatError, SizeLimitExceeded, UnsupportedFormat
 from rmq_formats.store import FileKind, file_name_of_offset, is_queue_id
 
 _CAUSES = {
@@ -219,7 +219,9 @@ def _attributed(finding: Finding, doubted: Mapping[int | None, str]) -> Finding:
 
 def _damaged_configuration(store: Store, config: BrokerConfig) -> Iterator[Finding]:
     """Yield findings on unreadable tables of topics, groups, consumer offsets and delay levels."""
-    databases = {error.file: error for error in config.errors if isinstance(error, CorruptData) and error.file}
+    databases = {
+        error.file: error for error in config.errors if error.file and not isinstance(error, UnsupportedFormat)
+    }
     for location, error in databases.items():
         if not location.startswith(f"{CONFIG_FOLDER}/"):  # a file, for which the tables below have their own causes
             finding = unreadable_database_finding(QUEUES, error, store)

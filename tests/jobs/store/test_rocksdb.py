@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from rocksdict import Options, Rdict
 
 from jobs.diagnosis.kinds import TIMER_ROW_WITHOUT_MESSAGE
 from jobs.inspect import Problems
@@ -23,6 +24,7 @@ from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify import PartReport
 from jobs.verify.rocksdb_queues import verify_waiting_messages
+from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import FormatError
@@ -31,8 +33,10 @@ from rmq_formats.rocksdb.layout import TIMER_FAMILY, TIMER_VALUE, UNIT_FAMILY, U
 from rmq_formats.store import file_name_of_offset
 from tests.golden import unpack_feature
 from tests.support.commands import measure_peak
+from tests.support.lakes import ingest_store
 
 _SEPARATE = "consumequeue_rocksdb"
+_RAW = Options(raw_mode=True)
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
@@ -115,13 +119,23 @@ def test_a_database_is_not_damaged_because_this_process_may_not_open_it(
         pass
 
 
+@pytest.mark.parametrize(("folder", "family"), [("consumequeue", "offset"), ("config/topics", "kvDataVersion")])
+def test_a_row_that_no_broker_writes_is_damage_of_its_database(folder: str, family: str, tmp_path: Path) -> None:
+    root = unpack_feature("b551-rockscq-clean", tmp_path).root
+    database = Rdict(str(root / folder), _RAW, {"default": _RAW, family: _RAW})
+    rows = database.get_column_family(family)
+    rows[next(rows.keys())] = b"["
+    del rows
+    database.close()
+    assert [finding.file for finding in verify(VerifyRequest(str(root)), SerialWorkers()).findings] == [folder]
+    assert ingest_store(root, tmp_path / "lake").messages == 149
+
+
 def make_queue(root: Path, units: int) -> None:
     """Create a database with one queue of messages of 100 bytes."""
-    from rocksdict import Options, Rdict
-
     (root / "commitlog").mkdir(parents=True)
     (root / "commitlog" / file_name_of_offset(0)).write_bytes(bytes(units * 100))
-    database = Rdict(str(root / "consumequeue"), Options(raw_mode=True))
+    database = Rdict(str(root / "consumequeue"), _RAW)
     queue = QueueName(QueueKind.PLAIN, "T", 0)
     for number in range(units):
         database[encode_unit_key(queue, number)] = UNIT_VALUE.pack(number * 100, 100, 7, number)
