@@ -73,9 +73,9 @@ _SEGMENT_NOTE = {
         "unreadable?": [str],
     },
 }
-_DIFFERENCE_FROM_RECORD = (
-    "from what an ingest run recorded: the broker had repeated or left out keys, for example after a crash. The "
-    "restored index has every key of the log once"
+_LOG_HAS_EVERY_KEY_ONCE = (
+    "the broker had repeated or left out keys, for example after a crash. The restored index has every key of the log "
+    "once"
 )
 # The newest release of each range of releases that read the same segments at startup after a clean shutdown
 _STARTS = {
@@ -454,7 +454,9 @@ def _build_rest(
                 full = [file for file in files if file.kind is BuiltFileKind.FULL]
                 if other := [file.name for file in full if forms.index_names.contradict(file)]:
                     which = f"{len(other)} index files differ" if other[1:] else f"index file {other[0]} differs"
-                    summary.notes.append(f"{which} {_DIFFERENCE_FROM_RECORD}")
+                    why = f"the restored log begins at offset {summary.from_offset:,}"
+                    why = why if request.start_offset else _LOG_HAS_EVERY_KEY_ONCE
+                    summary.notes.append(f"{which} from what an ingest run recorded: {why}")
                 (folder / MANIFEST_FILE).unlink()
 
 
