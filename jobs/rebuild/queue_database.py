@@ -26,6 +26,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from jobs.lake.tables import storable_text
 from jobs.launch.engine import count_cores
 from jobs.products.queues.unit_files import RangeUnits, has_units, read_units
 from jobs.rebuild.queues import BuiltFile, QueueRecipe, count_note
@@ -282,12 +283,16 @@ def stored_queue_ends(store: Store, excluded: Container[QueueName]) -> dict[Queu
     """
     Return the last unit of each plain queue that is not in *excluded*; none for an unreadable database.
 
+    A directory whose name is not UTF-8 is not the queue of any topic.
+
     A broker numbers the next message of such a queue after its last unit, up to which consumers have read: if the queue
     restarted at 0, they would skip new messages.
     """
     ends = {}
     for queue in queues_in_files(store):
-        end = queue.find_written_end() if queue.name.kind is QueueKind.PLAIN and queue.name not in excluded else 0
+        is_wanted = queue.name.kind is QueueKind.PLAIN and queue.name not in excluded
+        is_wanted &= storable_text(queue.name.topic) == queue.name.topic
+        end = queue.find_written_end() if is_wanted else 0
         if end:
             ends[queue.name] = UnitPlace(end - 1, int(read_stored_units(queue, end - 1, end)["physical_offset"][0]))
     try:
