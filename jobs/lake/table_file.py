@@ -33,7 +33,7 @@ _WORTH_IT = 0.95  # bodies that compress to more than this part of their size ar
 ROW_GROUP_BYTES = 4 << 20  # bytes of rows in a row group, except the last one
 STATISTICS_LENGTH = 56  # characters of text minima and maxima: IPv6 ids are this long
 _CONSTANT_TEXT = pa.dictionary(pa.int32(), pa.string())
-_ASCENDING = ("physical_offset", "queue_offset")
+_ASCENDING = ("physical_offset", "queue_offset", "store_timestamp")
 _HIGHEST = "\U0010ffff"
 _FALSE_POSITIVES = 0.01  # the false positive rate of bloom filters
 
@@ -220,7 +220,7 @@ def open_parquet_writer(
     compressed = [
         leaf
         for field in table.schema
-        if field.name not in uncompressed_columns
+        if field.name not in uncompressed_columns and field.name not in table.random_numbers
         for leaf in _leaves(field.name, field.type)
     ]
     return pq.ParquetWriter(
@@ -232,7 +232,9 @@ def open_parquet_writer(
         store_schema=False,
         write_page_checksum=True,
         use_dictionary=list(_dictionary_columns(table)),
-        column_encoding={name: "DELTA_BINARY_PACKED" for name in _ASCENDING if name in table.schema.names},
+        column_encoding={
+            name: "DELTA_BINARY_PACKED" for name in (*_ASCENDING, *table.random_numbers) if name in table.schema.names
+        },
         bloom_filter_options={name: {"ndv": rows_per_group, "fpp": _FALSE_POSITIVES} for name in table.bloom_filters},
     )
 

@@ -53,6 +53,7 @@ class Table:
     statistics: tuple[str, ...] = ()  # columns whose minimum and maximum go into the Delta log
     bloom_filters: tuple[str, ...] = ()
     distinct_texts: tuple[str, ...] = ()  # columns in which nearly every row has another text
+    random_numbers: tuple[str, ...] = ()  # columns with random differences between rows, which cannot be compressed
     sorted_by: str | None = None  # inside a file; files of the others are in the order of the log
     has_foreign_rows: bool = False  # rows that another engine may have written: NULL in any column
 
@@ -119,6 +120,7 @@ MESSAGES = replace(
         STORED_MESSAGES.columns[-1],
         column(BODY_INFLATED, pa.binary(), "the decompressed body, if the stored body is compressed"),
     ),
+    random_numbers=(RECORD_CRC,),
 )
 
 _OF_A_TIER = {
@@ -188,6 +190,7 @@ INDEX_ENTRIES = Table(
     tuple(ENTRY_SCHEMA),
     statistics=("index_file", "entry", "key_hash", "physical_offset", "store_timestamp"),
     distinct_texts=("key",),
+    random_numbers=("entry", "slot", "key_hash"),
     sorted_by="key_hash",
 )
 
@@ -227,6 +230,7 @@ SUPERSEDED_MESSAGES = Table(
     ),
     statistics=("physical_offset", "superseded_by_run"),
     distinct_texts=MESSAGES.distinct_texts,
+    random_numbers=MESSAGES.random_numbers,
 )
 
 

@@ -92,6 +92,7 @@ _BITS = 31  # bits of a hash, which is never negative
 _MANIFESTS_KEPT = 64
 _RUNS_BETWEEN_VACUUMS = 64
 _MOST_TURNS = 4  # runs from one turn of a large table to the next
+_ROWS_MERGED_FAST = 1 << 20  # a merge of more rows takes seconds
 _HOURS = 24
 _KEPT_SHORTER = (RUNS, INDEX_FILES)  # readers need them only briefly: a quarter of the time is enough
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -487,7 +488,8 @@ def _merge_tables(lake: Lake, manifest: Manifest, tables: Iterable[Table]) -> li
 
 def _takes_seconds(lake: Lake, manifest: Manifest, table: Table) -> bool:
     """Return whether a merge of a table's files takes long in this process: a run writes many rows."""
-    if not _writes_many_rows(manifest, table):
+    rows = manifest.counts.get(table.name, 0) * MAX_SMALL_FILES  # of `consume_queue`, many rows have few bytes
+    if rows < _ROWS_MERGED_FAST and not _writes_many_rows(manifest, table):
         return False
     snapshot = open_table(lake, table.name)
     return snapshot is not None and not needs_spark(snapshot)

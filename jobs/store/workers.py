@@ -99,16 +99,16 @@ class InProcessWorkers(SerialWorkers):
 
 
 class WorkersOnDemand:
-    """Use this process for small plans, and Spark from the first large plan on until plans are small again."""
+    """Use other workers for small plans, and Spark from the first large plan on until plans are small again."""
 
     def __init__(
         self,
         spark: Callable[[], Workers],
-        in_process: SerialWorkers | None = None,
+        in_process: Workers | None = None,
         min_spark_size: int = SMALL_LOG_SIZE,
     ) -> None:
         """*spark* is called for the first plan of at least *min_spark_size* bytes; *in_process* executes the others."""
-        self._here = in_process or SerialWorkers()
+        self._here: Workers = in_process or SerialWorkers()
         self._workers: Workers = self._here
         self._spark = spark
         self.min_spark_size = min_spark_size

@@ -35,7 +35,15 @@ from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.lake.lake import Lake
 from jobs.launch.arguments import file_system_options
-from jobs.launch.engine import AUTO_ENGINE, HERE, SPARK, why_spark_cannot_start
+from jobs.launch.engine import (
+    AUTO_ENGINE,
+    HERE,
+    SPARK,
+    is_spark_requested,
+    one_process_limit,
+    usable_cores,
+    why_spark_cannot_start,
+)
 from jobs.products import PRODUCT_NAMES
 from jobs.storage.locations import is_local
 from jobs.store.running_broker import limit_load_beside_broker
@@ -237,7 +245,11 @@ def _load_arrow() -> None:
 
 
 def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":
-    """Return workers of the requested engine; for auto, this process for small steps and Spark for large ones."""
+    """
+    Return workers of the requested engine; for auto, those that finish a step first.
+
+    A small step is read by this thread, a larger one by threads, and one above the limit of one process by Spark.
+    """
     half = request.read_limits is not None
     if asked != AUTO_ENGINE:
         return make_workers(asked, half=half)
@@ -254,8 +266,11 @@ def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":
         return make_workers(SPARK, half=half)
 
     is_all_local = all(map(is_local, (request.store, request.lake, *request.commitlog)))
-    options = {} if is_all_local else file_system_options()
-    return WorkersOnDemand(for_large_steps, SerialWorkers(options))
+    serial = SerialWorkers({} if is_all_local else file_system_options())
+    if not is_all_local or is_spark_requested():
+        return WorkersOnDemand(for_large_steps, serial)
+    limit = one_process_limit("ingest", cores=usable_cores(half=half))
+    return WorkersOnDemand(for_large_steps, WorkersOnDemand(lambda: make_workers(HERE, half=half), serial), limit)
 
 
 def _follow(

@@ -513,9 +513,8 @@ def ingest_many_stores(folder: Path, stores: int) -> dict[str, Any]:
 # As `python -m jobs.main`, with a lower limit for the data that the driver reads itself, because the simulated broker's
 # segments are small: Spark's tasks read the data that exists at the start, the driver reads the data that follows.
 _FOLLOW_PROGRAM: Final = """
-from functools import partial
-from jobs.store import workers
-workers.WorkersOnDemand = partial(workers.WorkersOnDemand, min_spark_size=16384)
+from jobs.launch import engine
+engine.one_process_limit = lambda *_, **_options: 16384
 from jobs.main import main
 main()
 """

@@ -130,7 +130,7 @@ class _RowWriter:
         # Numbers are sorted faster than their places; those of equal hashes keep their order.
         order = group["key_hash"].to_numpy().astype(np.int64) << 32 | np.arange(group.num_rows)
         order.sort()
-        self._rows.write(group.take(order & 0xFFFFFFFF))
+        self._rows.write(group.take((order & 0xFFFFFFFF).astype(np.uint32)))
         self._rows_written += group.num_rows
         if self._rows_written >= ROWS_PER_FILE:
             self._close_rows()

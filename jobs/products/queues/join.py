@@ -312,6 +312,10 @@ def find_undispatched_runs(name: QueueName, units: Units) -> Iterator[Undispatch
 
 def _units_at(queue: StoredQueue, positions: NDArray[np.int64]) -> Units | None:
     """Return the units of a plain queue at *positions*, with zeros for outliers; None if the queue has none."""
+    first, last = int(positions[0]), int(positions[-1])
+    is_inside = queue.first_unit_number <= first and last < queue.capacity_end
+    if is_inside and last - first == positions.size - 1 and (np.diff(positions) == 1).all():  # nearly always
+        return read_stored_units(queue, first, last + 1)
     # One read of the queue serves all units: a wild offset must not widen it to terabytes of hole. The units lie near
     # each other, and most are healthy, so the median is; `explain_remainder` explains those far from it.
     middle, reach = int(np.sort(positions)[positions.size // 2]), positions.size * _SPREAD + _FREE
@@ -349,10 +353,11 @@ def _blocks(
             chosen = at_place & (wrong["size"] != has_size) & (wrong["tags_code"] != has_code)
             if not chosen.any():
                 continue
-            units = part.units[chosen].copy()
-            for name in ("size", "tags_code"):  # the unit's own values: with an extension, the address
-                units[name] = stored[name][chosen]
-            tags = part.tag_numbers[chosen] if part.tag_numbers is not None else None
+            places = slice(None) if chosen.all() else chosen  # a slice copies nothing
+            tags = part.tag_numbers[places] if part.tag_numbers is not None else None
             fields = tuple(name for name, is_right in (("size", has_size), ("tags_code", has_code)) if not is_right)
             status = UnitStatus.MISMATCHED if fields else UnitStatus.MATCHED
-            yield make_row_block(part.name, units, status, tags)._replace(mismatch=fields)
+            # The unit's own values: with an extension, the tags code is an address.
+            size, tags_code = (stored[name][places].astype(part.units.dtype[name]) for name in ("size", "tags_code"))
+            block = make_row_block(part.name, part.units[places], status, tags)
+            yield block._replace(size=size, tags_code=tags_code, mismatch=fields)

@@ -120,11 +120,24 @@ def test_a_table_created_later_has_the_same_short_retention(broker: Broker, tmp_
     }
 
 
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"SMALL_FILE_BYTES": 20_000},  # of which these runs write a sixteenth
+        {"_ROWS_MERGED_FAST": 20 * MAX_SMALL_FILES, "MAX_SMALL_FILES": MAX_SMALL_FILES},
+    ],
+    ids=lambda limit: next(iter(limit)),
+)
 def test_a_step_does_not_wait_for_a_merge_of_many_rows(
-    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    limit: dict[str, int], broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At 100,000 messages per second, every third step waited four seconds for a merge."""
-    monkeypatch.setattr(upkeep, "SMALL_FILE_BYTES", 20_000)  # of which these runs write a sixteenth
+    """
+    At 100,000 messages per second, every third step waited four seconds for a merge.
+
+    Every sixteenth step waited for one of `consume_queue`, whose files are small because they are compressed well.
+    """
+    for name, value in limit.items():
+        monkeypatch.setattr(upkeep, name, value)
     last_step, merged_before = Event(), list[bool]()
     merge = upkeep.merge_small_files
 
@@ -299,11 +312,18 @@ def test_small_steps_do_not_start_a_spark_session(tmp_path: Path) -> None:
         read_chained(workers, plan_ranges(list_store(str(broker.root))), [])
 
 
-@pytest.mark.parametrize(("max_rate", "engine"), [(1 << 20, HERE), (None, SPARK)])
-def test_large_steps_stay_in_this_process_with_a_max_rate(
-    max_rate: int | None, engine: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("max_rate", "step_bytes", "engine"),
+    [(1 << 20, 1 << 40, HERE), (None, 1 << 40, SPARK), (None, 1 << 27, HERE)],
+)
+def test_large_steps_stay_in_this_process_if_it_is_faster_or_has_a_max_rate(
+    max_rate: int | None, step_bytes: int, engine: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store is listed with the rate of one process, before the engine of a step is known."""
+    """
+    The store is listed with the rate of one process, before the engine of a step is known.
+
+    At 100,000 messages per second, every step of more than 64 MiB was read by Spark, and took twice as long.
+    """
     engines: list[str] = []
 
     def make_workers(engine: str, *, half: bool) -> Workers:
@@ -314,7 +334,7 @@ def test_large_steps_stay_in_this_process_with_a_max_rate(
     monkeypatch.setattr("jobs.verbs.ingest.why_spark_cannot_start", lambda: "")
     workers = _workers_that_follow(replace(request(broker), read_limits=ReadLimits(max_rate)), AUTO_ENGINE)
 
-    assert [1] == workers.map([1], int, sizes=[1 << 40])
+    assert [1] == workers.map([1], int, sizes=[step_bytes])
     assert [engine] == engines
 
 

@@ -69,6 +69,22 @@ def test_incompressible_bodies_are_stored_uncompressed(tmp_path: Path, bodies: l
     assert pq.read_table(path, columns=["body"])["body"].to_pylist() == bodies
 
 
+def test_random_numbers_are_stored_as_differences_without_compression(tmp_path: Path) -> None:
+    """Compression takes more time and space for the hashes of index entries; differences may exceed 64 bits."""
+    numbers = [_RANDOM.randrange(-(1 << 63), 1 << 63) for _ in range(500)] + [-(1 << 63), (1 << 63) - 1, 0] * 50
+    batch = pa.record_batch({"physical_offset": range(len(numbers)), "number": numbers})
+    table = replace(_TABLE, columns=(_TABLE.columns[0], column("number", pa.int64(), "")), random_numbers=("number",))
+    with TableFile(Lake(str(tmp_path)), table, "file.parquet", _WHOSE) as file:
+        file.write(batch)
+        file.close()
+    path = tmp_path / table.name / "file.parquet"
+    stored = pq.ParquetFile(path).metadata.row_group(0).column(3)
+
+    assert ("UNCOMPRESSED", True) == (stored.compression, "DELTA_BINARY_PACKED" in stored.encodings)
+    assert numbers == pq.read_table(path)["number"].to_pylist()
+    assert numbers == [number for (number,) in duckdb.sql(f"SELECT number FROM '{path}'").fetchall()]
+
+
 def test_a_changed_byte_of_a_page_is_reported(tmp_path: Path) -> None:
     """Parquet's readers ignore it in a body or a number, unless the page has a checksum."""
     lake, bodies = Lake(str(tmp_path)), [_RANDOM.randbytes(900) for _ in range(500)]
