@@ -25,7 +25,6 @@ from tests.support.stores import read_files, read_store_records
 from tests.support.waiting import free_port, wait_until
 
 ADDRESS = "127.0.0.1"
-_STOP_SECONDS = 20
 
 
 @contextmanager
@@ -41,7 +40,7 @@ def running(
     finally:
         process.terminate()
         try:
-            process.wait(_STOP_SECONDS)
+            process.wait(20)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -161,7 +160,6 @@ def azure_server(folder: Path) -> Iterator[AzureServer]:
         yield AzureServer(port, filesystem)
 
 
-_SECONDS = 240  # of a busy machine
 HADOOP = Module("org.apache.hadoop", "hadoop-client-minicluster", "3.5.0")  # Spark 4.2 contains its other parts
 _JVM = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 _NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
@@ -196,7 +194,7 @@ class Hdfs(NamedTuple):
 
     def shell(self, *arguments: str) -> None:
         command = [*_JVM, "-cp", _class_path(self.conf), "org.apache.hadoop.fs.FsShell", *arguments]
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
         if answer.returncode:
             raise OSError(f"{arguments}: {answer.stderr[-2000:]}")
 
@@ -219,7 +217,8 @@ def hdfs_server(folder: Path) -> Iterator[Hdfs]:
     _write(started.conf / "core-site.xml", {"fs.defaultFS": started.uri(), "hadoop.tmp.dir": str(folder / "tmp")})
     nodes = {f"dfs.datanode.{name}": f"{ADDRESS}:{free_port()}" for name in ("address", "http.address", "ipc.address")}
     settings = {"dfs.replication": "1", "dfs.datanode.hostname": ADDRESS, "dfs.blocksize": "1048576"}
-    settings["dfs.heartbeat.interval"] = "1"  # seconds, instead of three: the data node recovers a truncated block then
+    # A truncated block is recovered at a heartbeat, and the end of a file repeated after the delay: 3 and 0.4 seconds.
+    settings |= {"dfs.heartbeat.interval": "1", "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "10"}
     _write(started.conf / "hdfs-site.xml", {**settings, **started.options, **nodes})
     command = [*_JVM, "-cp", _class_path(started.conf)]
     format_log = subprocess.run([*command, _NAME_NODE, "-format"], capture_output=True, text=True, check=False)
@@ -239,19 +238,18 @@ def _write(path: Path, settings: Mapping[str, str]) -> None:
 
 
 def _wait_for_data_node(http_port: int, log: Path) -> None:
-    """Poll the NameNode until it has a DataNode; its log contains only errors."""
+    """Poll the NameNode until a DataNode has reported its disk, without which no file can be created."""
     state = f"http://{ADDRESS}:{http_port}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
 
     def is_there() -> bool:
         with urlopen(state) as answer:
             beans = json.load(answer)["beans"]  # no answer during the start
-        return bool(beans) and bool(beans[0]["NumLiveDataNodes"])
+        return bool(beans) and bool(beans[0]["CapacityTotal"])
 
     wait_until(is_there, lambda: f"the DataNode did not come up: {log.read_text(errors='replace')[-2000:]}")
 
 
 _ICEBERG, _VERSION = "org.apache.iceberg", "1.10.1"
-_SERVLET = [Module(_ICEBERG, "iceberg-core", _VERSION, "tests")]
 _NEEDED = [
     Module(_ICEBERG, "iceberg-core", _VERSION),
     Module("org.eclipse.jetty", "jetty-servlet", "11.0.26"),
@@ -261,7 +259,7 @@ _OF_SPARK = ("hadoop-client-*", "commons-logging-*", "slf4j-api-*")
 
 
 def fetch_iceberg() -> list[Path]:
-    servlet = class_path("iceberg-rest-servlet", _SERVLET)
+    servlet = class_path("iceberg-rest-servlet", [Module(_ICEBERG, "iceberg-core", _VERSION, "tests")])
     return [*servlet, *class_path("iceberg-rest", _NEEDED, transitive=True)]
 
 
@@ -275,11 +273,6 @@ def rest_catalog(folder: Path) -> Iterator[str]:
     with running(command, log) as process:
         wait_for_port(port, process, log)
         yield f"http://{ADDRESS}:{port}"
-
-
-# --- commands in another process ---
-
-_LONGEST_S = 1000  # for a busy machine; on an idle one, a tenth of it
 
 
 def rmq_lake(*arguments: str, **environment: str) -> Outcome:
@@ -304,7 +297,7 @@ def _run(module: str, *arguments: str, **environment: str) -> Outcome:
     ours = ("RMQ_LAKE_", "PYSPARK", "SPARK")
     known = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     answer = subprocess.run(
-        [sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False, timeout=_LONGEST_S,
+        [sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False, timeout=1000,
         env={**known, "PYTHONPATH": str(ROOT), **environment},
     )  # fmt: skip
     return Outcome(answer.returncode, answer.stdout, answer.stderr)

@@ -28,7 +28,6 @@ from http import HTTPStatus
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 from deltalake import DeltaTable
 
@@ -206,10 +205,10 @@ class Commands:
             fail_call(here, failure, os.open(self._folder / "calls", os.O_WRONLY | os.O_CREAT, 0o644))
         progress._PLAIN_INTERVAL = float("inf")  # noqa: SLF001 - otherwise slow machines print progress
         estimate = PreRunCheck.estimate_new_bytes
+        # If a listing fails, the amount is unknown, and `ingest` would start a JVM, in which no call fails.
+        PreRunCheck.estimate_new_bytes = lambda self: estimate(self) or 0  # type: ignore[method-assign]
         try:
-            # If a listing fails, the amount is unknown, and `ingest` would start a JVM, in which no call fails.
-            with patch.object(PreRunCheck, "estimate_new_bytes", lambda check: estimate(check) or 0):
-                return _browse(words[1], words[2]) if words[0] == "browse" else int(cli.main(words))
+            return _browse(words[1], words[2]) if words[0] == "browse" else int(cli.main(words))
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
