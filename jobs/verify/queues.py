@@ -220,7 +220,9 @@ def _attributed(finding: Finding, doubted: Mapping[int | None, str]) -> Finding:
 def _damaged_configuration(store: Store, config: BrokerConfig) -> Iterator[Finding]:
     """Yield findings on unreadable tables of topics, groups, consumer offsets and delay levels."""
     databases = {
-        error.file: error for error in config.errors if error.file and not isinstance(error, UnsupportedFormat)
+        error.file: error
+        for error in config.errors
+        if error.file and not isinstance(error, SizeLimitExceeded | UnsupportedFormat)
     }
     for location, error in databases.items():
         if not location.startswith(f"{CONFIG_FOLDER}/"):  # a file, for which the tables below have their own causes
