@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, object_entries, read_config
-from jobs.store.queue_files import queue_file_sizes, undecided_queue_file_sizes
+from jobs.store.queue_files import queue_file_sizes, rocksdb_queue_folder, undecided_queue_file_sizes
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, UndecidedError, Writers, determine_writers
 from jobs.store.store import Store
 from rmq_formats.broker_conf import BrokerConf
@@ -107,7 +107,9 @@ def determine_unit_rules(
     store: Store, releases: Rules, conf: BrokerConf, batch_topics: frozenset[str] = frozenset()
 ) -> UnitRules:
     """Return the rules of a store's queues; a record that lists queue offsets shows that multi-dispatch was enabled."""
-    return UnitRules(releases, conf.delay_level or DEFAULT_DELAY_LEVELS, batch_topics | {*_batch_topics(store)})
+    in_rocksdb = not store.queue_files and rocksdb_queue_folder(store) is not None
+    topics = batch_topics | {*_batch_topics(store)}
+    return UnitRules(releases, conf.delay_level or DEFAULT_DELAY_LEVELS, topics, in_rocksdb=in_rocksdb)
 
 
 def _batch_topics(store: Store) -> Iterator[str]:
