@@ -1,9 +1,10 @@
 """A lake: its location and settings, the files below it, and the views over its tables."""
 
 import errno
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
@@ -98,9 +99,12 @@ class View(NamedTuple):
     sql: str
 
 
-def list_views() -> Iterator[View]:
-    """Yield every view by name; the first line of each describes its rows."""
+@cache
+def list_views() -> Sequence[View]:
+    """Return every view by name; the first line of each describes its rows."""
     folder = files(__package__) / "views"
+    found = []
     for name, tables in _VIEWS.items():
         first, _, sql = (folder / f"{name}.sql").read_text(encoding="utf-8").partition("\n")
-        yield View(name, tables, first.removeprefix("-- "), sql)
+        found.append(View(name, tables, first.removeprefix("-- "), sql))
+    return tuple(found)
