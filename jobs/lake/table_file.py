@@ -127,6 +127,8 @@ class TableFile:
                 self._write_collected_rows()
 
     def _write_collected_rows(self) -> None:
+        if not self._rows:  # most files are written in batches
+            return
         schema = pa.schema([field for field in self._table.schema if field.name not in self._constants])
         rows, self._rows, self._rows_size = self._rows, [], 0
         try:
