@@ -157,6 +157,8 @@ class LakeSource(Source):
                     "physical_offset", SUPERSEDED_NAME, sql_in_condition("physical_offset", lost)
                 )
                 lost -= {row["physical_offset"] for row in truncated}
+                end = self.coverage().end_offset  # a run may have written the index after messages was opened
+                lost = {offset for offset in lost if offset < end}
             if lost:
                 self.note_incomplete(
                     f"the table {MESSAGES_NAME} lacks {count_text(len(lost), 'message')} that "
@@ -249,7 +251,7 @@ class LakeSource(Source):
             found = self._newest_first(INDEX_ENTRIES_NAME, f"key_hash = {key_hash}", f"key = {key}", *of_topic)
         else:
             if not self._through_log:
-                self.note_once("the lake has no table `index_entries`: searching the keys of every message")
+                self.note_once(f"{self._why_no_index}: searching the keys of every message")
             found = self._newest_first(MESSAGES_NAME, f"array_has(keys, {key})", *of_topic)
         for message in found:
             if wanted.is_kept_by_client(message):
@@ -257,7 +259,15 @@ class LakeSource(Source):
 
     @property
     def _has_index(self) -> bool:
-        return not self._through_log and self.tables.has_table(INDEX_ENTRIES_NAME)
+        return not self._through_log and not self._why_no_index
+
+    @cached_property
+    def _why_no_index(self) -> str:
+        """Why the index lacks messages of this store, empty if it has all: runs may leave it out, or be at work."""
+        if not self.tables.has_table(INDEX_ENTRIES_NAME):
+            return f"the lake has no table `{INDEX_ENTRIES_NAME}`"
+        runs = [self.tables.newest_run(name, self.store_id) for name in (MESSAGES_NAME, INDEX_ENTRIES_NAME)]
+        return f"the table `{INDEX_ENTRIES_NAME}` lacks messages of this store" if runs[1] < max(runs[0], 1) else ""
 
     def by_key_hash(self, wanted: KeyQuery) -> Iterator[Message]:
         if not self._has_index:
@@ -287,7 +297,7 @@ class LakeSource(Source):
         is_every = wanted.topic is None and not wanted.is_search
         topics = () if wanted.topic is None else (wanted.topic,)
         self._note_left_out(self.note_once if is_every else self.note_incomplete, *topics)
-        if wanted.key is not None and self.tables.has_table(INDEX_ENTRIES_NAME):
+        if wanted.key is not None and self._has_index:
             found = self._placed(self._offsets_under(wanted, wanted.key, end_offset))
             yield from ((message.record.physical_offset, message) for message in found)
             return
@@ -512,7 +522,7 @@ class LakeSource(Source):
 
     def key_facts(self, message: Message) -> list[KeyFact]:
         hashes = {key: index_key_hash(key.text) for key in typed_index_keys(message.record, self.release)}
-        if not self.tables.has_table(INDEX_ENTRIES_NAME):
+        if self._why_no_index:
             return [KeyFact(key.kind.value, key.key, PointerCheck.NOT_KNOWN, None) for key in hashes]
         at = f"physical_offset = {message.record.physical_offset}"
         of_keys = sql_in_condition("key_hash", hashes.values())

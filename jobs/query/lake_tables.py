@@ -27,7 +27,13 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from jobs.console.amounts import size_text
 from jobs.console.process import ABANDONED_THREAD
 from jobs.lake.lake import Lake, list_views
-from jobs.lake.snapshots import open_delta, refuse_files_elsewhere, refuse_wrong_row_counts, rows_without_timestamps
+from jobs.lake.snapshots import (
+    open_delta,
+    read_newest_transaction,
+    refuse_files_elsewhere,
+    refuse_wrong_row_counts,
+    rows_without_timestamps,
+)
 from jobs.launch.engine import count_memory
 from jobs.storage.local import explaining_full_disk, temporary_directory_for
 from jobs.storage.locations import is_local, join_location, local_path, normalise_location
@@ -212,6 +218,11 @@ class LakeTables:
         """Return the version of a table that answers use; None if the lake lacks it."""
         table = self._table(name)
         return None if table is None else int(table.version())
+
+    def newest_run(self, name: str, store_id: str) -> int:
+        """Return the newest run of a store that wrote a table; 0 if there is none."""
+        table = self._table(name)
+        return 0 if table is None else read_newest_transaction(table, store_id)
 
     def selected_topics(self, detail: str, manifest: str) -> TopicChoices | str:
         """Return the topics that runs selected, or why they are unknown; early runs stored them only in manifests."""

@@ -337,8 +337,10 @@ def find_half_message_end(source: Source, half: Message) -> tuple[Message | None
     ops, is_part = _newest(source, topic, queue_id, _OPS_READ)
     for number in reversed(range(*ops)):
         op = source.by_queue_offset(topic, queue_id, number)
-        # An op message lies after its half message: the first one before it ends the search.
-        if op is None or op.record.physical_offset < half.record.physical_offset:
+        # An op message lies after its half message: the first one before it ends the search. Some may be lost.
+        if op is None:
+            continue
+        if op.record.physical_offset < half.record.physical_offset:
             return None, False
         if _number(half) in _ended_numbers(op):
             return op, False
