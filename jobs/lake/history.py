@@ -76,7 +76,12 @@ def find_superseded_rows(lake: Lake, known: KnownStore, store: Store) -> Superse
     start = find_first_difference(lake, known, store, agreed_end)
     if start is None:
         return None
-    why = f"the log has different records from this offset on; {why}"
+    snapshot = open_table(lake, MESSAGES.name)
+    replaced = (ds.field("store_id") == known.store_id) & (ds.field("physical_offset") >= start)
+    if snapshot is not None and read_rows_where(lake, snapshot, ["physical_offset"], replaced).num_rows:
+        why = f"the log has different records from this offset on; {why}"
+    else:  # a lost segment was restored
+        why = "the log has records here that it lacked when it was read before; no message was replaced"
     return SupersededRows(known.store_id, known.next_run, start, known.newest.to_offset, why)
 
 
