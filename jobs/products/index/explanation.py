@@ -5,6 +5,7 @@ A file is either what an undisturbed broker writes, or differs in a known way: t
 equality is the proof. Only a file that no known way explains is a contradiction.
 """
 
+import errno
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -168,7 +169,10 @@ def explain_index_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how
 ) -> Explanation:
     """Recompute and classify every file that retention has left; *doubtful_ranges* are those of changed records."""
     geometry, rules = settings.geometry.value, settings.rules.value.rules
-    files = [file for file in files if file_exists(store.storage.open, file.location)]
+    there = [file for file in files if file_exists(store.storage.open, file.location)]
+    if files and not there:  # retention leaves the newest file
+        raise FileNotFoundError(errno.ENOENT, "disappeared while the index files were compared", files[-1].location)
+    files = there
     start = relist_store(store).start_offset  # listed last: segments are deleted before the files that point to them
     keys = replace(join_keys(store, outcomes, scratch, start), doubtful_ranges=tuple(doubtful_ranges))
     refused = {file.name: refusal_reason(file, geometry) for file in files}

@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from socket import gethostname
 
@@ -163,3 +164,10 @@ def test_an_unreadable_sector_explains_pending_messages_without_a_record(golden:
     assert [cause.kind for cause, _ in verdict.findings_by_cause] == ["unreadable_range"]
     with fail_reads_of_first_segment(errno.EIO, lambda *_: True):
         assert ingest_store(store, tmp_path / "lake").severity is Severity.DAMAGE
+
+
+def test_index_files_that_disappear_while_they_are_compared_are_missing(golden: StoreOf, tmp_path: Path) -> None:
+    store = shutil.copytree(golden("b551-base"), tmp_path / "store")
+    delete = partial(shutil.rmtree, store / "index", ignore_errors=True)
+    verdict = verify(VerifyRequest(str(store)), DisturbedWorkers(happens=delete))
+    assert [finding.kind for finding in verdict.findings] == ["missing_index_entries"]
