@@ -21,16 +21,7 @@ from jobs.lake.commit import ensure_table, open_table
 from jobs.lake.features import refuse_unreadable_layout
 from jobs.lake.lake import Lake
 from jobs.lake.snapshots import UnsupportedTableError, cache_snapshots, open_delta
-from jobs.lake.tables import (
-    CONFIG_FILES,
-    CONSUME_QUEUE,
-    INDEX_ENTRIES,
-    INDEX_FILES,
-    LOG_PIECES,
-    MESSAGES,
-    QUARANTINE,
-    RUNS,
-)
+from jobs.lake.tables import CONFIG_FILES, CONSUME_QUEUE, INDEX_ENTRIES, INDEX_FILES, LOG_PIECES, MESSAGES, RUNS
 from jobs.restore import NEWER_COLUMNS
 from tests.golden import StoreOf
 from tests.support.broker import Broker, some_records
@@ -58,8 +49,8 @@ def numbers(table: DeltaTable | None) -> list[int]:
 
 def test_a_refusal_names_the_path_of_the_table(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "a b"))
-    with pytest.raises(UnsupportedTableError, match="a b/quarantine"):
-        refuse_unreadable_layout(lake, ensure_table(lake, QUARANTINE), ["s3://elsewhere"])
+    with pytest.raises(UnsupportedTableError, match="a b/runs"):
+        refuse_unreadable_layout(lake, ensure_table(lake, RUNS), ["s3://elsewhere"])
 
 
 def test_a_snapshot_is_shared_by_nested_blocks_until_its_table_changes(lake: Lake, tmp_path: Path) -> None:
