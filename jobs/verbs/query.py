@@ -1,5 +1,6 @@
 """`query`: find messages in a store or a lake as mqadmin does, without a running broker or a JVM."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -37,6 +38,7 @@ from jobs.command.options import (
 )
 from jobs.command.places import LAKE, OUTPUT_DIRECTORY, OUTPUT_FILE
 from jobs.console.amounts import TimeArgument
+from jobs.console.lines import line_width_limit, wrap_line
 from jobs.console.log import log_message
 from jobs.console.progress import create_delayed_progress
 from jobs.console.result import ExitCode
@@ -358,9 +360,11 @@ def story(
         return stories.find_copies_by_id(source, (message_id or "").strip(), topic, any_host=options.any_host)
 
     def show(answer: Answer, source: Source) -> None:
+        width = line_width_limit(sys.stdout)
         for told in stories.find_stories(source, answer.messages):
             lines = (*stories.story_lines(told, options.printer.zone), "")
-            options.printer.print_row("story", stories.story_object(told), "".join(f"{line}\n" for line in lines))
+            text = "".join(f"{piece}\n" for line in lines for piece in wrap_line(line, width))
+            options.printer.print_row("story", stories.story_object(told), text)
 
     return _answer(options, ask, show)
 

@@ -16,6 +16,7 @@ from jobs.query.story import ConsumptionState, Role, Story, timeline_lines
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.release import Release
 from tests.golden import StoreOf, golden_stores, release_of
+from tests.support.commands import Run
 from tests.support.lakes import ingest_store
 from tests.support.query_stores import open_lake, opened
 
@@ -176,3 +177,9 @@ def test_a_message_truncated_by_a_promotion_is_reported_as_such(situation: Store
             assert copy.message.record == find_message_at(source, message_reference(copy.message)).record
             wanted = KeyQuery(KeyKind.UNIQUE, copy.message.topic, reply["message-id"])
             assert ([], []) == (list(source.by_key_hash(wanted)), source.lacking)  # its index entry is not a lost row
+
+
+def test_a_story_fits_a_terminal(golden: StoreOf, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.verbs.query.line_width_limit", lambda _stream: 80)
+    story = run("query", "story", "-t", "T1", "-k", "k1", "--store", golden("b551-base")).out
+    assert max(map(len, story.splitlines())) <= 80
