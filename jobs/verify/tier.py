@@ -51,6 +51,7 @@ from rmq_formats.tier_index import ENTRY_TYPE, HEADER, Contradiction, TierIndex,
 _AT_ONCE = 1 << 16
 _LOST_UNITS = "a file of units was deleted, lost or renamed"
 _NO_QUEUES = "the tier has no queues: they have not been copied yet, have expired, or are lost"
+_NEWER = "its newest segment was copied earlier than these units, or is lost"
 _FIELDS = ("physical_offset", "size", "tags_code")
 _ONLY_BROKERS_WRITE = RecommendedStep(
     "Only the broker can write to its tier. The messages are in the broker's own store until retention deletes them; "
@@ -121,11 +122,15 @@ def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, Part
         database_step=_ONLY_BROKERS_WRITE,
     )
     behind = sum(max(one.numbers["expected"] - one.numbers["matched"], 0) for one in units if not one.findings)
+    ahead = sum(one.numbers["ahead"] for one in units)
     compared = {name: sum(one.numbers[name] for one in units) for name in ("expected", "matched")}
     queues = PartReport(
         [finding for one in units for finding in one.findings],
         {"queues": len(tier_queues), **compared, "of_deleted_topics": 0},
-        [f"{count_text(behind, 'record')} had no unit in the tier yet"] if behind else [],
+        [
+            *[f"{count_text(behind, 'record')} had no unit in the tier yet"] * (behind > 0),
+            *[f"{count_text(ahead, 'unit')} of newer records than the tier's log has: {_NEWER}"] * (ahead > 0),
+        ],
         database_step=_ONLY_BROKERS_WRITE,
     )
     index = verify_tier_index(index_files, [indexed for _, _, indexed in each], workers)
@@ -147,14 +152,14 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> tuple[PartReport, Par
     cause = "the file belongs to another queue, or some of its bits changed"
     name = f"{queue.topic}/{queue.queue_id}"
     wrong = list(findings_on_foreign_records(store, foreign, kinds.FOREIGN_RECORD, name, cause))
-    matched = 0
+    matched = ahead = 0
     for stored in queues_in_files(store):
-        matched, differences = _compared(stored, units, store)
+        matched, ahead, differences = _compared(stored, units, store)
         wrong += [
             LostRanges(lost).mark_consequence(one._replace(file=store.path_below_root(one.file))) for one in differences
         ]
     indexed = IndexedQueue(queue.broker_folder, queue.topic, queue.queue_id, store.start_offset, end, keys, tuple(lost))
-    numbers = {"expected": int(units.size), "matched": matched}
+    numbers = {"expected": int(units.size), "matched": matched, "ahead": ahead}
     return PartReport(findings, log_numbers(store, checks, end)), PartReport(wrong, numbers), indexed
 
 
@@ -172,9 +177,9 @@ class _KeyCollector:
         return np.concatenate(self._keys)
 
 
-def _compared(stored: StoredQueue, expected: Units, store: Store) -> tuple[int, list[Finding]]:
-    """Return the number of units that match their records, and a finding for each batch with others."""
-    matched, findings = 0, []
+def _compared(stored: StoredQueue, expected: Units, store: Store) -> tuple[int, int, list[Finding]]:
+    """Return the number of units that match their records, that of newer units, and findings on the others."""
+    matched, ahead, findings = 0, 0, []
     last, newest = (int(expected[name].max(initial=-1)) for name in ("queue_offset", "physical_offset"))
     for start, stop in _parts_with_units(stored, expected):
         units = read_stored_units(stored, start, stop)
@@ -185,11 +190,12 @@ def _compared(stored: StoredQueue, expected: Units, store: Store) -> tuple[int, 
         is_right = is_there & np.logical_and.reduce([units[name] == made[name] for name in _FIELDS])
         matched += int(np.count_nonzero(is_right))
         is_ahead = (np.arange(start, stop) > last) & ((units["size"] == 0) | (units["physical_offset"] > newest))
+        ahead += int(np.count_nonzero(is_ahead & (units["size"] > 0)))
         may_differ = (units["physical_offset"] < store.start_offset) | is_ahead  # expired, or ahead
         wrong = np.flatnonzero(~is_right & ~may_differ)
         if wrong.size:
             findings.append(_differs(stored, start + int(wrong[0]), units[wrong[0]], made[wrong[0]], int(wrong.size)))
-    return matched, findings
+    return matched, ahead, findings
 
 
 def _parts_with_units(stored: StoredQueue, expected: Units) -> Iterator[tuple[int, int]]:
