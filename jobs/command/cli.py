@@ -283,7 +283,7 @@ def _explained(error: click.ClickException, words: list[str]) -> click.ClickExce
     elif context is not None and stores and "unexpected extra argument" in error.message:
         is_option = isinstance(stores[0], click.Option)
         takes = f"`{context.command.name}` takes exactly one STORE"
-        text = f"{error.message}: {'pass the store as --store STORE' if is_option else takes}"
+        text = f"{error.message}: {'pass a store as --store STORE, and a lake as --lake LAKE' if is_option else takes}"
     return click.UsageError(text, context) if text else error
 
 
