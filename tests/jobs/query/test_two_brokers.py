@@ -65,9 +65,7 @@ def test_each_verb_reads_only_the_rows_of_one_store(
     ]
 
     assert [ExitCode.CLEAN, ExitCode.DAMAGE, ExitCode.DAMAGE, ExitCode.CLEAN, ExitCode.CLEAN] == codes
-    assert (11, 1, of_store["store_id"]) == (
-        compared["equal"], len(compared["differences"]), compared["store_id"],
-    )  # fmt: skip
+    assert (11, 1, of_store["store_id"]) == (compared["equal"], len(compared["differences"]), compared["store_id"])
     for path in (Path("restored", "commitlog"), Path("repaired", "work", "log")):
         assert (whole / segment).read_bytes() == (tmp_path / path / Path(segment).name).read_bytes()
     assert {of_store["store_id"]} == {row["store_id"] for row in rows_of(lake_of_all, "findings", "offset")}
