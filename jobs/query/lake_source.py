@@ -266,8 +266,16 @@ class LakeSource(Source):
         """Why the index lacks messages of this store, empty if it has all: runs may leave it out, or be at work."""
         if not self.tables.has_table(INDEX_ENTRIES_NAME):
             return f"the lake has no table `{INDEX_ENTRIES_NAME}`"
-        runs = [self.tables.newest_run(name, self.store_id) for name in (MESSAGES_NAME, INDEX_ENTRIES_NAME)]
-        return f"the table `{INDEX_ENTRIES_NAME}` lacks messages of this store" if runs[1] < max(runs[0], 1) else ""
+        read, indexed = (self.tables.newest_run(name, self.store_id) for name in (MESSAGES_NAME, INDEX_ENTRIES_NAME))
+        if indexed >= max(read, 1):
+            return ""
+        # A run whose messages have no keys writes no entries.
+        has_entries = f"""contains(detail, '"{INDEX_ENTRIES_NAME}"')"""
+        if not self.select_rows("run", RUNS_NAME, _PREPARED, f"run > {indexed}", has_entries, rest="LIMIT 1") and any(
+            self.tables.is_indexed(run["manifest"]) for run in self._newest_run()
+        ):
+            return ""
+        return f"the table `{INDEX_ENTRIES_NAME}` lacks messages of this store"
 
     def by_key_hash(self, wanted: KeyQuery) -> Iterator[Message]:
         if not self._has_index:

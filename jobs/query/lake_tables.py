@@ -224,6 +224,14 @@ class LakeTables:
         table = self._table(name)
         return 0 if table is None else read_newest_transaction(table, store_id)
 
+    def is_indexed(self, manifest: str) -> bool:
+        """Return whether a run's manifest shows that all messages up to the run's end were indexed."""
+        try:
+            known = json.loads(Lake(self.location, self._options).read(manifest))
+            return bool(known["state"]["index"]["to_offset"] >= known["to_offset"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # it may be deleted: the keys are searched
+            return False
+
     def selected_topics(self, detail: str, manifest: str) -> TopicChoices | str:
         """Return the topics that runs selected, or why they are unknown; early runs stored them only in manifests."""
         try:
