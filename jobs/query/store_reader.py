@@ -242,6 +242,18 @@ class StoreReader:
         except FormatError as error:
             return queues_in_files(self.store, self.open), error
 
+    @cached_property
+    def ends_without_units(self) -> Mapping[tuple[str, int], int]:
+        """The ends of queues in RocksDB of which the broker has deleted every unit: it still reports their offsets."""
+        if rocksdb_queue_folder(self.store) is None or self.stored_queues[1] is not None:
+            return {}
+        from jobs.store.rocksdb_queues import find_queue_database  # lazy import: few stores have such a database
+
+        database = find_queue_database(self.store)
+        assert database is not None
+        last = {(queue.topic, queue.queue_id): place for queue, place in database.read_bounds()[1].items()}
+        return {queue: place.queue_offset + 1 for queue, place in last.items() if queue not in self.queues}
+
     @property
     def why_rocksdb_queues_unknown(self) -> str | None:
         """Why queues in RocksDB are unknown; None if they are known, or if there are none."""

@@ -280,7 +280,8 @@ class StoreSource(Source):
             queue = self._queue(topic, queue_id)
             if queue is None:
                 logged = self._queues_in_log(topic).get(queue_id) if self._is_in_log(topic) else None
-                self._ranges[name] = logged.offsets if logged else None
+                end = None if self.through_log else self.reader.ends_without_units.get(name)
+                self._ranges[name] = logged.offsets if logged else None if end is None else OffsetRange(end, end)
             else:
                 offsets = self._offsets_in_files(queue)
                 if (topic in self._completed and self.searches_all) or self._may_lack_files(queue, offsets):
@@ -452,10 +453,13 @@ class StoreSource(Source):
         configured = self.reader.topic_config.get(topic, {}).get("writeQueueNums")
         counted = range(configured) if isinstance(configured, int) and 0 < configured <= MAX_QUEUES else ()
         in_files = (queue.name.queue_id for queue in self.list_queues(topic))
-        return sorted({*counted, *in_files, *(self._queues_in_log(topic) if self._is_in_log(topic) else ())})
+        ended = (queue_id for name, queue_id in self.reader.ends_without_units if name == topic)
+        return sorted({*counted, *in_files, *ended, *(self._queues_in_log(topic) if self._is_in_log(topic) else ())})
 
     def has_topic(self, topic: str) -> bool:
         if topic in self.reader.topic_config or self.list_queues(topic):
+            return True
+        if any(topic == name for name, _ in self.reader.ends_without_units):
             return True
         return self._is_lost(topic) and len(self._queues_in_log(topic)) > 0
 

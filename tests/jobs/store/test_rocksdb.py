@@ -29,10 +29,19 @@ from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import FormatError
 from rmq_formats.properties import MAX_LONG
-from rmq_formats.rocksdb.layout import TIMER_FAMILY, TIMER_VALUE, UNIT_FAMILY, UNIT_VALUE, encode_unit_key
+from rmq_formats.rocksdb.layout import (
+    TIMER_FAMILY,
+    TIMER_VALUE,
+    UNIT_FAMILY,
+    UNIT_VALUE,
+    UnitPlace,
+    encode_bound_key,
+    encode_bound_value,
+    encode_unit_key,
+)
 from rmq_formats.store import file_name_of_offset
 from tests.golden import unpack_feature
-from tests.support.commands import measure_peak
+from tests.support.commands import Run, measure_peak
 from tests.support.lakes import ingest_store
 
 _SEPARATE = "consumequeue_rocksdb"
@@ -129,6 +138,17 @@ def test_a_row_that_no_broker_writes_is_damage_of_its_database(folder: str, fami
     database.close()
     assert [finding.file for finding in verify(VerifyRequest(str(root)), SerialWorkers()).findings] == [folder]
     assert ingest_store(root, tmp_path / "lake").messages == 149
+
+
+def test_a_queue_whose_units_were_all_deleted_has_its_end(tmp_path: Path, run: Run) -> None:
+    root = unpack_feature("b551-rockscq-clean", tmp_path).root
+    database = Rdict(str(root / "consumequeue"), _RAW, {"default": _RAW, "offset": _RAW})
+    key = encode_bound_key(QueueName(QueueKind.PLAIN, "Gone", 0), is_max=True)
+    database.get_column_family("offset")[key] = encode_bound_value(UnitPlace(11, 900))
+    database.close()
+    assert (
+        "0     12                    12 " in run("query", "mqadmin", "--store", root, "topicStatus", "-t", "Gone").out
+    )
 
 
 def make_queue(root: Path, units: int) -> None:
