@@ -11,7 +11,8 @@ Pages may use these shell functions in addition to programs: `fresh` restores th
 HEX` overwrites bytes, `flip FILE POSITION BITS` inverts the given bits of one byte, `bytes FILE POSITION COUNT` prints
 bytes, and `findings` reduces a report to its findings and its verdict. `send TOPIC [NAME=VALUE …] BODY …` appends
 messages with these properties to `store`, or creates it, with a log and queues, but without an index. A body that
-begins with `0x` is hexadecimal. `NAME=VALUE … rmq-lake …` sets environment variables for one command.
+begins with `0x` is hexadecimal. `delta TABLE STATEMENT` changes a table as another engine would: the statement is
+Python, and `table` is the deltalake table. `NAME=VALUE … rmq-lake …` sets environment variables for one command.
 """
 
 import os
@@ -19,6 +20,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from pathlib import Path
@@ -47,6 +49,7 @@ fresh() { rm -rf -- * && cp -r "$PRISTINE"/* .; }
 poke() { printf "$(sed 's/../\\\\x&/g' <<< "$3")" | dd of="$1" seek="$2" bs=1 conv=notrunc status=none; }
 flip() { poke "$1" "$2" "$(printf %02x $((0x$(bytes "$1" "$2" 1) ^ $3)))"; }
 bytes() { od -An -v -tx1 -j "$2" -N "$3" "$1" | tr -d ' \\n'; }
+delta() { "$PYTHON" -c "from deltalake import *; table = DeltaTable('$1'); $2"; }
 findings() { grep -E '^ {4}(rmq-lake|mv) |^ +[0-9]+\\. |^  (GAP|DAMAGE|CONTRADICTION|NOT(E | [A-Z]+)) |^●|^[a-z-]+: '; }
 """
 _VOLATILE = (  # output that differs from run to run, and its replacement
@@ -135,6 +138,7 @@ def test_commands_print_what_their_transcript_shows(  # noqa: PLR0913, PLR0917 -
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("RMQ_LAKE_PROGRAM", "rmq-lake")
     monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.setenv("PYTHON", sys.executable)
     monkeypatch.setenv("PRISTINE", str(tmp_path / "pristine"))
     monkeypatch.setattr("jobs.console.progress._PLAIN_INTERVAL", 1e9)  # no progress lines on slow machines
     monkeypatch.setattr("jobs.store.broker_config._WRITTEN_S", 0)  # no broker is writing these files

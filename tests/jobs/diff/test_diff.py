@@ -4,55 +4,19 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable, write_deltalake
 
-from jobs.console.result import Severity
 from jobs.diff import DiffSummary
-from jobs.store.selection import Selection
 from tests.support.broker import Broker, some_records
 from tests.support.fault_draws import draw_case, lake_of, plant_faults
-from tests.support.lakes import compare_with_lake, ingest_store, rows_of, table_of
-from tests.support.stores import read_store_records
-
-RELEASE = "5.3.3"
+from tests.support.lakes import compare_with_lake, ingest_store
 
 
-def ingest_to_lake(store: Path, selection: Selection | None = None) -> Path:
-    lake = store.parent / "lake"
-    ingest_store(store, lake, release=RELEASE, selection=selection or Selection())
-    return lake
+def ingest_to_lake(store: Path) -> None:
+    ingest_store(store, store.parent / "lake", release="5.3.3")
 
 
 def compare(store: Path) -> DiffSummary:
     return compare_with_lake(store, store.parent / "lake")
-
-
-def test_rows_that_another_engine_deletes_or_changes_are_reported(store: Path) -> None:
-    offsets = [row["physical_offset"] for row in rows_of(ingest_to_lake(store))]
-    table, where = DeltaTable(store.parent / "lake/messages"), "physical_offset BETWEEN {} AND {}"
-    table.delete(where.format(offsets[10], offsets[12]))
-    table.update({"flag": "flag + 1"}, predicate=where.format(offsets[20], offsets[21]))
-
-    summary = compare(store)
-
-    found = [(one.severity, one.what, one.start, one.records, one.cause) for one in summary.differences]
-    changed = "another engine has changed the row since a run wrote it"
-    assert sorted(found, key=lambda one: one[2]) == [
-        (Severity.GAP, "only in the store", offsets[10], 3, "rows were deleted from the lake"),
-        (Severity.DAMAGE, "changed in the lake", offsets[20], 2, changed),
-    ]
-    assert summary.exit_code == 3
-
-
-def test_duplicate_rows_are_a_finding(store: Path) -> None:
-    rows = table_of(ingest_to_lake(store) / "messages")
-    write_deltalake(store.parent / "lake/messages", rows, mode="append")
-
-    summary = compare(store)
-
-    assert (summary.exit_code, summary.equal) == (3, rows.num_rows)
-    assert {difference.what for difference in summary.differences} == {"twice in the lake"}
-    assert sum(difference.records for difference in summary.differences) == rows.num_rows
 
 
 def test_a_rewritten_log_contradicts_the_lake(tmp_path: Path) -> None:
@@ -66,24 +30,6 @@ def test_a_rewritten_log_contradicts_the_lake(tmp_path: Path) -> None:
     assert compare(broker.root).exit_code == 4
     ingest_to_lake(broker.root)
     assert compare(broker.root).exit_code == 0
-
-
-def test_deleted_rows_of_a_selected_topic_are_a_finding(store: Path) -> None:
-    """They were treated as messages of topics that were not selected, which are not a finding."""
-    lake = ingest_to_lake(store, Selection(topics=("T1",)))
-    chosen = len(rows_of(lake))
-    DeltaTable(lake / "messages").delete("queue_id = 0")
-    left = len(rows_of(lake))
-
-    summary = compare(store)
-
-    found = Counter[Severity]()
-    for difference in summary.differences:
-        found[difference.severity] += difference.records
-    others = len(list(read_store_records(store))) - chosen
-    assert (summary.exit_code, summary.equal) == (3, left)
-    assert found == {Severity.GAP: chosen - left, Severity.NOT_VERIFIED: others}
-    assert 0 < left < chosen
 
 
 def test_records_that_equal_their_rows_are_read_once(tmp_path: Path, reads: Counter[int]) -> None:

@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs.console.result import ExitCode
 from jobs.lake.commit import ensure_table, open_table
 from jobs.lake.features import refuse_unreadable_layout
 from jobs.lake.lake import Lake
@@ -181,21 +180,6 @@ def test_an_answer_from_a_damaged_lake_is_complete_or_names_the_missing_part(
     unseen = {("messages", "row"): "export", ("log_pieces", "row"): "restore"}.get((table, loss))
     answers = {verb: reply for verb, reply in query_lake(left).items() if verb != unseen}
     _check(answers, query_lake(ingested))
-
-
-@pytest.mark.parametrize("detail", ['{"gaps": [[1, 2]]}', "[]", "{", '{"gaps": [], "release": 1}'])
-@pytest.mark.parametrize("line", ["query by-key -t T1 -k no --lake", "restore --out OUT"])
-def test_an_invalid_detail_of_a_run_is_reported(line: str, detail: str, ingested: Path, tmp_path: Path) -> None:
-    lake = Path(shutil.copytree(ingested, tmp_path / "lake"))
-    rows = table_of(lake / "runs")
-    texts = [detail if row["state"] == "prepared" else row["detail"] for row in rows.to_pylist()]
-    number = rows.schema.names.index("detail")
-    write_deltalake(lake / "runs", rows.set_column(number, "detail", pa.array(texts, pa.string())), mode="overwrite")
-
-    code, _, err = run_in_process(*line.replace("OUT", str(tmp_path / "out")).split(), lake)
-
-    assert code == ExitCode.FAILED
-    assert f"rmq-lake: {lake}/runs, column `detail`: " in err
 
 
 class Reply(NamedTuple):

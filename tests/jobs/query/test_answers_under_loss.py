@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql.streaming.datasource import ReadMaxBytes
 
 from jobs.console.result import ExitCode
@@ -28,7 +27,7 @@ from rmq_formats.indexfile.layout import Geometry
 from tests.golden import StoreOf
 from tests.support.data_source import read_offsets
 from tests.support.lakes import ingest_store
-from tests.support.query_stores import offsets, open_lake
+from tests.support.query_stores import offsets
 from tests.support.stores import flip, list_segments, read_records
 
 STORES = ("b420-base", "b470-base", "b498-base", "b514-base", "b533-base")
@@ -130,19 +129,6 @@ def _read_stream(reader: RocketmqStreamReader, *, available_now: bool = False) -
     return found
 
 
-def test_a_row_that_another_engine_deleted_is_missed(tmp_path: Path, golden: StoreOf) -> None:
-    lake = tmp_path / "lake"
-    ingest_store(golden("b533-base"), lake)
-    before = offsets(lookups.by_key(open_lake(lake), "T1", "dup", limit=None))
-    DeltaTable(lake / "messages").delete(f"physical_offset = {before[0]}")
-
-    source = open_lake(lake)
-
-    after = offsets(lookups.by_key(source, "T1", "dup", limit=None))
-    assert after == [offset for offset in before if offset != before[0]]
-    assert f"the first at offset {before[0]}: rows were deleted" in source.lacking[0]
-
-
 def test_a_reader_after_a_lake_names_the_topics_that_runs_left_out(
     tmp_path: Path, golden: StoreOf, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,29 +139,3 @@ def test_a_reader_after_a_lake_names_the_topics_that_runs_left_out(
         wanted = ReadOptions.parse({"path": str(store), "after": str(lake), "topics": topics})
         RocketmqReader(wanted).partitions()
         assert ("only some topics" in capfd.readouterr().err) is is_said
-
-
-def test_selected_topics_are_known_without_a_manifest_and_a_lost_one_does_not_stop_answers(
-    tmp_path: Path, golden: StoreOf
-) -> None:
-    """The first manifest of a large log may have tens of megabytes. Rows of earlier versions name only the manifest."""
-    lake = tmp_path / "lake"
-    ingest_store(golden("b533-base"), lake, selection=Selection(topics=("T1",)))
-    [manifest] = (lake / "_manifests").iterdir()
-
-    def query_topic(topic: str) -> tuple[int, list[str]]:
-        source = open_lake(lake)
-        return len(lookups.by_key(source, topic, "dup").messages), source.lacking
-
-    found, lacking = query_topic("T1")
-    assert (lacking, found > 0) == ([], True)
-    manifest.write_text("[]")
-    assert query_topic("T1") == (found, [])
-    assert "only some topics (--topics T1)" in query_topic("T2")[1][0]
-
-    DeltaTable(lake / "runs").update({"detail": "'{}'"})
-    for damage in ("[]", "{", None):
-        manifest.unlink() if damage is None else manifest.write_text(damage)
-        found_again, [reason] = query_topic("T1")
-        assert found_again == found
-        assert f"_manifests/{manifest.name} cannot be read" in reason

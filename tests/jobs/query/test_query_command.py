@@ -3,17 +3,14 @@
 import csv
 import io
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
 
 from jobs.command import cli
 from jobs.console.result import ExitCode
@@ -181,27 +178,3 @@ def test_a_statement_that_needs_more_memory_than_the_limit_is_an_error(
     code, _, err = run("query", "sql", pairs, "--lake", newer_lake)
     error = "out of memory: the statement needs more than 512.0 KiB, half of the memory that this process may use"
     assert (ExitCode.FAILED, f"rmq-lake: {error}. Read fewer rows or columns\n") == (code, err)
-
-
-@pytest.mark.parametrize("line", ["query list", "query by-key -t T1 -k k1", "export --out OUT"])
-@pytest.mark.parametrize(
-    ("column", "value", "problem"),
-    [
-        ("sys_flag", None, "has no sys_flag"),
-        ("born_host", "nowhere", "is invalid: '' does not"),
-    ],
-)
-def test_a_row_that_another_engine_has_changed_to_no_record_is_an_error(  # noqa: PLR0913, PLR0917
-    run: Run, newer_lake: Path, tmp_path: Path, line: str, column: str, value: str | None, problem: str
-) -> None:
-    changed = Path(shutil.copytree(newer_lake, tmp_path / "lake"))
-    messages = str(changed / "messages")
-    rows = DeltaTable(messages).to_pyarrow_table()
-    new = pa.array([value] * rows.num_rows, rows.schema.field(column).type)
-    rows = rows.set_column(rows.schema.get_field_index(column), column, new)
-    write_deltalake(messages, rows, mode="overwrite", schema_mode="overwrite")
-
-    code, _, err = run(*line.replace("OUT", str(tmp_path / "out")).split(), "--lake", changed)
-
-    assert code == ExitCode.FAILED
-    assert f"rmq-lake: {changed}: this row of a message {problem}" in err

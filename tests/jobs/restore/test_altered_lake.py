@@ -226,17 +226,3 @@ def _check_case(random: Random, engine: str, store: Path, whole: Path, folder: P
     changes = list(updates(lake, engine, random))
     ENGINES[engine](lake, changes)
     check(store, lake, folder, changes)
-
-
-def test_a_row_with_a_changed_topic_is_reported_for_any_selected_topic(lakes: StoreOf, tmp_path: Path) -> None:
-    lake = Path(shutil.copytree(lakes("b533-base"), tmp_path / "lake"))
-    changed = next(row["physical_offset"] for row in rows_of(lake) if row["topic"] == "T1")
-    update_with_deltalake(lake, [Update(changed, "topic", "'T2'")])
-    for topic in ("T1", "T2"):
-        out = tmp_path / f"{topic}.ndjson"
-        asked = ExportRequest(Place(lake=str(lake)), topics=(topic,), is_verified=True, out=out)
-
-        summary = export(asked, *plan_export(asked, {}), SerialWorkers())
-
-        assert [changed] == [place.offset for place in summary.damaged]
-        assert {topic} == {json.loads(line)["topic"] for line in out.read_text().splitlines()}
