@@ -343,11 +343,15 @@ def _without_damage_outside(
             damage.append(rows)
             continue
         offsets, stored = (rows.column(name).to_numpy() for name in ("physical_offset", STORE_TIME_COLUMN))
-        places = np.searchsorted(offsets, [piece.offset for piece in damage]).tolist()
-        before, after = [newest, *stored.tolist()], [*stored.tolist(), None]
-        near = [(piece, after[at]) for piece, at in zip(damage, places, strict=True) if before[at] <= until]
-        yield from (piece for piece, time in near if time is not None and time >= since)
-        damage, newest = [piece for piece, time in near if time is None], before[-1]
+        times_before, left = np.concatenate([[newest], stored]), list[Piece]()
+        for piece, at in zip(damage, np.searchsorted(offsets, [piece.offset for piece in damage]), strict=True):
+            if times_before[at] > until:
+                continue
+            if at == stored.size:
+                left.append(piece)
+            elif stored[at] >= since:
+                yield piece
+        damage, newest = left, int(times_before[-1])
         yield rows
         del rows
     yield from damage if newest <= until else ()
