@@ -12,12 +12,12 @@ is in use.
 
 import re
 import struct
-import time
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import Enum, StrEnum, unique
 from itertools import chain
+from time import sleep
 from typing import NamedTuple, TypeAlias
 
 from jobs.storage.locations import join_location
@@ -205,7 +205,7 @@ def read_json_file(store: Store, file: StoredFile) -> dict[str, object]:
     try:
         return decode_json_config(store.read(file, 0, LARGEST_FILE))
     except FormatError:
-        time.sleep(_WRITTEN_S)
+        sleep(_WRITTEN_S)
         return decode_json_config(store.read(file, 0, LARGEST_FILE))
 
 

@@ -203,5 +203,5 @@ def test_a_partly_written_table_of_topics_is_read_again(
     topics.write_bytes(whole[: len(whole) // 2])
     assert "topics.json: not valid JSON" in run("inspect", store).out
 
-    monkeypatch.setattr("jobs.store.broker_config.time.sleep", lambda _: topics.write_bytes(whole))
+    monkeypatch.setattr("jobs.store.broker_config.sleep", lambda _: topics.write_bytes(whole))
     assert "not valid JSON" not in run("inspect", store).out
