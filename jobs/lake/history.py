@@ -27,7 +27,7 @@ from jobs.lake.commit import open_table, read_rows
 from jobs.lake.identity import compare_fingerprints
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, SupersededRows
-from jobs.lake.snapshot_files import read_rows_where
+from jobs.lake.snapshot_files import has_rows_within, read_rows_where
 from jobs.lake.tables import MESSAGES, QUARANTINE
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
@@ -39,7 +39,7 @@ from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.kernels.integers import Integers
-from rmq_formats.properties import PropertyParser
+from rmq_formats.properties import MAX_LONG, PropertyParser
 
 _LARGEST_MESSAGE = 16 << 20  # records end at most this far before their file's end; a broker accepts 4 MiB by default
 _NO_RECORDS = pa.RecordBatch.from_pylist([], MESSAGE_SCHEMA)
@@ -77,8 +77,8 @@ def find_superseded_rows(lake: Lake, known: KnownStore, store: Store) -> Superse
     if start is None:
         return None
     snapshot = open_table(lake, MESSAGES.name)
-    replaced = (ds.field("store_id") == known.store_id) & (ds.field("physical_offset") >= start)
-    if snapshot is not None and read_rows_where(lake, snapshot, ["physical_offset"], replaced).num_rows:
+    from_there = {"physical_offset": (start, MAX_LONG)}
+    if snapshot is not None and has_rows_within(lake, MESSAGES, snapshot, known.store_id, from_there):
         why = f"the log has different records from this offset on; {why}"
     else:  # a lost segment was restored
         why = "the log has records here that it lacked when it was read before; no message was replaced"

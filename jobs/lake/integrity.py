@@ -45,7 +45,7 @@ from jobs.lake.runs import (
     refuse_lost_registrations,
     tables_with_superseded_rows,
 )
-from jobs.lake.snapshot_files import NO_LIMITS, read_rows_within
+from jobs.lake.snapshot_files import NO_LIMITS, has_rows_within, read_rows_within
 from jobs.lake.snapshots import read_newest_transaction
 from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import FINDINGS, PRODUCT_TABLES, RUNS, TABLES_BY_NAME, Table
@@ -255,7 +255,7 @@ def _find_doubt(lake: Lake, table: Table, newest: Manifest, brought: Sequence[Ad
     if snapshot is None:
         return "this table is missing"
     if brought is None:
-        has_rows = any(batch.num_rows for batch in read_rows_within(lake, table, snapshot, newest.store_id, NO_LIMITS))
+        has_rows = has_rows_within(lake, table, snapshot, newest.store_id, NO_LIMITS)
         return "" if has_rows else f"has no rows of store {newest.store_id}"
     stats = [json.loads(action.stats) for action in brought]
     lows, highs = ([one.get(name, {}).get(_OFFSET) for one in stats] for name in ("minValues", "maxValues"))

@@ -260,6 +260,11 @@ def read_rows_within(  # noqa: PLR0913, PLR0917 - the rows, and the columns
                 yield batch.filter(is_wanted)
 
 
+def has_rows_within(lake: Lake, table: Table, snapshot: DeltaTable, store_id: str, limits: Limits) -> bool:
+    """Return whether a table has a row of a store with values within *limits*; reading stops at the first one."""
+    return any(batch.num_rows for batch in read_rows_within(lake, table, snapshot, store_id, limits))
+
+
 def read_topics(lake: Lake, messages: DeltaTable, store_id: str | None = None) -> set[str]:
     """Return the topics of the messages of a lake, or of one of its stores."""
     topics = set[str]()

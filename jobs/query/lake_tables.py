@@ -261,8 +261,9 @@ class LakeTables:
 
     def _check_row_counts(self, sql: str) -> None:
         """Check the footers of the files of tables and views that *sql* names, unless an earlier statement did."""
-        used = {name for view in list_views() if view.name in sql for name in view.tables}
-        for name in [name for name in self._unchecked if name in used or name in sql]:
+        lower = sql.lower()  # names without quotation marks may have any case
+        used = {name for view in list_views() if view.name in lower for name in view.tables}
+        for name in [name for name in self._unchecked if name in used or name.lower() in lower]:
             for file in self._unchecked[name]:
                 _check_row_count(file)
             del self._unchecked[name]
