@@ -23,7 +23,7 @@ MIN_LONG, MAX_LONG = -(1 << 63), (1 << 63) - 1
 MIN_INT, MAX_INT = -(1 << 31), (1 << 31) - 1
 # Character#isDigit knows the digits of all scripts; those after U+FFFF are two characters to Java. Repeats are
 # possessive: matching a body of millions of zeros and a letter takes one pass.
-_INTEGER = r"([+-]?)(?=\d)0*+((?:(?![^\0-\uffff])\d){0,20}+)"
+_INTEGER = r"([+-]?)(?=\d)0*+([^\D\U00010000-\U0010ffff]{0,20}+)"
 
 
 def decode_java_text(raw: bytes) -> str:

@@ -138,6 +138,7 @@ def test_commands_print_what_their_transcript_shows(  # noqa: PLR0913, PLR0917 -
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("RMQ_LAKE_PROGRAM", "rmq-lake")
     monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")  # messages of programs, such as cmp
     monkeypatch.setenv("PYTHON", sys.executable)
     monkeypatch.setenv("PRISTINE", str(tmp_path / "pristine"))
     monkeypatch.setattr("jobs.console.progress._PLAIN_INTERVAL", 1e9)  # no progress lines on slow machines

@@ -28,13 +28,14 @@ from http import HTTPStatus
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from deltalake import DeltaTable
 
 from jobs.command import cli
 from jobs.console import progress
 from jobs.console.result import ExitCode
-from jobs.launch import engine
+from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.query.place import Place
 from tests.golden import unpack
 from tests.support.killing import load_everything, result_of_fork, run_in_fork
@@ -204,10 +205,11 @@ class Commands:
         if failure is not None:
             fail_call(here, failure, os.open(self._folder / "calls", os.O_WRONLY | os.O_CREAT, 0o644))
         progress._PLAIN_INTERVAL = float("inf")  # noqa: SLF001 - otherwise slow machines print progress
-        # As on a machine without Java: if a listing fails, `ingest` would start a JVM, in which no call fails.
-        engine.why_spark_cannot_start = lambda: "the tests of failing calls start no JVM"
+        estimate = PreRunCheck.estimate_new_bytes
         try:
-            return _browse(words[1], words[2]) if words[0] == "browse" else int(cli.main(words))
+            # If a listing fails, the amount is unknown, and `ingest` would start a JVM, in which no call fails.
+            with patch.object(PreRunCheck, "estimate_new_bytes", lambda check: estimate(check) or 0):
+                return _browse(words[1], words[2]) if words[0] == "browse" else int(cli.main(words))
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
