@@ -55,7 +55,7 @@ findings() { grep -E '^ {4}(rmq-lake|mv) |^ +[0-9]+\\. |^  (GAP|DAMAGE|CONTRADIC
 _VOLATILE = (  # output that differs from run to run, and its replacement
     (re.compile(r"\buser \d+, group \d+"), "user UID, group GID"),
     (re.compile(r"(?<=belong to user )\d+"), "UID"),
-    (re.compile(r"^rmq-lake: compiling .*\n|(?<= s) \([^()]* of one-time compilation\)", re.MULTILINE), ""),
+    (re.compile(r"^rmq-lake: compiling .*\n|, including [^()]* of one-time compilation", re.MULTILINE), ""),
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "UUID"),
     (re.compile(r"(?<=\.replaced-)\d{8}T\d{6}-[0-9a-f]{8}"), "TIME"),
     (re.compile(r"\b\d+(?:\.\d+)? (?:[KMG]i?B/s|ms|s)\b|\b\d+ min \d+ s\b"), "TIME"),
