@@ -109,8 +109,7 @@ class Writers(NamedTuple):
 
     rules: Rules  # which release's rules apply from which offset on
     text: str  # for users: a range if the marks do not determine one release
-    # Candidate releases for the end of the log, if its release is not known.
-    possible_releases: tuple[Release, ...] = ()
+    eras: tuple[Era, ...] = ()  # of the store's marks; empty if the releases are known otherwise
 
     def __str__(self) -> str:
         return self.text
@@ -119,6 +118,11 @@ class Writers(NamedTuple):
     def newest(self) -> Release:
         """The release whose rules the end of the log follows."""
         return self.rules[-1][1]
+
+    @property
+    def possible_releases(self) -> tuple[Release, ...]:
+        """The candidates for the end of the log, if its release is not known."""
+        return tuple(self.eras[-1].candidates) if self.eras else ()
 
 
 def add_marks(known: list[Mark], marks: Iterable[Mark]) -> None:
@@ -187,7 +191,7 @@ def writers_of_eras(eras: Sequence[Era], relevant_switches: Sequence[str]) -> Kn
     text = _in_words(zip(map(era_text, eras), starts, strict=True))
     reasons = "; ".join(dict.fromkeys(mark.reason for era in eras for mark in era.marks))
     undecided = any(era.undecided_switches(relevant_switches) for era in eras)
-    writers = Writers(rules, text, tuple(eras[-1].candidates))
+    writers = Writers(rules, text, tuple(eras))
     return Known(
         writers,
         DETECTED if reasons and not undecided else ASSUMED,

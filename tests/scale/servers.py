@@ -25,6 +25,9 @@ from tests.support.stores import read_files, read_store_records
 from tests.support.waiting import free_port, wait_until
 
 ADDRESS = "127.0.0.1"
+_STOP_SECONDS = 20
+_SECONDS = 240  # of a busy machine
+_LONGEST_S = 1000  # of a whole command on a busy machine; on an idle one, a tenth of it
 
 
 @contextmanager
@@ -40,7 +43,7 @@ def running(
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -194,7 +197,7 @@ class Hdfs(NamedTuple):
 
     def shell(self, *arguments: str) -> None:
         command = [*_JVM, "-cp", _class_path(self.conf), "org.apache.hadoop.fs.FsShell", *arguments]
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
         if answer.returncode:
             raise OSError(f"{arguments}: {answer.stderr[-2000:]}")
 
@@ -297,7 +300,7 @@ def _run(module: str, *arguments: str, **environment: str) -> Outcome:
     ours = ("RMQ_LAKE_", "PYSPARK", "SPARK")
     known = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     answer = subprocess.run(
-        [sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False, timeout=1000,
+        [sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False, timeout=_LONGEST_S,
         env={**known, "PYTHONPATH": str(ROOT), **environment},
     )  # fmt: skip
     return Outcome(answer.returncode, answer.stdout, answer.stderr)

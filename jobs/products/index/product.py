@@ -28,7 +28,7 @@ from jobs.products.index.survivors import FilePlacer, Survivor, list_index_files
 from jobs.products.product import FinishedProduct, Run, RunOutput, StartedProduct, State
 from jobs.store.chain import RangeOutcome, collect_damaged_ranges
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
-from jobs.store.release import ASSUMED, Known, UndecidedError, Writers, detect_store_eras
+from jobs.store.release import ASSUMED, Known, UndecidedError, Writers
 from jobs.store.running_broker import check_disk_space
 from jobs.store.store import Store, read_index_header
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry, IndexHeader
@@ -108,7 +108,7 @@ def _first(run: Run) -> ContinuationPoint:
         geometry = Known(DEFAULT_GEOMETRY, ASSUMED, str(error))
     broker_file = [file for file in broker_file if refusal_reason(file, geometry.value) is None]
     is_given = run.given_settings.release is not None
-    shown = None if is_given else detect_rules(store, broker_file, geometry.value, detect_store_eras(store))
+    shown = None if is_given else detect_rules(store, broker_file, geometry.value, run.writers.eras)
     return ContinuationPoint(geometry, shown.value if shown else run.writers, store.start_offset, tuple(broker_file))
 
 
@@ -138,7 +138,7 @@ def _writers_now(run: Run, known: Writers, geometry: Geometry, start: int) -> Wr
     ):
         newer = [file for file in list_index_files(run.store) if file.header.begin_physical_offset >= start]
         readable = [file for file in newer if refusal_reason(file, geometry) is None]
-        shown = detect_rules(run.store, readable, geometry, detect_store_eras(run.store))
+        shown = detect_rules(run.store, readable, geometry, run.writers.eras)
         if shown:
             return shown.value
     return run.writers
