@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _MOST_LOOKED_AT = 10_000  # files: a larger directory is left to the verb to check
 _KERNEL_FOLDERS = ("/proc", "/sys")
 _FILE, _DIRECTORY = "a file", "a directory"
+STDOUT = "-"  # standard output, for options that accept it instead of a file
 
 
 def is_within(place: str, root: str) -> bool:
@@ -82,8 +83,10 @@ def named_places(ctx: click.Context) -> Iterator[tuple[str, "PlaceType", click.P
     for param in ctx.command.params:
         if isinstance(param.type, PlaceType):
             value = ctx.params.get(str(param.name))
-            for place in value if isinstance(value, tuple) else () if value is None else (value,):
-                yield str(place), param.type, param
+            places = map(str, value if isinstance(value, tuple) else () if value is None else (value,))
+            yield from (
+                (place, param.type, param) for place in places if not (param.type.may_be_stdout and place == STDOUT)
+            )
 
 
 def check_places(ctx: click.Context) -> None:
@@ -224,6 +227,7 @@ class PlaceType(click.ParamType[Any]):
     is_output: bool = False  # this command writes there; existing files there are from its earlier runs
     local_kind: str | None = None  # a local file (so it must not be a device) or directory: the command gets its path
     makes_store: bool = False  # the command writes a store there
+    may_be_stdout: bool = False  # `-` is not a place
     takes_many: bool = False  # separated by commas, as in a broker's configuration
     name: str = "location"  # the name in messages
 
@@ -278,5 +282,6 @@ QUERIED_LAKE = PlaceType(_lacks_tables, requires_writable_scheme=True)
 CHANGED_LAKE = PlaceType(_lacks_tables, is_output=True)
 OUTPUT_LOCATION = PlaceType(is_output=True)
 OUTPUT_FILE = PlaceType(is_output=True, local_kind=_FILE, name="file")
+OUTPUT_FILE_OR_STDOUT = replace(OUTPUT_FILE, may_be_stdout=True)
 OUTPUT_DIRECTORY = PlaceType(is_output=True, local_kind=_DIRECTORY, name="directory")
 NEW_STORE = PlaceType(is_output=True, local_kind=_DIRECTORY, name="directory", makes_store=True)

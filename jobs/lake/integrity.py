@@ -194,7 +194,7 @@ def find_lost_transactions(lake: Lake) -> list[LostTransaction]:
     """Return the transactions that tables have lost, in the order in which to restore them: `runs` last."""
     prepared: dict[str, tuple[int, str]] = {}  # by store, its newest run and the manifest of that run
     done: dict[str, int] = {}
-    registered = 0
+    registered: list[int] = []  # the number of each registration; lakes of older versions have none
     names = ("store_id", "run", "state", "manifest", "detail")
     for store_id, run, state, manifest, detail in read_rows(lake, RUNS.name, names):
         if state == PREPARED_STATE and run > prepared.get(store_id, (0, ""))[0]:
@@ -202,7 +202,7 @@ def find_lost_transactions(lake: Lake) -> list[LostTransaction]:
         if state == DONE_STATE:
             done[store_id] = max(done.get(store_id, 0), run)
         if state == REGISTERED_STATE:
-            registered = max(registered + 1, parse_run_detail(lake.location, detail).get("registration") or 0)
+            registered.append(parse_run_detail(lake.location, detail).get("registration") or 0)
     found = [
         lost
         for store_id, newest in prepared.items()
@@ -210,7 +210,7 @@ def find_lost_transactions(lake: Lake) -> list[LostTransaction]:
     ]
     wanted = [(done_transaction_app(store_id), run) for store_id, run in done.items()]
     wanted += [(store_id, run) for store_id, (run, _) in prepared.items()]
-    wanted.append((REGISTRY_TRANSACTION, registered))
+    wanted.append((REGISTRY_TRANSACTION, max(len(registered), *registered, 0)))
     for app, number in wanted:
         known = newest_committed_transaction(lake, RUNS.name, app)
         found += [LostTransaction(RUNS.name, app, known, number)] if known < number else []

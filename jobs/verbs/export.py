@@ -19,7 +19,7 @@ from jobs.command.options import (
     since_option,
     until_option,
 )
-from jobs.command.places import OUTPUT_FILE
+from jobs.command.places import OUTPUT_FILE_OR_STDOUT, STDOUT
 from jobs.console.amounts import TimeArgument, count_text, size_text
 from jobs.console.log import log_message
 from jobs.console.result import ExitCode, Result, Severity, worst_severity_met
@@ -80,7 +80,7 @@ def export(  # noqa: PLR0913 - one argument an option
     out: Path = option(
         "FILE",
         "The output file, written atomically; - streams ndjson or csv to standard output.",
-        OUTPUT_FILE,
+        OUTPUT_FILE_OR_STDOUT,
         required=True,
     ),
     dry_run: bool = flag("Show how much would be read; write nothing."),
@@ -96,7 +96,7 @@ def export(  # noqa: PLR0913 - one argument an option
     """
     if not place.location:
         raise click.UsageError(ONE_SOURCE_NEEDED)
-    is_streamed = str(out) == "-"
+    is_streamed = str(out) == STDOUT
     if is_streamed and (kind not in {"ndjson", "csv"} or answer.as_json):
         raise click.UsageError(
             "only ndjson and csv can be written to standard output (--out -), and only without --json. Otherwise "
