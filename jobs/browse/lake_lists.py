@@ -6,10 +6,9 @@ from deltalake.exceptions import DeltaError
 
 from jobs.browse.rendering import MAX_CHAIN_ENTRIES_SHOWN, Histogram, IndexChain, PageTable, message_rate, spread_evenly
 from jobs.query import ListConditions, Message
-from jobs.query.lake_source import LakeSource
+from jobs.query.lake_source import WITH_UNIT, LakeSource
 from jobs.query.lake_tables import (
     INDEX_ENTRIES_NAME,
-    INGESTED_ROWS,
     MESSAGES_NAME,
     TABLES_EXCEPT_MESSAGES,
     LakeTables,
@@ -151,7 +150,7 @@ class LakeLists:
         sql = (
             "SELECT topic, count(DISTINCT queue_id) AS queues, count(*) AS messages, sum(total_size) AS bytes, "  # noqa: S608 - quoted
             "min(store_timestamp) AS first_stored, max(store_timestamp) AS last_stored "
-            f"FROM {MESSAGES_NAME} WHERE {self.source.restrict_to_store(INGESTED_ROWS)} GROUP BY topic "
+            f"FROM {MESSAGES_NAME} WHERE {self.source.restrict_to_store(MESSAGES_NAME)} GROUP BY topic "
             "ORDER BY topic"
         )
         rows = [
@@ -167,15 +166,17 @@ class LakeLists:
         columns = ("consumer group", "topic", "queues", "lag", "largest lag of a queue")
         if not self._tables.has_table("consumer_offsets"):
             return PageTable(columns, (), note="the lake has no table `consumer_offsets`")
-        where = self.source.restrict_to_store("kind = 'consumer'")
+        read, stored = (
+            self.source.restrict_to_store(*one)
+            for one in (("consumer_offsets", "kind = 'consumer'"), (MESSAGES_NAME, WITH_UNIT))
+        )
         sql = (
-            "WITH newest AS (SELECT store_id, consumer_group, topic, queue_id, next_offset, row_number() OVER "  # noqa: S608 - quoted
-            "(PARTITION BY store_id, consumer_group, topic, queue_id ORDER BY run DESC) AS age "
-            f"FROM consumer_offsets WHERE {where}), ends AS (SELECT store_id, topic, queue_id, "
-            f"max(queue_offset) + 1 AS end_offset FROM {MESSAGES_NAME} "
-            "WHERE transaction_type NOT IN ('prepared', 'rollback') GROUP BY store_id, topic, queue_id), "
+            "WITH newest AS (SELECT consumer_group, topic, queue_id, next_offset, row_number() OVER "  # noqa: S608 - quoted
+            "(PARTITION BY consumer_group, topic, queue_id ORDER BY run DESC) AS age "
+            f"FROM consumer_offsets WHERE {read}), ends AS (SELECT topic, queue_id, "
+            f"max(queue_offset) + 1 AS end_offset FROM {MESSAGES_NAME} WHERE {stored} GROUP BY topic, queue_id), "
             "lags AS (SELECT n.*, greatest(coalesce(e.end_offset - n.next_offset, 0), 0) AS behind "
-            "FROM newest n LEFT JOIN ends e USING (store_id, topic, queue_id) "
+            "FROM newest n LEFT JOIN ends e USING (topic, queue_id) "
             "WHERE n.age = 1 AND n.next_offset IS NOT NULL) "
             "SELECT consumer_group, topic, count(*) AS queues, sum(behind) AS behind, max(behind) AS most "
             "FROM lags GROUP BY consumer_group, topic ORDER BY consumer_group, topic"
@@ -186,7 +187,7 @@ class LakeLists:
         """Return dead letters, open transactions and pending timers, by the lake's views."""
         found = []
         for title, view, columns, condition, rest in _UNFINISHED:
-            sql = f"SELECT {columns} FROM {view} WHERE {self.source.restrict_to_store(condition)}{rest}"  # noqa: S608 - constants
+            sql = f"SELECT {columns} FROM {view} WHERE {self.source.restrict_to_store(view, condition)}{rest}"  # noqa: S608 - constants
             is_run = view in self._tables.view_descriptions and not self._is_too_large(view)
             found.append((title, self._rows(sql) if is_run else PageTable((), (), sql, _TOO_MANY)))
         return found
@@ -201,14 +202,12 @@ class LakeLists:
         offset = message.record.physical_offset
         keys = {index_key_hash(key.text): key.key for key in typed_index_keys(message.record, self.source.release)}
         of_keys = f"{sql_in_condition('key_hash', keys)} AND physical_offset = {offset}"
-        columns = "DISTINCT store_id, index_file, slot, key_hash"
+        columns = "DISTINCT index_file, slot, key_hash"
         own = self.source.select_rows(columns, INDEX_ENTRIES_NAME, of_keys) if keys else []
-        for store_id, file in sorted({(row["store_id"], row["index_file"]) for row in own}):
-            of_file = [row for row in own if (row["store_id"], row["index_file"]) == (store_id, file)]
+        for file in sorted({row["index_file"] for row in own}):
+            of_file = [row for row in own if row["index_file"] == file]
             slots = sql_in_condition("slot", {row["slot"] for row in of_file})
-            inside = self.source.restrict_to_store(
-                f"store_id = {quote_literal(store_id)} AND index_file = {file}", slots
-            )
+            inside = self.source.restrict_to_store(INDEX_ENTRIES_NAME, f"index_file = {file}", slots)
             # The newest entries of all slots with one query, since each reads a complete column.
             entries = self._tables.rows(
                 "SELECT * FROM (SELECT slot, entry, physical_offset, key_hash, row_number() OVER "  # noqa: S608 - numbers, and a text quoted

@@ -30,7 +30,7 @@ from jobs.query.source import Source, do_nothing, parse_whole_number
 from jobs.query.store_source import StoreSource
 from jobs.query.story import timeline_lines
 from jobs.store.selection import list_similar_topics
-from jobs.store.store import log_directories, read_broker_conf
+from jobs.store.store import format_place_options, log_directories, read_broker_conf
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.errors import UnsupportedFormat
 
@@ -120,6 +120,7 @@ class Pages:
             conf = read_broker_conf(self._place.broker_conf)
             folders = log_directories(self._place.commitlog, conf)
             self._overview = inspect_store(self._place.location, folders, conf, deep=False, progress=do_nothing)
+            self._overview.options = format_place_options(self._place.commitlog, self._place.broker_conf)
         report = self._overview
         return self._page(
             "front_store.html",

@@ -59,7 +59,8 @@ class StoreLists:
         samples = max(_MOST_SAMPLES // len(ranges), _FEWEST_SAMPLES)
         for done, (queue, first, end) in enumerate(ranges):
             if monotonic() > last_moment:
-                note = f"only {done} of {len(self._reader.queues)} queues are counted; reading more would take too long"
+                every_queue = self._reader.queues if of_topic is None else of_topic
+                note = f"only {done} of {len(every_queue)} queues are counted; reading more would take too long"
                 break
 
             # For a chart only: store times ascend in a queue but for steps of the broker's clock.

@@ -22,7 +22,7 @@ import click
 from jobs.command.places import LOG_DIRECTORIES, OUTPUT_DIRECTORY, STORE
 from jobs.console.amounts import TIME_EXAMPLES, UNIT_SECONDS, TimeArgument, parse_time
 from jobs.store.release import parse_release, parse_rules
-from jobs.store.store import log_directories, read_broker_conf
+from jobs.store.store import format_place_options, log_directories, read_broker_conf
 from rmq_formats.broker_conf import BrokerConf
 
 if TYPE_CHECKING:
@@ -318,10 +318,9 @@ class StoreSettings(NamedTuple):
 
 def format_store_options(place: StorePlace, settings: StoreSettings) -> tuple[str, ...]:
     """Return the options about the store's log and files as words, to be repeated in another command."""
-    commitlog = None if place.commitlog is None else ",".join(place.commitlog)
-    values = {**place._asdict(), **settings._asdict(), "commitlog": commitlog, "store": None, "max_rate": None}
-    given = ((name.replace("_", "-"), value) for name, value in values.items() if value is not None)
-    return tuple(word for name, value in given for word in (f"--{name}", str(value)))
+    given = ((f"--{name.replace('_', '-')}", value) for name, value in settings._asdict().items() if name != "max_rate")
+    words = (word for name, value in given if value is not None for word in (name, str(value)))
+    return *format_place_options(place.commitlog, place.broker_conf), *words
 
 
 settings_options = bundle(StoreSettings)

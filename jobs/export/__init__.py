@@ -6,8 +6,8 @@ This module has the items: each is a segment of a log, or a file of a lake's mes
 Batches are limited in bytes, not in rows: a body may have several MiB.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import MAX_LONG, MIN_LONG, PropertyParser
+from rmq_formats.release import NEWEST, Release
 
 BODY_TEXT = "body_text"
 SCHEMA = STORED_MESSAGES.schema_without_dictionaries.append(pa.field(BODY_TEXT, pa.string())).append(
@@ -191,7 +192,7 @@ class LogItem:
     """A segment of a log, from a given record on."""
 
     range: Range
-    parser: PropertyParser
+    release: Release
     broker: str
     wanted_topics: tuple[str, ...] = ()  # none: all topics
     store_times: StoreTimeBounds = (None, None)
@@ -201,6 +202,10 @@ class LogItem:
     def size(self) -> int:
         """Bytes of the segment."""
         return self.range.end - self.range.start
+
+    def release_of(self, _store_id: str | None) -> Release:
+        """Return the release by whose rules a row's properties are read."""
+        return self.release
 
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
         """Yield the rows of the segment's records."""
@@ -219,7 +224,7 @@ class LogItem:
         self, group: RawRecords, columns: Sequence[str], takes: Callable[[str], bool] | None
     ) -> Iterator[pa.RecordBatch | Piece]:
         """Yield the rows and the damage of a group of records; a batch is released before the next group is read."""
-        batch, bad = message_batch(group, self.parser, with_body="body" in columns, wants_topic=takes)
+        batch, bad = message_batch(group, self.release.property_parser, with_body="body" in columns, wants_topic=takes)
         yield from (Piece(PieceKind.DAMAGE, offset, size, "a body with a wrong CRC") for offset, size in bad)
         yield convert_to_table_rows(batch, self.range.base_offset, self.broker).select(columns)
 
@@ -246,6 +251,7 @@ class LakeItem:
 
     lake: Lake
     file: SnapshotFile
+    releases: Mapping[str | None, Release] = field(default_factory=dict)  # by store id
     broker: str | None = None  # or the id of its store
     wanted_topics: tuple[str, ...] = ()  # none: all topics
     # Columns that another engine dropped from the table; None: rows are not verified.
@@ -257,6 +263,10 @@ class LakeItem:
     def size(self) -> int:
         """Bytes of the file."""
         return self.file.size
+
+    def release_of(self, store_id: str | None) -> Release:
+        """Return the release by whose rules a row's properties are read."""
+        return self.releases.get(store_id, NEWEST)
 
     @property
     def store_times(self) -> StoreTimeBounds:

@@ -55,7 +55,7 @@ from jobs.store.release import ASSUMED
 from jobs.store.store import list_store
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.segment import Piece
-from rmq_formats.release import NEWEST
+from rmq_formats.release import Release
 
 _AT_ONCE = 8  # maximum number of items whose parts are on the disk at the same time, when writing to standard output
 _GROUP_ROWS, _GROUP_BYTES = 1 << 16, 8 << 20
@@ -107,9 +107,8 @@ def plan_export(request: ExportRequest, options: Mapping[str, str]) -> tuple[lis
     with StoreReader(store) as reader:
         release = request.place.release or detect_likely_writers(reader).value.newest
         times = reader.probable_time_bounds
-    parser = release.property_parser
     items: list[ExportItem] = [
-        LogItem(range_, parser, label, request.topics, times[range_.base_offset], request.time_range)
+        LogItem(range_, release, label, request.topics, times[range_.base_offset], request.time_range)
         for range_ in ranges
     ]
     gaps = [
@@ -142,20 +141,20 @@ def _plan_lake(request: ExportRequest, lake: Lake) -> tuple[list[ExportItem], Ex
     def place(file: SnapshotFile) -> tuple[str, int, str]:
         return str(file.minimum("store_id", "")), int(file.minimum("physical_offset", 0)), file.path
 
-    items: list[ExportItem] = [
-        LakeItem(lake, file, broker, request.topics, checked, stores, request.time_range)
-        for file in sorted(list_snapshot_files(lake, snapshot), key=place)
-    ]
     # Messages of topics that runs did not select: a gap if the export selects topics, otherwise a note.
     of_broker = [one for one in known if broker in {None, one.broker, one.store_id}]
     left_out = [(one, reason) for one in of_broker if (reason := one.topic_choices.left_out_note(request.topics))]
     gaps = [ExportDefect(one.broker, 0, one.topic_choices.end_offset, why) for one, why in left_out if request.topics]
+    releases: dict[str | None, Release] = {}
     with suppress(OtherBrokerError):  # an export without messages reports this error
-        gaps += [
-            ExportDefect(store.label, lost.start, lost.end - lost.start, lost.text)
-            for store in open_lake_stores(request.place.lake or "", broker, request.place.release or NEWEST)
-            for lost in store.list_lost_parts()
-        ]
+        for store in open_lake_stores(request.place.lake or "", broker, request.place.release):
+            lost_parts = store.list_lost_parts()
+            gaps += [ExportDefect(store.label, lost.start, lost.end - lost.start, lost.text) for lost in lost_parts]
+            releases[store.store_id] = store.release
+    items: list[ExportItem] = [
+        LakeItem(lake, file, releases, broker, request.topics, checked, stores, request.time_range)
+        for file in sorted(list_snapshot_files(lake, snapshot), key=place)
+    ]
     notes = [] if request.topics else [f"{one.broker}: {reason}" for one, reason in left_out]
     return items, ExportSummary(gaps=gaps, notes=notes)
 
@@ -241,7 +240,7 @@ def write_part(folder: Path, request: ExportRequest, numbered: tuple[int, Export
         if request.form is RowFormat.PARQUET:
             _write_parquet(path, _group_rows(counted()))
         else:
-            _write_lines(path, counted(), request)
+            _write_lines(path, counted(), request, item)
     pa.default_memory_pool().release_unused()  # idle workers keep it while another one works
     part.damaged_bytes = sum(piece.size for piece in damage)
     part.damaged = [ExportDefect(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED]]
@@ -288,15 +287,15 @@ def _without_damage(items: Iterator[pa.RecordBatch | Piece], damage: list[Piece]
         del item
 
 
-def _write_lines(path: Path, rows: _Slices, asked: ExportRequest) -> None:
-    release, form = asked.place.release or NEWEST, asked.form  # the release determines how properties are read
+def _write_lines(path: Path, rows: _Slices, asked: ExportRequest, item: ExportItem) -> None:
+    form = asked.form
     with ExitStack() as stack:
         file = None
         for batch, bodies in rows:
             is_first = file is None
             file = file or stack.enter_context(path.open("x", encoding="utf-8"))
             for row, body in zip(batch.to_pylist(), bodies, strict=True):
-                message = Message(record_of_row(row, asked.place.location), release)
+                message = Message(record_of_row(row, asked.place.location), item.release_of(row["store_id"]))
                 message.body = None if body.error is not None else body.data or b""
                 shown = json_text.message_object(message, with_body=True)
                 value = {"broker": row["broker"], **shown, "body_error": body.error}

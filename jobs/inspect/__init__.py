@@ -4,7 +4,7 @@ Inspect a store: heads and tails of its files, or with `--deep` the whole log; w
 This module has the report: the contents of a store, its problems, and the commands to run next.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from shlex import quote
@@ -189,6 +189,7 @@ class StoreReport:
     eras: tuple[Era, ...]
     problems: Problems = field(default_factory=Problems)
     deep: bool = False
+    options: Sequence[str] = ()  # where the log and the broker's configuration are; recommended commands repeat them
     start: StartOutcome | None = None  # the outcome of a start of the broker; None while a broker runs
 
     @property
@@ -203,7 +204,7 @@ class StoreReport:
 
     def next_steps(self) -> list[tuple[str, str]]:
         """Return the commands to run next, with reasons."""
-        store = quote(self.store)
+        store = " ".join(map(quote, (self.store, *self.options)))
         # A file that is damaged or missing, and can be rebuilt from the log.
         made = tuple(f"{self.store}/{name}" for name in ("consumequeue/", "batchconsumequeue/", "index", "checkpoint"))
         refused = self.start and self.start.unloadable_file
@@ -214,7 +215,7 @@ class StoreReport:
         steps = []
         if self.state.log_folders:
             folders = quote(",".join(self.state.log_folders))
-            steps.append((f"inspect --commitlog {folders} {store}", "read these directories as the log"))
+            steps.append((f"inspect {store} --commitlog {folders}", "read these directories as the log"))
         if damage is not None and damage.offset is not None:
             steps.append(
                 (f"dump --from {damage.offset} --limit 3 {quote(damage.file)}", "show the first damaged range")

@@ -31,6 +31,7 @@ from rmq_formats.commitlog.segment import END_BY_LAST_PIECE, FOREIGN_BYTES_REASO
 from rmq_formats.errors import FormatError
 from rmq_formats.store import file_name_of_offset
 
+_PREALLOCATED = "preallocated"  # the end of a segment that the broker has not begun yet
 _NEAR_END = 64 << 10
 _WALKED_ANYWAY = COMPILED_WALK_MIN_BYTES  # bytes before the newest known record: a small log is walked whole
 _SAMPLED = 64 << 10  # bytes at the beginning of a segment, whose records are looked at
@@ -65,7 +66,7 @@ class LogInspector:
             report = SegmentReport(segment.location, segment.base_offset, segment.size)
             self._report.segments.append(report)
             if newest is None or segment.base_offset > newest:
-                report.end = "preallocated"
+                report.end = _PREALLOCATED
                 continue
             with self.problems.noting_errors(segment.location):
                 self._inspect_segment(segment, report, is_newest=segment.base_offset == newest, deep=deep)
@@ -208,6 +209,7 @@ class LogInspector:
         report.end_offset = max((one.end_offset for one in report.segments if one.end_offset is not None), default=None)
         report.first_store_timestamp = next((time for time in firsts if time is not None), None)
         report.last_store_timestamp = next((time for time in lasts if time is not None), None)
-        if all(one.records is not None for one in report.segments):
-            report.records = sum(one.records or 0 for one in report.segments)
+        counts = [one.records for one in report.segments if one.end != _PREALLOCATED]
+        if None not in counts:
+            report.records = sum(filter(None, counts))
             report.topics = dict(self._topics.most_common())

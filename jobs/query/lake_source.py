@@ -69,7 +69,7 @@ _SAMPLED = 200  # number of the newest messages from which the release is detect
 _SAMPLED_BYTES = 1 << 20
 _DECOMPRESSED = 500  # messages that one statement reads to search their bodies
 _FIRST_ROWS = 200_000  # rows in the newest part of a large table
-_WITH_UNIT = "transaction_type NOT IN ('prepared', 'rollback')"
+WITH_UNIT = "transaction_type NOT IN ('prepared', 'rollback')"
 _PREPARED = "state = 'prepared'"
 _QUEUES, _PROGRESS = "consume_queue", "consumer_offsets"
 _CHECKS = {  # by the status of a unit; a unit points to its record if the record agrees, or needs no unit
@@ -107,9 +107,9 @@ class LakeSource(Source):
         known = self._given_release or next((Release.from_version(name) for name in names if name), None)
         if known is not None:
             return (known,)
-        newest = self.select_rows("max(physical_offset) AS offset", MESSAGES_NAME, INGESTED_ROWS)[0]["offset"] or 0
+        newest = self.select_rows("max(physical_offset) AS offset", MESSAGES_NAME)[0]["offset"] or 0
         sampled = f"physical_offset >= {newest - _SAMPLED_BYTES}"
-        rows = self.select_rows("*", MESSAGES_NAME, sampled, INGESTED_ROWS, rest=f"LIMIT {_SAMPLED}")
+        rows = self.select_rows("*", MESSAGES_NAME, sampled, rest=f"LIMIT {_SAMPLED}")
         records = [record_of_row(row, self.tables.location) for row in rows]
         writers = writers_of_eras(
             detect_eras(mark for record in records for mark in record_marks(record)), TRAITS_AFFECTING_ANSWERS
@@ -119,14 +119,18 @@ class LakeSource(Source):
 
     # statements
 
-    def restrict_to_store(self, *conditions: str) -> str:
-        """Return *conditions* as SQL, combined with the condition on the store."""
-        return " AND ".join((f"store_id = {quote_literal(self.store_id)}", *conditions))
+    def restrict_to_store(self, table: str, *conditions: str) -> str:
+        """Return *conditions* on a table's rows that runs have written for this store, as SQL."""
+        ingested = [INGESTED_ROWS] if table in {MESSAGES_NAME, SUPERSEDED_NAME} else []
+        return " AND ".join((f"store_id = {quote_literal(self.store_id)}", *ingested, *conditions))
 
     def select_rows(self, columns: str, table: str, *conditions: str, rest: str = "") -> list[dict[str, Any]]:
         """Return rows of a table for this store, none if the lake lacks it; the caller has quoted every text."""
-        sql = f"SELECT {columns} FROM {table} WHERE {self.restrict_to_store(*conditions)} {rest}"  # noqa: S608
+        sql = f"SELECT {columns} FROM {table} WHERE {self.restrict_to_store(table, *conditions)} {rest}"  # noqa: S608
         return self.tables.rows(sql) if self.tables.has_table(table) else []
+
+    def _distinct_values(self, column: str, *conditions: str) -> Sequence[Any]:
+        return self.tables.distinct_values(column, self.restrict_to_store(MESSAGES_NAME, *conditions))
 
     def _newest_first(self, table: str, *conditions: str) -> Iterator[Message]:
         return self._placed(self._offsets(table, *conditions))
@@ -137,7 +141,7 @@ class LakeSource(Source):
         """Yield distinct offsets of rows, descending; they are read in parts, with limits that storage applies."""
         count = together
         while True:
-            where = self.restrict_to_store(*conditions, f"physical_offset < {before}")
+            where = self.restrict_to_store(table, *conditions, f"physical_offset < {before}")
             order = f"ORDER BY physical_offset DESC LIMIT {count}"
             found = self.tables.read_integers(f"SELECT physical_offset FROM {table} WHERE {where} {order}")  # noqa: S608
             yield from (offset for offset, _ in groupby(found))
@@ -149,7 +153,7 @@ class LakeSource(Source):
         """Yield the messages at offsets, in their order. The offsets are listed: a join would read all bodies."""
         left = iter(offsets)
         while some := list(islice(left, _TOGETHER)):
-            rows = self.select_rows("*", MESSAGES_NAME, sql_in_condition("physical_offset", some), INGESTED_ROWS)
+            rows = self.select_rows("*", MESSAGES_NAME, sql_in_condition("physical_offset", some))
             by_offset = {row["physical_offset"]: row for row in rows}
             lost = {offset for offset in some if offset not in by_offset}
             if lost:  # index entries never change: those of truncated messages stay
@@ -167,14 +171,12 @@ class LakeSource(Source):
             yield from (self._message(by_offset[offset]) for offset in some if offset in by_offset)
 
     def _first(self, *conditions: str, order: str = "ASC") -> Message | None:
-        rows = self.select_rows(
-            "*", MESSAGES_NAME, *conditions, INGESTED_ROWS, rest=f"ORDER BY physical_offset {order} LIMIT 1"
-        )
+        rows = self.select_rows("*", MESSAGES_NAME, *conditions, rest=f"ORDER BY physical_offset {order} LIMIT 1")
         return self._message(rows[0]) if rows else None
 
     def select_superseded(self, condition: str) -> Iterator[Message]:
         """Yield the matching messages that the broker has truncated."""
-        yield from map(self._message, self.select_rows("*", SUPERSEDED_NAME, condition, INGESTED_ROWS))
+        yield from map(self._message, self.select_rows("*", SUPERSEDED_NAME, condition))
 
     def _message(self, row: Mapping[str, Any]) -> Message:
         if row.get("body", b"") is None and row["body_length"] > 0:
@@ -313,9 +315,7 @@ class LakeSource(Source):
         together = limit + 1 if wanted.body_text is None else max(limit + 1, _DECOMPRESSED)
         for low in self._lower_bounds(end_offset):
             inside = [f"physical_offset >= {low}"] if low else []
-            offsets = self._offsets(
-                MESSAGES_NAME, INGESTED_ROWS, *conditions, *inside, before=end_offset, together=together
-            )
+            offsets = self._offsets(MESSAGES_NAME, *conditions, *inside, before=end_offset, together=together)
             yield from ((message.record.physical_offset, message) for message in self._placed(offsets))
             if low:
                 yield low, None
@@ -326,11 +326,7 @@ class LakeSource(Source):
         topics = [wanted.topic] if wanted.topic is not None else sorted(self.topics())
         window = _window(wanted)
         of_topic = [f"topic = {quote_literal(wanted.topic)}"] if wanted.topic is not None else []
-        found = [
-            self._offsets(
-                MESSAGES_NAME, f"uniq_key = {quote_literal(key)}", INGESTED_ROWS, *of_topic, *window, before=before
-            )
-        ]
+        found = [self._offsets(MESSAGES_NAME, f"uniq_key = {quote_literal(key)}", *of_topic, *window, before=before)]
         if topics:
             hashes = {index_key_hash(key_text(topic, key)) for topic in topics}
             entries = (
@@ -403,11 +399,7 @@ class LakeSource(Source):
 
     def queue_ids(self, topic: str) -> list[int]:
         self._note_left_out(self.note_incomplete, topic)
-        return sorted(
-            self.tables.distinct_values(
-                "queue_id", self.restrict_to_store(f"topic = {quote_literal(topic)}", _WITH_UNIT)
-            )
-        )
+        return sorted(self._distinct_values("queue_id", f"topic = {quote_literal(topic)}", WITH_UNIT))
 
     def has_topic(self, topic: str) -> bool:
         self._note_left_out(self.note_incomplete, topic)
@@ -415,12 +407,10 @@ class LakeSource(Source):
 
     def topics(self) -> frozenset[str]:
         self._note_left_out(self.note_once)
-        return frozenset(self.tables.distinct_values("topic", self.restrict_to_store(INGESTED_ROWS)))
+        return frozenset(self._distinct_values("topic"))
 
     def topics_of_unique_key(self, unique_key: str) -> frozenset[str]:
-        rows = self.select_rows(
-            "DISTINCT topic", MESSAGES_NAME, f"uniq_key = {quote_literal(unique_key)}", INGESTED_ROWS
-        )
+        rows = self.select_rows("DISTINCT topic", MESSAGES_NAME, f"uniq_key = {quote_literal(unique_key)}")
         if not rows:
             self._note_left_out(self.note_incomplete)
         return frozenset(row["topic"] for row in rows)
@@ -468,14 +458,10 @@ class LakeSource(Source):
 
     def count(self, wanted: ListConditions) -> int | None:
         counted = wanted._replace(key=None, tag=None, body_text=None)
-        return int(
-            self.select_rows("count(*) AS messages", MESSAGES_NAME, INGESTED_ROWS, *self._conditions(counted))[0][
-                "messages"
-            ]
-        )
+        return int(self.select_rows("count(*) AS messages", MESSAGES_NAME, *self._conditions(counted))[0]["messages"])
 
     def hosts(self) -> list[Host]:
-        return sorted(map(parse_host, self.tables.distinct_values("store_host", self.restrict_to_store(INGESTED_ROWS))))
+        return sorted(map(parse_host, self._distinct_values("store_host")))
 
     def coverage(self) -> Coverage:
         row = self.select_rows(
@@ -587,7 +573,7 @@ def _store_text(store: LakeStore) -> str:
 
 
 def _in_queue(topic: str, queue_id: int) -> tuple[str, str, str]:
-    return f"topic = {quote_literal(topic)}", f"queue_id = {queue_id}", _WITH_UNIT
+    return f"topic = {quote_literal(topic)}", f"queue_id = {queue_id}", WITH_UNIT
 
 
 def _window(wanted: ListConditions | KeyQuery) -> list[str]:

@@ -162,7 +162,7 @@ class LakeTables:
         if len(of_one) < len(files):  # a file of several stores, or one without statistics
             rows = self.rows(
                 f"SELECT DISTINCT coalesce(broker, '') AS broker, store_id FROM {MESSAGES_NAME} "  # noqa: S608 - a name of ours
-                "WHERE total_size IS NOT NULL AND store_id IS NOT NULL"  # a row without it belongs to no store
+                f"WHERE {INGESTED_ROWS} AND store_id IS NOT NULL"  # a row without it belongs to no store
             )
             found = {(row["broker"], row["store_id"]) for row in rows}
         by_id = {store_id: (broker, store_id) for broker, store_id in sorted(found)}  # an engine may change a label

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from jobs.console.process import tool_command
 from jobs.launch.arguments import file_system_options
 from jobs.query.source import TRAITS_AFFECTING_ANSWERS, OnProgress, Source, do_nothing, require_single_source
+from jobs.store.store import format_place_options, list_store, log_directories, read_broker_conf
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST, Release
 
@@ -46,10 +47,7 @@ class Place:
 
     def command_line(self, *words: str) -> str:
         """Return the command line of *words*, which contain the location, with the options of this place."""
-        given = [
-            *(("--commitlog", ",".join(self.commitlog)) if self.commitlog else ()),
-            *(("--broker-conf", str(self.broker_conf)) if self.broker_conf else ()),
-        ]
+        given = format_place_options(self.commitlog, self.broker_conf)
         return " ".join([tool_command(), *map(quote, (*words, *given))])
 
     def query_command_line(self, *words: str) -> str:
@@ -79,7 +77,6 @@ def open_stores(place: Place, search_progress: OnProgress = do_nothing) -> Itera
         return
     from jobs.query.store_reader import StoreReader
     from jobs.query.store_source import StoreSource
-    from jobs.store.store import list_store, log_directories, read_broker_conf
 
     conf = read_broker_conf(place.broker_conf)
     folders = log_directories(place.commitlog, conf)

@@ -208,13 +208,14 @@ def explain_no_message_at_offset(
         if any(message.record.queue_id == queue_id for message in source.find_first_and_last(topic) or ()):
             text += "; the log has messages of this queue, but its files are lost: --through-log finds them in the log"
         return Reason(ReasonKind.QUEUE_UNKNOWN, text)
-    queue = f"queue {queue_id} of {topic} has offsets {offsets.minimum:,} to {offsets.maximum - 1:,}"
+    queue = f"queue {queue_id} of {topic} has {offsets}"
     lacks = f"; {source.damage_text}" if source.damage_text else ""
     if queue_offset >= offsets.maximum:
         return Reason(ReasonKind.OFFSET_ABOVE_MAX, f"offset {queue_offset:,} does not exist yet: {queue}{lacks}")
     if queue_offset < offsets.minimum:
-        return Reason(ReasonKind.OFFSET_BELOW_MIN, f"offset {queue_offset:,} no longer exists: {queue}{lacks}")
-    if lacks:
+        is_gone = "no longer exists" if queue_offset >= 0 else "is negative"
+        return Reason(ReasonKind.OFFSET_BELOW_MIN, f"offset {queue_offset:,} {is_gone}: {queue}{lacks}")
+    if source.config is None:  # a lake
         return Reason(ReasonKind.UNIT_DANGLES, f"the queue has no message at offset {queue_offset:,}: {queue}{lacks}")
     text = f"unit {queue_offset:,} of queue {queue_id} does not point to a message; --through-log searches the log"
     return Reason(ReasonKind.UNIT_DANGLES, text)

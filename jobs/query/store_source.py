@@ -304,7 +304,8 @@ class StoreSource(Source):
         Return whether a queue's first or last files may be lost, by signs that are rare in complete queues.
 
         Retention deletes a file once its last unit points before the log, so the first remaining file begins about
-        there. And if a queue's last file is lost, the queue ends at a file boundary.
+        there. If a queue's last file is lost, the queue ends at a file boundary. And a broker creates a queue's first
+        file for its first unit.
         """
         if queue.is_batch or queue.in_rocksdb or not queue.files:
             return False
@@ -313,7 +314,8 @@ class StoreSource(Source):
         lacks_start = (
             queue.first_unit_number == offsets.minimum > 0 and first is not None and first.physical_offset > start
         )
-        return lacks_start or offsets.maximum == queue.capacity_end
+        is_unwritten = queue.find_written_end() == queue.first_unit_number
+        return lacks_start or is_unwritten or offsets.maximum == queue.capacity_end
 
     def _with_log(self, name: QueueName, offsets: OffsetRange) -> OffsetRange:
         """Return a queue's offsets from its files and from the log, which is searched unless it is too long."""
@@ -327,8 +329,7 @@ class StoreSource(Source):
         low, high = min(offsets.minimum, logged.offsets.minimum), max(offsets.maximum, logged.offsets.maximum)
         if (low, high) != offsets:
             self.note_once(
-                f"{queue} have offsets {offsets.minimum:,} to {offsets.maximum - 1:,}, but the log has {low:,} to "
-                f"{high - 1:,}: missing units are taken from the log"
+                f"{queue} have {offsets}, but the log has {low:,} to {high - 1:,}: missing units are taken from the log"
             )
         return OffsetRange(low, high)
 

@@ -266,6 +266,14 @@ def log_directories(commitlog: Sequence[str] | None, conf: BrokerConf) -> Sequen
     return commitlog or [path for path in (*conf.commitlog, *conf.read_only_commitlog) if Path(path).is_dir()]
 
 
+def format_place_options(commitlog: Sequence[str] | None, broker_conf: Path | None) -> tuple[str, ...]:
+    """Return the options that locate a store's log and configuration as words, to be repeated in another command."""
+    return (
+        *(("--commitlog", ",".join(commitlog)) if commitlog else ()),
+        *(("--broker-conf", str(broker_conf)) if broker_conf else ()),
+    )
+
+
 def list_files_below(root: str, storage: Storage) -> Iterator[StoredFile]:
     """Yield every file, with the facts that its path states."""
     for info in storage.list_files(root):

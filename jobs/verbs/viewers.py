@@ -34,6 +34,7 @@ from jobs.console.result import ExitCode, Severity, worst_severity
 from jobs.dump import KINDS_BY_NAME, DumpItem, DumpRequest, open_file
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import SetupError
+from jobs.store.store import format_place_options
 from rmq_formats.errors import FormatError
 from rmq_formats.store import FileKind
 
@@ -67,6 +68,7 @@ def inspect(
     conf = place.read_conf()
     with create_delayed_progress("walking the log") as walk:
         report = inspect_store(place.store, place.log_directories(conf), conf, deep=deep, progress=walk)
+    report.options = format_place_options(place.commitlog, place.broker_conf)
     # --quiet affects only the progress line: the report is the answer.
     replace(answer, quiet=False).print_json_or_lines(
         report.to_dict(), report_text(report, verbose=answer.verbose).split("\n")

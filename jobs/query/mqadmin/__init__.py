@@ -36,6 +36,11 @@ class OffsetRange(NamedTuple):
     minimum: int
     maximum: int
 
+    def __str__(self) -> str:
+        if self.minimum == self.maximum:
+            return f"no messages (its next offset is {self.maximum:,})"
+        return f"offsets {self.minimum:,} to {self.maximum - 1:,}"
+
 
 def pad_right(text: object, width: int) -> str:
     """Pad on the right like Java's `%-Ns`, which counts UTF-16 units."""

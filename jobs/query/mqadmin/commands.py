@@ -325,15 +325,19 @@ def _query_cq(call: MqadminCall) -> ExitCode:
     if offsets is not None and not source.release.prints_queue_units:
         printer.write(queue_header(OffsetRange(0, 0)))
         printer.note(
-            f"queryCq of RocketMQ {source.release} prints no more than this; --release 4.9.8 also prints the units "
-            f"({offsets.minimum:,} to {offsets.maximum - 1:,})"
+            f"queryCq of RocketMQ {source.release} prints no more than this; --release 4.9.8 also prints the units. "
+            f"The queue has {offsets}"
         )
         return call.finish()
-    end = 0 if offsets is None else min(first + count, offsets.maximum, source.pull_end(topic, queue_id, first))
-    if offsets is None or end <= first:
+    # A file may also have units of messages that were deleted.
+    if (
+        offsets is None
+        or first >= offsets.maximum
+        or (first < offsets.minimum and source.read_unit(topic, queue_id, first) is None)
+    ):
         return call.refuse(reasons.explain_no_message_at_offset(source, topic, queue_id, first, offsets))
     printer.print_mqadmin_line(queue_header(offsets))
-    for index in range(first, end):
+    for index in range(first, min(first + count, offsets.maximum, source.pull_end(topic, queue_id, first))):
         unit = source.read_unit(topic, queue_id, index)
         if unit:
             place = {"topic": topic, "queue_id": queue_id, "queue_offset": index}
