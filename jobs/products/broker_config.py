@@ -61,7 +61,7 @@ def start_config_files(run: Run, state: State | None) -> StartedProduct[Any]:
         rows = [
             {
                 "name": name,
-                "modified": datetime.fromtimestamp(modified_ms / 1000, UTC),
+                "modified": _utc_time(modified_ms),
                 "sha256": digests[name],
                 "bytes": data,
             }
@@ -77,6 +77,13 @@ def start_config_files(run: Run, state: State | None) -> StartedProduct[Any]:
         return finished
 
     return StartedProduct(run.from_offset, None, finish)
+
+
+def _utc_time(milliseconds: int) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (ValueError, OverflowError, OSError):  # outside the calendar; no I/O
+        return None
 
 
 # A broker's settings, as digests, and offsets as a run has found them, to be compared with those of the next run.

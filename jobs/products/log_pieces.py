@@ -142,11 +142,11 @@ class PieceCollector:
         """Write the stored bytes of a piece; yield the other parts, and whether they are readable."""
         start = end = offset  # bounds of the unreadable part, if any
         for position, length, data in self._blocks(offset, size):
+            if end > start and (data is not None or position > end):
+                yield start, end, False
             if data is None:
                 start, end = (start if end == position else position), position + length
                 continue
-            if end > start:
-                yield start, end, False
             start = end = position + length
             kept = data.rstrip(b"\0")
             own = len(kept)

@@ -111,7 +111,9 @@ def dry_run_of_queues(request: RebuildQueuesRequest, options: Mapping[str, str])
     """Return the dry run of the queues; the log is not read, and nothing is written."""
     store, settings = queue_run.list_and_determine_settings(request, options)
     sizes = ", ".join(f"{size.value:,} bytes each ({kind.value})" for kind, size in settings.file_sizes.items())
-    written = f"the files of all queues that have messages in the log: {sizes}"
+    lost = "the queue files that are missing or damaged"
+    every = "the files of all queues that have messages in the log"
+    written = f"{lost if request.lost_only else every}: {sizes}"
     if request.to == ROCKSDB:
         written = "a RocksDB database with one row per unit"
     return DryRun(

@@ -118,6 +118,7 @@ class RestorePlan:
     segments: tuple[PlannedSegment, ...]
     size: Known[int]  # the size of each file
     start: int  # the start of the requested part
+    has_earlier_segments: bool  # the lake also has segments before it
     end: int  # the end of the log
     lost_files: Mapping[str, str]  # missing and unreadable files of the lake, and their faults
     causes: tuple[MissingCause, ...]  # the most certain first
@@ -127,8 +128,11 @@ class RestorePlan:
         """The offsets between segments, and up to the log's end, for which the lake has no row."""
         there = [(segment.base_offset, segment.base_offset + self.size.value) for segment in self.segments]
         first = self.segments[0].base_offset
-        lost = (cause for cause in self.causes if cause.is_gap and self.start <= cause.start < cause.end <= first)
-        return [*sorted((cause.start, cause.end) for cause in lost), *uncovered_parts(there, first, self.end)]
+        gaps = (cause for cause in self.causes if cause.is_gap and self.start < cause.end <= first)
+        lost = {(max(cause.start, self.start), cause.end) for cause in gaps}
+        if self.has_earlier_segments and self.start < first:
+            lost = {(self.start, first)}
+        return [*sorted(lost), *uncovered_parts(there, first, self.end)]
 
     def cause_of(self, start: int, end: int, *, may_be_unchosen: bool = True) -> str:
         """Return why [start, end) is missing; *may_be_unchosen* if it may be of topics that a run did not select."""
@@ -190,6 +194,7 @@ def plan_log(
         tuple(segments),
         length,
         start,
+        kept[0] > bases[0],
         end,
         {**messages.faults, **pieces.faults, **quarantine.faults},
         tuple(_find_causes(messages, known, damaged, [row for row in special if row["kind"] == UNKNOWN_ROW])),

@@ -149,7 +149,7 @@ class RestoreSummary(RatedOutcome):
         verdict = (
             f"done, nothing missing up to {self.newest_time_text}" if self.severity is Severity.NOT_VERIFIED else ""
         )
-        missing = sum(end - start for start, end in self.missing)
+        missing = sum(max(end - max(start, self.from_offset), 0) for start, end in self.missing)
         size = max(self.to_offset - self.from_offset - missing, 0)
         return Result(self.severity, count_text(self.messages, "message"), seconds, size, verdict)
 
@@ -195,7 +195,7 @@ def find_store(lake: Lake, label_or_id: str | None) -> KnownStore:
     names = ", ".join(f"{known.broker} ({known.store_id})" for known in every) or "none"
     if not found:
         raise NothingToRestoreError(
-            f"this lake has no store {label_or_id!r}; its stores: {names}" if label_or_id else "this lake is empty"
+            f"this lake has no store {label_or_id!r}; its stores: {names}" if every else "this lake is empty"
         )
     raise NothingToRestoreError(f"this lake has several stores: choose one with --broker NAME or --broker ID: {names}")
 

@@ -46,7 +46,7 @@ from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.layout import make_block_reader
 from rmq_formats.properties import TAGS, PropertyParser, parse_properties
 from rmq_formats.release import NEWEST, OLDEST, PUBLISHED, Release, Rules, make_rules
-from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
+from rmq_formats.store import CHECKPOINT, OFFSET_DIGITS, FileKind, decode_checkpoint, parse_offset_name
 
 GIVEN, DETECTED, ASSUMED = "given", "detected", "assumed"
 Value = TypeVar("Value")
@@ -151,7 +151,7 @@ def parse_rules(text: str) -> Rules:
     rules: list[tuple[int, Release]] = []
     for part in text.split(","):
         name, _, offset = part.partition("@")
-        if offset and not offset.strip().isdecimal():
+        if offset and parse_offset_name(offset.strip().zfill(OFFSET_DIGITS)) is None:
             raise UndecidedError(f"{part.strip()!r} is not of the form RELEASE[@OFFSET]")
         rules.append((int(offset or 0), parse_release(name)))
     try:

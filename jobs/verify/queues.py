@@ -134,21 +134,21 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
 
     Also return the results of *new_collectors*, which see each record.
     """
+    config = read_broker_config(store)  # read before the queues, because consumers may advance meanwhile
     try:
         database = find_queue_database(store)
         if database is not None:
             database.list_queue_files()
             database.check_all_rows()
     except FormatError as error:
-        unreadable = PartReport(
-            [unreadable_database_finding(QUEUES, error, store, ", or may start without these queues")]
-        )
-        if isinstance(error, UnsupportedFormat):
-            unreadable = PartReport(unverified=str(error))
+        findings = list(_damaged_configuration(store, config))
+        unreadable = PartReport(findings, unverified=str(error))
+        if not isinstance(error, UnsupportedFormat):
+            damage = unreadable_database_finding(QUEUES, error, store, ", or may start without these queues")
+            unreadable = PartReport([damage, *findings])
         ranges = plan_ranges(store, store.start_offset, range_size)
         start, outcomes = read_ranges_not_deleted(workers, store, ranges, new_collectors)
         return unreadable, JoinResult(log_end=complete_records_end(outcomes, start)), outcomes
-    config = read_broker_config(store)  # read before the queues, because consumers may advance meanwhile
     seen, groups = probe_queue_ends(workers, store), choose_group_count(store.log_size)
     topics = collect_topic_evidence_with_queues(store, seen.queues, recorded)
     shared = scratch if groups > 1 else None  # units of a small log stay in memory

@@ -65,6 +65,7 @@ _END_AT = HEADER.offset("end_timestamp")
 _NOT_INDEXED = (
     "index files were deleted, lost or damaged, or messageIndexEnable was false when these messages were stored"
 )
+_NO_INDEX = "no index files: no index file has filled up yet, or messageIndexEnable is false"
 _NEVER_PUT = 0  # the hash of a key whose hash has no absolute value: a broker fails to index it
 
 QueueKeys = NDArray[np.void]  # rows of type `_KEY`
@@ -227,11 +228,13 @@ def verify_tier_index(index_files: Mapping[str, Store], queues: Sequence[Indexed
     """Return the findings on the index files of a tier's brokers."""
     findings: list[Finding] = []
     notes: list[str] = []
-    keys = sum(len(queue.keys) for queue in queues)
+    if not index_files:
+        keys = sum(len(queue.keys) for queue in queues)
+        return PartReport(numbers={"files": 0, "keys": keys}, unverified=f"the tier has {_NO_INDEX}")
     count = sum(len(files.segments) for files in index_files.values())
-    if not count:
-        reason = "the tier has no index files: no index file has filled up yet, or messageIndexEnable is false"
-        return PartReport(numbers={"files": 0, "keys": keys}, unverified=reason)
+    keys = sum(len(queue.keys) for queue in queues if queue.broker_folder in index_files)
+    lacking = sorted({queue.broker_folder for queue in queues} - index_files.keys())
+    doubts = [f"{place}: {_NO_INDEX}" for place in lacking]
     for place, files in index_files.items():
         read = workers.map(
             files.segments, partial(_read, store=Store(files.root, storage=files.storage)), "reading the index"
@@ -249,7 +252,7 @@ def verify_tier_index(index_files: Mapping[str, Store], queues: Sequence[Indexed
         if compared.waiting:
             keys_text = count_text(compared.waiting, "key")
             notes.append(f"{keys_text} had no entry yet: brokers copy an index file to the tier when it is full")
-    return PartReport(findings, {"files": count, "keys": keys}, notes)
+    return PartReport(findings, {"files": count, "keys": keys}, notes, doubts=doubts)
 
 
 def _read(segment: Segment, *, store: Store) -> _File:

@@ -119,6 +119,7 @@ def test_names_of_files_that_are_not_utf8_are_escaped_and_wrong_queue_ids_left_o
         (queue / f"{0:020}").write_bytes(bytes(7) + b"\x01" + bytes(3) + b"\x64" + bytes(188))
     (broker.root / "config").mkdir(exist_ok=True)
     (broker.root / "config" / os.fsdecode(b"\xff.json")).write_bytes(b"{}")
+    os.utime(broker.root / "config" / os.fsdecode(b"\xff.json"), (1e12, 1e12))
 
     ingest_into_own_lake(broker.root, workers=workers)
 
@@ -127,19 +128,27 @@ def test_names_of_files_that_are_not_utf8_are_escaped_and_wrong_queue_ids_left_o
     assert r"\udcff.json" in {row["name"] for row in rows_of(tmp_path / "lake", "config_files", "name")}
 
 
-@pytest.mark.parametrize("start", [0, BLOCK])
-def test_an_unreadable_sector_is_damage_and_reading_continues_after_it(
-    broker: Broker, tmp_path: Path, start: int
+@pytest.mark.parametrize(("start", "last"), [(0, 0), (BLOCK, BLOCK), (0, 2 * BLOCK)])
+def test_unreadable_sectors_around_a_hole_are_damage_and_reading_continues_after_them(
+    broker: Broker, tmp_path: Path, start: int, last: int
 ) -> None:
     written = broker.append(some_records(100))
+    segment = broker.root / "commitlog" / f"{0:020}"
+    data = segment.read_bytes()
+    with segment.open("wb") as file:
+        file.write(data[: start + BLOCK])
+        file.seek(last)
+        file.write(data[last:])
 
     def is_bad(offset: int, size: int) -> bool:
-        return offset < start + BLOCK and offset + size > start
+        return any(offset < at + BLOCK and offset + size > at for at in (start, last))
 
     with fail_reads_of_first_segment(errno.EIO, is_bad):
         summary = ingest_into_own_lake(broker.root)
 
-    hit = [record for record in written if is_bad(record.physical_offset, record.total_size)]
+    hit = [one for one in written if start < one.end_offset and one.physical_offset < last + BLOCK]
+    pieces = rows_of(tmp_path / "lake", "log_pieces")
+    assert {row["physical_offset"] for row in pieces if row["kind"] == "unknown"} == {start, last}
     assert summary.exit_code is ExitCode.DAMAGE
     assert {row["reason"] for row in rows_of(tmp_path / "lake", "quarantine")} == {"io_error"}
     assert [item for item in encode_rows(written) if item not in encode_rows(hit)] == raw_rows(tmp_path / "lake")
