@@ -17,6 +17,7 @@ from jobs.store.epochs import read_epochs
 from jobs.store.queue_files import (
     StoredQueue,
     has_light_queues_only_in_rocksdb,
+    is_about_queue_database,
     list_queues,
     queues_in_files,
     rocksdb_queue_folder,
@@ -241,6 +242,15 @@ class StoreReader:
             return list_queues(self.store, self.open), None
         except FormatError as error:
             return queues_in_files(self.store, self.open), error
+
+    def drop_queue_database(self, error: FormatError) -> None:
+        """Continue as if the queues in RocksDB could not be listed, if *error* is about them; otherwise raise it."""
+        if not is_about_queue_database(error, self.store):
+            raise error
+        self.stored_queues = queues_in_files(self.store, self.open), error
+        self._live_unit_ranges.clear()
+        for derived in ("queues", "ends_without_units", "lacks_light_queues"):
+            self.__dict__.pop(derived, None)
 
     @cached_property
     def ends_without_units(self) -> Mapping[tuple[str, int], int]:

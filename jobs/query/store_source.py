@@ -9,11 +9,12 @@ queues.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC
-from functools import cached_property
+from functools import cached_property, wraps
 from heapq import merge, nlargest
 from itertools import chain, islice, product, zip_longest
+from typing import Concatenate, ParamSpec, TypeVar
 
 from jobs.console.amounts import count_text
 from jobs.query import MAX_TIME, KeyQuery, ListConditions, Message, has_key
@@ -60,6 +61,7 @@ from rmq_formats.consumequeue.dispatch import (
     UnitRules,
     expected_units,
 )
+from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.keys import KeyKind, typed_index_keys
 from rmq_formats.properties import UNIQ_KEY, decode_java_text, property_items
 from rmq_formats.release import Release
@@ -69,6 +71,26 @@ _HOUR_MS = 3_600_000
 _FIRST_SPAN, _LARGEST_SPAN = 1 << 18, 16 << 20  # below the size from which the compiled scan is faster, with its import
 _MOST_QUEUES_ASKED = 64  # queues whose units are searched for a record boundary
 _DISPATCH_MS = 5000  # a broker last writes to a queue file within this time after storing the next file's first record
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _without_damaged_database(
+    read: Callable[Concatenate["StoreSource", _P], _R],
+) -> Callable[Concatenate["StoreSource", _P], _R]:
+    """Repeat a lookup without the queues in RocksDB if one of their rows cannot be read."""
+
+    @wraps(read)
+    def read_or_repeat(source: "StoreSource", /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return read(source, *args, **kwargs)
+        except FormatError as error:
+            source.drop_queue_database(error)
+            return read(source, *args, **kwargs)
+
+    return read_or_repeat
 
 
 class StoreSource(Source):
@@ -258,6 +280,7 @@ class StoreSource(Source):
         place = queue.physical_offset_of(queue_offset) if queue else None
         return None if place is None else self.by_offset(place)
 
+    @_without_damaged_database
     def complete_queues(self, topic: str) -> None:
         """Complete a topic's queues, whose files may be lost, from the log; note it if the log is too long."""
         if topic in self._completed:
@@ -274,6 +297,7 @@ class StoreSource(Source):
                         f"the first or last queue files of {topic}/{queue.name.queue_id} may be missing"
                     )
 
+    @_without_damaged_database
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
         name = (topic, queue_id)
         if name not in self._ranges:
@@ -344,10 +368,7 @@ class StoreSource(Source):
         if self.list_queues(topic):
             return False
         if reader.why_rocksdb_queues_unknown is not None:
-            self.note_once(
-                f"{reader.why_rocksdb_queues_unknown}. Queue ids and offsets were taken from the log instead, and "
-                "queues without messages in the log are not listed"
-            )
+            self._note_unknown_queues()
             return True
         if topic.startswith(LMQ_PREFIX) and reader.lacks_light_queues:
             self.note_once(
@@ -359,6 +380,18 @@ class StoreSource(Source):
             self.note_once(f"the store has no ConsumeQueue files of {topic}, so the log is searched")
         return is_known
 
+    def _note_unknown_queues(self) -> None:
+        self.note_once(
+            f"{self.reader.why_rocksdb_queues_unknown}. Queue ids and offsets were taken from the log instead, and "
+            "queues without messages in the log are not listed"
+        )
+
+    def drop_queue_database(self, error: FormatError) -> None:
+        """Answer from the log from now on, and note it, if *error* is about the queues in RocksDB; or raise it."""
+        self.reader.drop_queue_database(error)
+        self._note_unknown_queues()
+
+    @_without_damaged_database
     def by_queue_offset(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
         queue = self._queue(topic, queue_id)
         if queue is None:
@@ -395,6 +428,7 @@ class StoreSource(Source):
         holds = isinstance(unit, BatchUnit) and queue_offset < unit.base_offset + unit.batch_count
         return unit if holds else None
 
+    @_without_damaged_database
     def next_queue_offset(self, topic: str, queue_id: int, queue_offset: int) -> int:
         queue = self._queue(topic, queue_id)
         if queue is not None and queue.first_unit_number <= queue_offset < queue.find_written_end():
@@ -403,6 +437,7 @@ class StoreSource(Source):
         at = bisect_left(logged.firsts, queue_offset) if logged is not None else 0
         return logged.firsts[at] if logged is not None and at < len(logged.firsts) else queue_offset
 
+    @_without_damaged_database
     def read_unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
         queue = self._queue(topic, queue_id)
         unit = queue.read_unit(queue_offset) if queue is not None and queue_offset >= 0 else None
@@ -419,6 +454,7 @@ class StoreSource(Source):
         ends = () if queue is None or queue.is_batch else (file.end // queue.unit_size for file in queue.files)
         return next((end for end in ends if end > queue_offset), MAX_TIME)
 
+    @_without_damaged_database
     def part_searched_by_time(self, topic: str, queue_id: int, offsets: OffsetRange, time: int) -> OffsetRange:
         """Return the part in the first file that was modified at or after the time, or else in the last one."""
         # MappedFileQueue#getMappedFileByTime of brokers up to 5.1.0
@@ -551,10 +587,13 @@ class StoreSource(Source):
             yield from ((offset, self.by_offset(offset)) for offset in self._under_key(wanted, end_offset, limit))
         elif not self.searches_all and wanted.topic is not None and self.list_queues(wanted.topic, wanted.queue_id):
             self.complete_queues(wanted.topic)
-            queues = self.list_queues(wanted.topic, wanted.queue_id)
-            for part in self._parts(wanted, end_offset):
-                for offset in merge(*(self._offsets_within(queue, part) for queue in queues), reverse=True):
+            try:
+                for offset in self._offsets_in_queues(wanted, end_offset):
                     yield offset, self.read_pointed_message(offset, f"a unit of {wanted.topic}")
+                    end_offset = offset
+            except FormatError as error:
+                self.drop_queue_database(error)
+                yield from self.read_log_before(wanted, end_offset, limit)
         else:
             yield from self.read_log_before(wanted, end_offset, limit)
 
@@ -568,6 +607,12 @@ class StoreSource(Source):
                 if len(kept) > 2 * (limit + 1):
                     kept = set(nlargest(limit + 1, kept))
         yield from sorted(kept, reverse=True)
+
+    def _offsets_in_queues(self, wanted: ListConditions, end_offset: int) -> Iterator[int]:
+        """Yield the offsets to which units of a topic's queues point, newest first."""
+        queues = self.list_queues(wanted.topic or "", wanted.queue_id)
+        for part in self._parts(wanted, end_offset):
+            yield from merge(*(self._offsets_within(queue, part) for queue in queues), reverse=True)
 
     def _offsets_within(self, queue: StoredQueue, part: range) -> Iterator[int]:
         """Yield the offsets to which units of a queue point, newest first."""
@@ -635,6 +680,7 @@ class StoreSource(Source):
         is_left_over = self.reader.epochs and self.reader.is_left_over(message.record.physical_offset)
         return wanted.matches_except_topic(message) and not is_left_over
 
+    @_without_damaged_database
     def _boundary_before(self, offset: int) -> int:
         """Return the last record at or before *offset* to which a queue points, else the segment's start."""
         segment = self.reader.store.segment_at(offset)
@@ -663,6 +709,7 @@ class StoreSource(Source):
     def queue_facts(self, message: Message) -> list[QueueFact]:
         return [self._queue_fact(expected) for expected in expected_units(message.record, self.unit_rules)]
 
+    @_without_damaged_database
     def _queue_fact(self, expected: ExpectedUnit) -> QueueFact:
         name = expected.queue
         at = (name.topic, name.queue_id, expected.queue_offset)

@@ -14,6 +14,7 @@ from enum import StrEnum, unique
 from itertools import groupby, zip_longest
 
 from jobs.storage import AnyStorage
+from jobs.storage.locations import join_location
 from jobs.storage.model import Reader
 from jobs.store.store import Store, StoredFile
 from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
@@ -27,6 +28,7 @@ from rmq_formats.consumequeue.dispatch import (
     decode_unit,
 )
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
+from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
 from rmq_formats.store import CONSUME_QUEUE_FOLDER, ROCKSDB_QUEUE_FOLDER, ROCKSDB_STORE_FOLDER, FileKind
 
 QUEUE_KIND_OF_FILE = {FileKind.CONSUME_QUEUE: QueueKind.PLAIN, FileKind.BATCH_CONSUME_QUEUE: QueueKind.BATCH}
@@ -363,6 +365,13 @@ def detect_queue_storage(store: Store) -> QueueStorage:
 def rocksdb_queue_folder(store: Store) -> str | None:
     """Return the folder of the queue database; if there are two, the one that a switch has enabled."""
     return _database(store, ROCKSDB_QUEUE_FOLDER) or _database(store, CONSUME_QUEUE_FOLDER)
+
+
+def is_about_queue_database(error: FormatError, store: Store) -> bool:
+    """Return whether an error says that the database of a store's queues is damaged."""
+    name = rocksdb_queue_folder(store)
+    is_damage = isinstance(error, CorruptData | NeedMoreData)
+    return is_damage and name is not None and error.file == join_location(store.root, name)
 
 
 def rocksdbstore_folder(store: Store) -> str | None:

@@ -25,7 +25,7 @@ from jobs.store.store import Store, StoredFile
 from rmq_formats.arrays import dtype_of
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
+from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.rocksdb.layout import (
     ABOVE_ALL_QUEUE_OFFSETS,
     BOUND_FAMILY,
@@ -228,10 +228,3 @@ def find_queue_database(store: Store) -> DatabaseQueueOpener | None:
         if file.path_facts.path.startswith(f"{name}/")
     )
     return DatabaseQueueOpener(join_location(store.root, name), store.storage, signature)
-
-
-def is_about_queue_database(error: FormatError, store: Store) -> bool:
-    """Return whether an error says that the database of a store's queues is damaged."""
-    name = rocksdb_queue_folder(store)
-    is_damage = isinstance(error, CorruptData | NeedMoreData)
-    return is_damage and name is not None and error.file == join_location(store.root, name)

@@ -23,9 +23,8 @@ from jobs.products.queues.unmatched import CollectedLog
 from jobs.store.chain import RangeOutcome, collect_damaged_ranges, ranges_deleted_meanwhile
 from jobs.store.log_ends import find_lost_ends
 from jobs.store.queue_ends import probe_queue_ends
-from jobs.store.queue_files import QueueStorage, detect_queue_storage
+from jobs.store.queue_files import QueueStorage, detect_queue_storage, is_about_queue_database
 from jobs.store.ranges import Range
-from jobs.store.rocksdb_queues import is_about_queue_database
 from jobs.store.store import Store
 from jobs.store.topics import TopicFate
 from rmq_formats.commitlog.segment import UNDECIDED_REASON

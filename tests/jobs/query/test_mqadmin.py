@@ -6,6 +6,7 @@ import shutil
 import sys
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
+from unittest.mock import Mock
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 from jobs.console.result import ExitCode
 from jobs.query.mqadmin import host_port_text, pad_right, time_text
 from jobs.query.mqadmin.java import decode_as_java, hash_map_text
+from jobs.store.rocksdb_queues import DatabaseQueueOpener
 from rmq_formats.commitlog.record import Host
+from rmq_formats.errors import CorruptData
 from tests.golden import FOLDER, StoreOf, unpack_feature
 from tests.rmq_formats.strategies import I64
 from tests.support.commands import Run
@@ -97,14 +100,17 @@ def test_an_unreadable_configuration_is_reported(tmp_path: Path, mqadmin: Run, m
 ROCKSDB = json.loads((FOLDER / "field-rocksonly-550.admin.json").read_text())
 
 
-@pytest.mark.parametrize("is_read", [True, False], ids=["RocksDB", "the log alone"])
+@pytest.mark.parametrize("source", ["RocksDB", "the log alone", "RocksDB up to a damaged block"])
 @pytest.mark.parametrize("line", ROCKSDB)
 def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(  # noqa: PLR0913 - fixtures
-    situation: StoreOf, tmp_path: Path, mqadmin: Run, monkeypatch: pytest.MonkeyPatch, line: str, *, is_read: bool
+    situation: StoreOf, tmp_path: Path, mqadmin: Run, monkeypatch: pytest.MonkeyPatch, line: str, *, source: str
 ) -> None:
     """`topicStatus` printed no rows, `printMsg` no messages and `queryCq` no units, all with exit code 0."""
     store = situation("field-rocksonly-550") / "store"
-    if not is_read:
+    if source == "RocksDB up to a damaged block":
+        damage = CorruptData("block checksum mismatch", None, f"{store}/consumequeue")
+        monkeypatch.setattr(DatabaseQueueOpener, "read_units", Mock(side_effect=damage))
+    elif source == "the log alone":
         monkeypatch.setitem(sys.modules, "rocksdict", None)
         store = Path(shutil.copytree(store, tmp_path / "store"))  # databases are cached
     code, out, err = mqadmin(store, line, "--release", "5.5.0", "--bodies", str(tmp_path))
@@ -112,7 +118,5 @@ def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(  # noqa: PLR091
     expected = ROCKSDB[line]["stdout"].replace("/tmp/rocketmq/msgbodys/", f"{tmp_path}/")
     assert out == expected.replace("WARN: No Consumer", "")
     assert code == ExitCode.CLEAN
-    if is_read:
-        assert "RocksDB" not in err
-    else:
-        assert ("taken from the log instead" in err) == (line.split(maxsplit=1)[0] != "queryMsgByKey")
+    is_from_log = source != "RocksDB" and line.split(maxsplit=1)[0] != "queryMsgByKey"
+    assert ("taken from the log instead" in err) == is_from_log
