@@ -266,6 +266,8 @@ def plan_builds(request: RebuildIndexRequest, explanation: Explanation) -> list[
         builds.append(_replace_file(last, recipe))
     planned = plan.plan_missing_files(kept, completes=bool(builds))
     if request.proven_only:
+        foreign = {one.name for one in found if one.verdict is FileVerdict.FOREIGN} - request.accepted_files
+        comparable = [name for name in damaged if name not in foreign]
         # A full one lacks no key though messages are lost; another one lacks theirs, or a start had cut it.
         complete = {BuiltFileKind.FULL, BuiltFileKind.OPEN} if store.has_clean_shutdown else {BuiltFileKind.FULL}
         doubtful = [keys.find_first_key(start) for start, _ in keys.doubtful_ranges]
@@ -274,7 +276,7 @@ def plan_builds(request: RebuildIndexRequest, explanation: Explanation) -> list[
             if not one.doubt and one.kind in complete
             and not any(one.first_key <= key <= one.end_key for key in doubtful)
             # The files next to it are right, or a wrong file is in its place for comparison with the new one.
-            and (not held & {one.previous_kept_name, one.next_kept_name} or any(map(one.can_have_name, damaged)))
+            and (not held & {one.previous_kept_name, one.next_kept_name} or any(map(one.can_have_name, comparable)))
         ]  # fmt: skip
     lost = [keys.find_first_key(start) for start, _ in keys.lost_ranges] if kept or damaged else []
     planned = [
