@@ -48,7 +48,7 @@ UNCHECKED_FIELDS = (
     "except keys and tags"
 )
 UNCHECKED_NOTE = f"no checksum covers these fields of a record, so they cannot be verified: {UNCHECKED_FIELDS}"
-_NO_CHECKPOINT = (
+NO_CHECKPOINT = (
     "the checkpoint is missing, so the offset up to which the broker had flushed the log is unknown; the broker "
     "creates a new checkpoint at its next start"
 )
@@ -333,7 +333,7 @@ def findings_on_checkpoint(store: Store, newest_ms: int) -> tuple[list[Finding],
     """Return findings on the times of log and queues (*newest_ms*: the log's latest), and notes on unknown times."""
     stored = find_checkpoint_file(store)
     if stored is None:
-        return [], [_NO_CHECKPOINT]
+        return [], [NO_CHECKPOINT]
     findings = []
     if stored.size != CHECKPOINT_SIZE:
         cause = (

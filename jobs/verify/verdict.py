@@ -169,11 +169,14 @@ _IN_ROCKSDB = frozenset(
     {kinds.MISSING_INDEX_ROWS, kinds.INDEX_ROWS_WITHOUT_MESSAGE, kinds.DAMAGED_INDEX_ROWS, kinds.UNREADABLE_DATABASE}
 )
 # Kinds of queue findings that no repair can fix.
-_NOT_MADE = frozenset({kinds.UNREADABLE_DATABASE, kinds.DAMAGED_CONFIGURATION, *kinds.COMPACTED_LOG_KINDS})
+_NOT_MADE = frozenset(
+    {kinds.UNREADABLE_RANGE, kinds.UNREADABLE_DATABASE, kinds.DAMAGED_CONFIGURATION, *kinds.COMPACTED_LOG_KINDS}
+)
 _COPY = "from a replica, a backup or another copy, and verify again. If a lake has the messages, repair or export:"
 REPAIR_COMMAND = "{repair}"
 REPAIR_FROM_LAKE_COMMAND = f"{REPAIR_COMMAND} --lake LAKE"
 _EXPORT = "{program} export --lake LAKE --where 'physical_offset {offsets}' --out MESSAGES.ndjson"
+_UNREADABLE = "The disk cannot read parts of the store. Copy the store to another disk before you do anything else."
 # The remedies for kinds of findings, by part, in the order of the steps; commands with {move} are one for each finding.
 _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     (
@@ -197,7 +200,7 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     ),
     (
         LOG, {kinds.UNREADABLE_RANGE},
-        "The disk cannot read parts of the log. Copy the store to another disk before you do anything else.", (),
+        _UNREADABLE, (),
     ),
     (
         LOG, kinds.DAMAGED_RECORD_KINDS,
@@ -208,6 +211,9 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
         LOG, {kinds.CHECKPOINT_AFTER_LOG},
         ("The checkpoint does not match the log. It is used only after a crash. To rewrite it, start the broker and "
         "stop it cleanly."), (),
+    ),
+    (
+        QUEUES, {kinds.UNREADABLE_RANGE}, _UNREADABLE, (),
     ),
     (
         QUEUES, {kinds.UNREADABLE_DATABASE},
@@ -223,6 +229,9 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
         QUEUES, kinds.COMPACTED_LOG_KINDS,
         ("Brokers do not rebuild compacted logs. With the broker stopped, restore the directory `compaction` from a "
         "replica or a backup; a lake has the newest message of each key (docs/tables.md)."), (),
+    ),
+    (
+        INDEX, {kinds.UNREADABLE_RANGE}, _UNREADABLE, (),
     ),
     (
         INDEX, {kinds.NOT_INDEXED},
@@ -282,7 +291,11 @@ def recommend_steps(
         *(
             ()
             if INDEX in databases
-            else _of(groups, INDEX, besides={kinds.NOT_INDEXED, kinds.REPEATED_INDEX_FILE, *_IN_ROCKSDB})
+            else _of(
+                groups,
+                INDEX,
+                besides={kinds.UNREADABLE_RANGE, kinds.NOT_INDEXED, kinds.REPEATED_INDEX_FILE, *_IN_ROCKSDB},
+            )
         ),
     )
     open_ones = tuple(one for one in made if one[0].is_undecided)

@@ -2,13 +2,16 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 from unittest.mock import patch
 
+import pytest
+
+from jobs.storage.local import LocalReader, LocalStorage
 from jobs.store.ranges import Range
 from jobs.store.workers import Item, Result, SerialWorkers
 
@@ -72,3 +75,15 @@ def call_after(step: Callable[P, T], happens: Callable[[], object]) -> Callable[
         return result
 
     return disturbed
+
+
+def refuse_to_open(part: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each attempt to open a file fail if its location contains *part*."""
+    opened = LocalStorage.open
+
+    def refuse(self: LocalStorage, location: str) -> AbstractContextManager[LocalReader]:
+        if part in location:
+            raise OSError(code, os.strerror(code), location)
+        return opened(self, location)
+
+    monkeypatch.setattr(LocalStorage, "open", refuse)

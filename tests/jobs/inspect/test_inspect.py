@@ -4,7 +4,6 @@ import errno
 import fcntl
 import os
 import shutil
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ from typing import Any
 import pytest
 
 from jobs.console.result import ExitCode
-from jobs.storage.local import LocalReader, LocalStorage
+from jobs.storage.local import LocalReader
 from jobs.store.store import Store, list_store
 from rmq_formats.store import FileKind
 from tests.golden import SITUATIONS, StoreOf
 from tests.support.commands import Outcome, Run, copy_store, overwrite
-from tests.support.meanwhile import fail_reads_of_first_segment
+from tests.support.meanwhile import fail_reads_of_first_segment, refuse_to_open
 from tests.support.stores import hold_lock, list_segments, log_folders, read_store_records
 
 
@@ -29,17 +28,6 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
 def inspect_json(run: Run, store: Path, *options: str) -> Outcome:
     folders = log_folders(store)
     return run("inspect", "--json", *options, *(["--commitlog", ",".join(folders)] if folders else []), store)
-
-
-def refuse_to_open(part: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = LocalStorage.open
-
-    def refuse(self: LocalStorage, location: str) -> AbstractContextManager[LocalReader]:
-        if part in location:
-            raise OSError(code, os.strerror(code), location)
-        return opened(self, location)
-
-    monkeypatch.setattr(LocalStorage, "open", refuse)
 
 
 def problems(outcome: Outcome) -> list[tuple[str, str, int | None]]:

@@ -14,7 +14,7 @@ from socket import gethostname
 
 import pytest
 
-from jobs.console.result import Severity
+from jobs.console.result import ExitCode, Severity
 from jobs.diagnosis.findings import QUEUES
 from jobs.inspect.inspection import inspect_store
 from jobs.products.index.explanation import FileVerdict as IndexVerdict
@@ -33,7 +33,7 @@ from tests.rmq_formats.builders import STORED, make_record
 from tests.support.broker import Broker
 from tests.support.commands import ROOT, Run
 from tests.support.lakes import ingest_store
-from tests.support.meanwhile import DisturbedWorkers, fail_reads_of_first_segment
+from tests.support.meanwhile import DisturbedWorkers, fail_reads_of_first_segment, refuse_to_open
 from tests.support.stores import list_segments
 
 
@@ -171,3 +171,20 @@ def test_index_files_that_disappear_while_they_are_compared_are_missing(golden: 
     delete = partial(shutil.rmtree, store / "index", ignore_errors=True)
     verdict = verify(VerifyRequest(str(store)), DisturbedWorkers(happens=delete))
     assert [finding.kind for finding in verdict.findings] == ["missing_index_entries"]
+
+
+@pytest.mark.parametrize(
+    "path", ["consumequeue/T1/0/00000000000000000200", "index", "checkpoint", "config/subscriptionGroup.json"]
+)
+def test_a_file_that_the_disk_cannot_read_is_reported_and_the_rest_is_compared(
+    golden: StoreOf, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """The command ended with 1, and without a report."""
+    store = golden("b551-base")
+    bad = store / path if path != "index" else min((store / path).iterdir())
+    refuse_to_open(str(bad), errno.EIO, monkeypatch)
+    verdict = verify_store(store)
+
+    found = [(cause.kind, cause.file, cause.found) for cause, _ in verdict.findings_by_cause]
+    assert found == [("unreadable_range", str(bad.relative_to(store)), "Input/output error")]
+    assert verdict.exit_code is ExitCode.DAMAGE
