@@ -151,6 +151,10 @@ def plan_log(
     end = known.newest.to_offset if known.newest else 0
     if until is not None and until > end:
         raise NothingToRestoreError(f"--until {until}: {_explain_past_end(until, end)}")
+    if until is not None and start >= until:
+        raise NothingToRestoreError(
+            f"the range is empty: --from begins it at offset {start:,}, and --until ends it at offset {until:,}"
+        )
     end = end if until is None else until
     place = ("physical_offset", "length")
     special = [

@@ -323,7 +323,7 @@ def restore(  # noqa: PLR0913 - one argument an option
     if not resume:
         refuse_nonempty_directory(str(out))
     workers = start_workers(engine, lake)
-    from jobs.restore import find_offset_at_time
+    from jobs.restore import NothingToRestoreError, find_offset_at_time
     from jobs.restore.run import RestoreRequest, find_store, restore
 
     source = Lake(lake, workers.options)
@@ -332,11 +332,14 @@ def restore(  # noqa: PLR0913 - one argument an option
     def resolved(place: int | TimeArgument | None) -> int | None:
         return find_offset_at_time(source, store_id, place.milliseconds()) if isinstance(place, TimeArgument) else place
 
+    first = resolved(start)
+    if isinstance(start, TimeArgument) and first is None:
+        raise NothingToRestoreError(f"--from {start.text}: the lake has no message that was stored then or later")
     request = RestoreRequest(
         source,
         out.absolute(),
         store_id,
-        resolved(start) or 0,
+        first or 0,
         resolved(until),
         segment_size,
         settings.given_settings(BrokerConf()),
