@@ -166,7 +166,9 @@ def ingest(  # noqa: PLR0913 - one argument an option
         dry_run=dry_run,
         read_limits=limit_load_beside_broker(place.store, max_rate),
     )
-    registrations = IcebergRegistrations(None if dry_run else iceberg)
+    if dry_run:  # which writes nothing
+        metrics = report = iceberg = None
+    registrations = IcebergRegistrations(iceberg)
 
     def after_step(step: Summary, total: Summary, options: Mapping[str, str]) -> None:
         _write_metrics(metrics, total)
