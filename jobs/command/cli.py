@@ -29,7 +29,7 @@ from jobs.console.lines import line_width_limit, wrap_line
 from jobs.console.log import JsonLines, log_as_json, log_message
 from jobs.console.process import CONSOLE_SCRIPT, tool_command
 from jobs.console.result import ExitCode
-from jobs.launch.arguments import find_option_value, split_arguments
+from jobs.launch.arguments import find_option_value, given_spark_options, split_arguments
 from jobs.launch.engine import NO_SPARK_MESSAGE, SetupError, find_java_home, has_session
 from jobs.launch.failures import expected_error_types, is_caused_by_interrupt, one_line_message
 
@@ -227,8 +227,8 @@ def _terminated_like_interrupted() -> Iterator[None]:
 def _run(arguments: Sequence[str]) -> ExitCode:
     try:
         spark_options, own = split_arguments(arguments)
-        _leave_for_cluster(spark_options, own)
         with _spark_options(spark_options):
+            _leave_for_cluster(own)
             code = run_nested(own)
         sys.stdout.flush()
     except click.ClickException as raised:
@@ -299,17 +299,18 @@ def run_nested(arguments: Sequence[str]) -> ExitCode:
     return ExitCode(outcome or ExitCode.CLEAN)
 
 
-def _leave_for_cluster(spark_options: Sequence[str], own: Sequence[str]) -> None:
+def _leave_for_cluster(own: Sequence[str]) -> None:
     """Replace this process by the spark-submit that starts the driver on the cluster, if that is requested."""
     verb = _verb_of(own)
-    if find_option_value("--deploy-mode", spark_options) != "cluster" or verb is None or not VERBS[verb].uses_spark:
+    if verb is None or not VERBS[verb].uses_spark or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    options = given_spark_options()
+    if find_option_value("--deploy-mode", options) != "cluster":
         return
     from jobs.launch.spark import submit_to_cluster
 
-    with _spark_options(spark_options):
-        context = parse_command_line(own)
-        s3 = context is not None and uses_s3(context)
-    submit_to_cluster(spark_options, own, s3=s3)
+    context = parse_command_line(own)
+    submit_to_cluster(options, own, s3=context is not None and uses_s3(context))
 
 
 def parse_command_line(words: Sequence[str]) -> click.Context | None:
