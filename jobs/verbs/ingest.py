@@ -182,14 +182,14 @@ def ingest(  # noqa: PLR0913 - one argument an option
         summary, options = _follow(request, engine, 5.0 if every is None else every, until, after_step)
     else:
         summary, options = _once(request, engine)
+    registrations.register_after_last_commit(_lake_of(summary, options))
+    exit_code = answer.print_outcome(summary, summary.lines())  # even if the metrics or the report cannot be written
     _write_metrics(metrics, summary)
     if report is not None:
         from jobs.report import write_report
         from jobs.report.ingest_report import build_ingest_report
 
         write_report(report, build_ingest_report(summary, _lake_of(summary, options), answer.seconds))
-    registrations.register_after_last_commit(_lake_of(summary, options))
-    exit_code = answer.print_outcome(summary, summary.lines())
     registrations.raise_failure()
     return exit_code
 

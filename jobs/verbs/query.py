@@ -319,9 +319,10 @@ def list_messages(  # noqa: PLR0913 - one argument an option
     if queue_id is not None and topic is None:
         raise click.UsageError("--queue requires -t TOPIC")
     wanted = ListConditions(topic, key, tag, words, *options.time_window(since, until), queue_id)
+    with raise_as_usage_errors(UnsupportedFormat):
+        start = None if before is None else lookups.parse_position(before)
 
     def ask(source: Source) -> Answer:
-        start = None if before is None else lookups.parse_position(before)
         page = lookups.read_page(source, wanted, start, limit, seconds)
         if not page.messages:
             return Answer(reason=reasons.explain_empty_page(source, wanted, page.next_before_offset, start, seconds))

@@ -125,11 +125,12 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
             renamed = {file.name: file.equal_name for file in result.files if file.equal_name not in {"", file.name}}
             result.installed = _put_in_place(plan, answer, held, renamed)
     outcome = result.result(answer.seconds)
-    if report is not None:
-        write_report(report, build_index_rebuild_report(result, outcome, installs=form.wants_install))
     more = ["--advance-checkpoint"] if result.broker_was_killed and is_local(root) else []
     to_install = more if result.files and not form.wants_install else None
-    return _print_end(result, outcome, answer, to_install, out, format_store_options(place, settings))
+    exit_code = _print_end(result, outcome, answer, to_install, out, format_store_options(place, settings))
+    if report is not None:
+        write_report(report, build_index_rebuild_report(result, outcome, installs=form.wants_install))
+    return exit_code
 
 
 @verb(

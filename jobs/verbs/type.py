@@ -131,10 +131,6 @@ def _answer(  # noqa: PLR0913 - one argument an option
     elif not_found:
         topics = "topic" if len(not_found) == 1 else "topics"
         severity, verdict, code = Severity.GAP, f"{topics} {', '.join(not_found)} not found", ExitCode.NOT_FOUND
-    if metrics is not None:
-        from jobs.report.metrics import write_type_metrics
-
-        write_type_metrics(metrics, summary.topics, code)
     values = {
         "number": summary.number,
         "recovered": summary.recovered,
@@ -150,6 +146,10 @@ def _answer(  # noqa: PLR0913 - one argument an option
     answer.print_json_or_lines(
         values, [lake, *_lines(summary, f"{tool_command()} {join(('type', lake, '--types', str(declared)))}")], result
     )
+    if metrics is not None:
+        from jobs.report.metrics import write_type_metrics
+
+        write_type_metrics(metrics, summary.topics, code)
     return code
 
 

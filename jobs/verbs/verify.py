@@ -77,11 +77,13 @@ def verify(  # noqa: PLR0913 - one argument an option
         options=format_store_options(place, settings),
     )  # fmt: skip
     verdict = verify_store(request, run.workers)
+    # Printed first: the verdict must not be lost if it cannot be written.
+    exit_code = answer.print_outcome(verdict, verdict_lines(verdict, limit, places=shows_places), with_byte_count=True)
     if report is not None:
         write_report(report, build_verification_report(verdict, answer.seconds))
     if findings_lake is not None:
         _keep(run.open_lake(findings_lake), broker or run.conf.broker_name, request, verdict)
-    return answer.print_outcome(verdict, verdict_lines(verdict, limit, places=shows_places), with_byte_count=True)
+    return exit_code
 
 
 def _keep(lake: "Lake", broker: str | None, request: "VerifyRequest", verdict: "Verdict") -> None:
