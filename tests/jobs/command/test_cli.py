@@ -180,7 +180,7 @@ def test_the_driver_starts_on_the_cluster_with_options_of_the_environment_too(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr("jobs.launch.spark.submit_to_cluster", lambda options, own, *, s3: started.append([*own]))
+    monkeypatch.setattr("jobs.launch.spark.submit_to_cluster", lambda _, own, **__: started.append([*own]))
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "" if words else "--deploy-mode cluster")
     cli.main([*words, "verify", "store", "--show-config"])
     assert [["verify", "store", "--show-config"]] == started
