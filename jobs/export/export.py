@@ -90,6 +90,7 @@ class ExportSummary:
     undecoded_bodies: int = 0  # bodies that are exported as they are stored
     undecoded: list[ExportDefect] = field(default_factory=list)  # the first of them
     damaged_bytes: int = 0  # damaged bytes of the log, which are left out
+    damaged_ranges: int = 0
     damaged: list[ExportDefect] = field(default_factory=list)  # only the first ones of a part
     gaps: list[ExportDefect] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # ranges that the lake never had, without a selection of topics
@@ -197,6 +198,7 @@ def _add_part(summary: ExportSummary, part: ExportSummary) -> None:
     summary.undecoded_bodies += part.undecoded_bodies
     summary.undecoded += part.undecoded[: _NAMED - len(summary.undecoded)]
     summary.damaged_bytes += part.damaged_bytes
+    summary.damaged_ranges += part.damaged_ranges
     summary.damaged += part.damaged
 
 
@@ -243,6 +245,7 @@ def write_part(folder: Path, request: ExportRequest, numbered: tuple[int, Export
             _write_lines(path, counted(), request, item)
     pa.default_memory_pool().release_unused()  # idle workers keep it while another one works
     part.damaged_bytes = sum(piece.size for piece in damage)
+    part.damaged_ranges = len(damage)
     part.damaged = [ExportDefect(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED]]
     return part
 

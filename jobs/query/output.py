@@ -17,6 +17,7 @@ from jobs.console.rows import RowFormat, RowPrinter
 from jobs.query import Message, json_text, mqadmin
 from jobs.query.source import Answer, Reason, Source
 from jobs.storage.local import explaining_full_disk
+from rmq_formats.body import MAX_DECOMPRESSED_SIZE
 from rmq_formats.commitlog.record import body_crc
 
 _TAB = "\t"
@@ -69,16 +70,22 @@ class Printer:
 
     def printable_message(self, message: Message) -> Message:
         """Return *message* in printable form; report a damaged body, which changes the exit code."""
+        record = message.record
+        body = f"the body of the message at offset {record.physical_offset:,} ({message.offset_id})"
         if not message.has_right_body:
             self.has_damage = True
-            record = message.record
             stored, computed = record.body_crc & _CRC_MASK, body_crc(record.body)
             log_message(
-                f"rmq-lake: the body of the message at offset {record.physical_offset:,} ({message.offset_id}) is "
-                f"damaged: its CRC is {computed:08x}, but the record contains {stored:08x}. The body is shown as stored"
+                f"rmq-lake: {body} is damaged: its CRC is {computed:08x}, but the record contains {stored:08x}. The "
+                "body is shown as stored"
+            )
+        elif (self.body_folder or self.charset) and message.body is None:
+            self.note(
+                f"{body} cannot be decompressed: it is invalid, or larger than {MAX_DECOMPRESSED_SIZE:,} bytes. Only "
+                "its stored form exists"
             )
         is_shown_raw = self.prints_rows or not sys.stdout.isatty()
-        return message if is_shown_raw else Message(message.record, message.release, to_printable=printable_text)
+        return message if is_shown_raw else Message(record, message.release, to_printable=printable_text)
 
     def note(self, sentence: str) -> None:
         """Print a note on the answer, once."""

@@ -191,7 +191,7 @@ def find_stories(source: Source, seeds: Iterable[Message]) -> Iterator[Story]:
             _look_around(source, copy, copies, unknown)
             if not copy.is_superseded:
                 copy.groups = list(_groups(copy, copies[number + 1 :], readers))
-        reports = _reports(source, seed.unique_key) if seed.unique_key else []
+        reports = _reports(source, seed.unique_key, unknown) if seed.unique_key else []
         yield Story(seed.unique_key, copies, reports, _state(copies), unknown)
         seen |= {copy.offset for copy in copies}
 
@@ -330,12 +330,15 @@ def _half_state(copy: Copy, copies: Sequence[Copy]) -> Sentence:
 # traces of clients, and progress of consumer groups
 
 
-def _reports(source: Source, unique_key: str) -> list[TraceReport]:
+def _reports(source: Source, unique_key: str, unknown: list[Sentence]) -> list[TraceReport]:
     topics = sorted(name for name in source.topics() if name == TRACE_TOPIC or name.startswith("rmq_sys_TRACE_DATA_"))
     found = chain.from_iterable(source.by_key(KeyQuery(KeyKind.KEY, topic, unique_key)) for topic in topics)
+    messages = list(islice(found, _MOST_TRACES))
+    if next(found, None) is not None:
+        unknown.append(Sentence("only {count:,} messages with traces were read", count=_MOST_TRACES))
     traces = [
         (trace, message)
-        for message in islice(found, _MOST_TRACES)
+        for message in messages
         for trace in decode_traces(message.body_within() or message.record.body)
         if trace.message_id == unique_key
     ]

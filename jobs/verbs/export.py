@@ -198,7 +198,7 @@ def left_out_lines(summary: "ExportSummary") -> list[str]:
     if damaged:
         size = count_text(summary.damaged_bytes, "byte")
         lines.append(f"  DAMAGE in the log: {size} cannot be exported:")
-        lines += _places(damaged, len(damaged))
+        lines += _places(damaged, summary.damaged_ranges)
     if gaps:
         lines.append("  GAP the log is not complete:")
         lines += _places(gaps, len(gaps))
