@@ -19,7 +19,7 @@ import heapq
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import rmtree
@@ -29,7 +29,7 @@ from benchmarks.measuring import parse_options, print_result
 from benchmarks.stores import FOLDER, Recipe, add_queues, make_healthy_store, make_store
 from jobs.store.ranges import balance_ranges, plan_ranges
 from jobs.store.store import list_store
-from jobs.store.workers import Item, Result, SerialWorkers
+from jobs.store.workers import Item, Result, SerialWorkers, Sizes, Task
 
 _SEGMENT = 1 << 30
 _RECORD_SIZE = 1024
@@ -44,13 +44,7 @@ class TimedWorkers(SerialWorkers):
 
     tasks: dict[str, list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
 
-    def map(
-        self,
-        items: Sequence[Item],
-        task: Callable[[Item], Result],
-        label: str = "working",
-        sizes: Sequence[int] = (),
-    ) -> list[Result]:
+    def map(self, items: Sequence[Item], task: Task[Item, Result], label: str, sizes: Sizes = ()) -> list[Result]:
         """Run *task* on one item after the other, and record its time."""
         results = []
         for number, item in enumerate(items):
@@ -131,9 +125,9 @@ def main() -> None:
     measured_many, driver_many_s = time_ingest(small_segments, lake)
     rmtree(lake)
     spark, empty = start_spark_workers(), list(range(_EMPTY_TASKS))
-    spark.map(empty, abs)  # a warm-up
+    spark.map(empty, abs, "")  # a warm-up
     began = time.perf_counter()
-    spark.map(empty, abs)
+    spark.map(empty, abs, "")
     task_s = (time.perf_counter() - began) / len(empty)
     print_result(
         {

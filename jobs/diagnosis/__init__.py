@@ -19,7 +19,6 @@ from jobs.store.epochs import leftover_check_by_queues
 from jobs.store.log_ends import read_last_units
 from jobs.store.queue_files import (
     QueueStorage,
-    StoredQueue,
     detect_queue_storage,
     find_first_unwritten_unit,
     queue_file_sizes,
@@ -53,7 +52,6 @@ from rmq_formats.store import (
     INDEX_FOLDER,
     Checkpoint,
     FileKind,
-    file_name_of_offset,
     is_queue_id,
 )
 
@@ -208,7 +206,7 @@ def _with_cut(outcome: StartOutcome, facts: StartFacts, log: WalkedLog) -> Start
             unit = queue.read_unit(file.base_offset // queue.unit_size)
             if unit is None or unit.physical_offset < offset:
                 break
-            files.append(_path(queue, file))
+            files.append(file.path_facts.path)
     deleted = tuple(dict.fromkeys([*files, *outcome.deletes_files]))
     return replace(outcome, cuts_at=offset, deletes_messages=messages, deletes_files=deleted)
 
@@ -445,8 +443,4 @@ def _queue_files_after_stops(store: Store, log: WalkedLog) -> Iterator[str]:
         files = queue.files[-LAST_FILES_READ:] if queue is not None else ()
         if queue is not None and files and files[0].base_offset < (position + length) * queue.unit_size:
             end = max(position * queue.unit_size, files[0].base_offset)
-            yield from (_path(queue, file) for file in files if file.base_offset > end)
-
-
-def _path(queue: StoredQueue, file: StoredFile) -> str:
-    return f"{queue.name.path}/{file_name_of_offset(file.base_offset)}"
+            yield from (file.path_facts.path for file in files if file.base_offset > end)

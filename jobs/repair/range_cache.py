@@ -8,12 +8,12 @@ the log, all other files of the store must be unchanged as well.
 """
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from jobs.diagnosis.log_check import new_range_check
 from jobs.products.index import new_range_key_collector
@@ -22,11 +22,9 @@ from jobs.storage.locations import local_path
 from jobs.store.chain import run_range
 from jobs.store.ranges import Range
 from jobs.store.running_broker import FileState, list_file_states
-from jobs.store.workers import Workers
+from jobs.store.workers import Item, Result, Sizes, Task, Workers
 from rmq_formats.store import INDEX_FOLDER
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 _OF_LOG_ALONE = frozenset({new_range_check, new_range_key_collector, new_range_unit_collector})
 
 
@@ -40,22 +38,14 @@ class CachingWorkers:
         self._known: dict[bytes, bytes] = {}  # pickled: a caller may change a result
         self.has_repeated = False  # read by `ingest` only
 
-    def map(
-        self,
-        items: Sequence[Item],
-        task: Callable[[Item], Result],
-        label: str = "working",
-        sizes: Sequence[int] = (),
-    ) -> list[Result]:
+    def map(self, items: Sequence[Item], task: Task[Item, Result], label: str, sizes: Sizes = ()) -> list[Result]:
         """Run *task* on each item, or return the cached result of its range."""
         ranges = [item for item in items if isinstance(item, Range)]
         if not ranges or len(ranges) < len(items):
             return self._workers.map(items, task, label, sizes)
         return cast("list[Result]", self._map_ranges(ranges, task, label, sizes))
 
-    def _map_ranges(
-        self, ranges: Sequence[Range], task: Callable[[Any], Any], label: str, sizes: Sequence[int]
-    ) -> list[Any]:
+    def _map_ranges(self, ranges: Sequence[Range], task: Task[Any, Any], label: str, sizes: Sizes) -> list[Any]:
         # The result of each collector of a pass is cached by itself, with the facts of the range.
         new_collectors = task.keywords["new_collectors"] if isinstance(task, partial) and task.func is run_range else []
         parts = new_collectors or [task]

@@ -183,7 +183,7 @@ def _add_units(hole: TruncatingHole, queue: StoredQueue, end: int, *, is_skipped
         name, at = queue.name, position * queue.unit_size
         if is_skipped:
             file = next(one for one in reversed(queue.files) if one.base_offset <= at)
-            hole.skipped_units.append((f"{name.path}/{file.location.rpartition('/')[2]}", at - file.base_offset))
+            hole.skipped_units.append((file.path_facts.path, at - file.base_offset))
         else:
             message = LostMessage(unit.physical_offset, unit.size, name.topic, name.queue_id, position)
             hole.bridge_messages.append(message)

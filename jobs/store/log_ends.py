@@ -135,7 +135,7 @@ def _queue_files(queues: Iterable[StoredQueue], log_start: int) -> Iterator[tupl
         unit = queue.read_unit(first.end // queue.unit_size - 1)
         is_of_log = isinstance(unit, Unit) and not unit.is_pre_blank
         if is_of_log and unit is not None and 0 <= unit.physical_offset < log_start:
-            yield f"{queue.name.path}/{first.location.rpartition('/')[2]}", unit.physical_offset
+            yield first.path_facts.path, unit.physical_offset
 
 
 def has_lost_end(store: Store, newest_offset: int, log_end: int) -> bool:

@@ -1,7 +1,7 @@
 """Spark's tasks as workers: one partition per item, so that Spark repeats only the lost ones."""
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from jobs.console.process import hide_pandas
 from jobs.console.progress import Work, show_spark_progress
 from jobs.launch.session import hadoop_options
-from jobs.store.workers import Item, Result, compile_at_first_use, record_count
+from jobs.store.workers import Item, Result, Sizes, Task, compile_at_first_use, record_count
 from rmq_formats.compiled import CACHE_WAS_EMPTY
 from rmq_formats.errors import FormatError
 from rmq_formats.warm_up import compile_messages, compile_queues_and_index
@@ -52,13 +52,7 @@ class SparkWorkers:
         """The Python workers of these cores."""
         return self.width
 
-    def map(
-        self,
-        items: Sequence[Item],
-        task: Callable[[Item], Result],
-        label: str = "working",
-        sizes: Sequence[int] = (),
-    ) -> list[Result]:
+    def map(self, items: Sequence[Item], task: Task[Item, Result], label: str, sizes: Sizes = ()) -> list[Result]:
         """Run *task* on items in parallel, one Spark task per item."""
         if not items:
             return []
@@ -77,7 +71,7 @@ class SparkWorkers:
         with show_spark_progress(self.spark, work, lambda: records.value):
             return self._run(items, counted if sizes else task)
 
-    def _run(self, items: Sequence[Item], task: Callable[[Item], Result]) -> list[Result]:
+    def _run(self, items: Sequence[Item], task: Task[Item, Result]) -> list[Result]:
         """Run *task* on each item; an error of the second attempt is raised unchanged."""
 
         def work(part: Iterable[Item]) -> Iterator[tuple[bool, Result | FormatError | OSError]]:

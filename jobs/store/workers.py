@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate
 from threading import Event
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from jobs.console.process import stop_thread_on_event
 from jobs.console.progress import Work, announce_one_time_work, show_progress
@@ -22,6 +22,8 @@ from rmq_formats.warm_up import warm_up
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Task: TypeAlias = Callable[[Item], Result]
+Sizes: TypeAlias = Sequence[int]  # the number of bytes of each item
 _COMPILING = "rmq-lake: compiling the log reader (first run only) …"
 
 
@@ -44,14 +46,8 @@ class Workers(Protocol):
     def has_repeated(self) -> bool:
         """Whether a task took more than one attempt, so that files of a failed attempt may remain."""
 
-    def map(
-        self,
-        items: Sequence[Item],
-        task: Callable[[Item], Result],
-        label: str = "working",
-        sizes: Sequence[int] = (),
-    ) -> list[Result]:
-        """Run *task* on each item. Progress shows *label*; it counts bytes if *sizes* gives those of each item."""
+    def map(self, items: Sequence[Item], task: Task[Item, Result], label: str, sizes: Sizes = ()) -> list[Result]:
+        """Run *task* on each item. Progress shows *label*; it counts bytes if there are *sizes*."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +59,7 @@ class SerialWorkers:
     processes: int = 1
     has_repeated: bool = False
 
-    def map(
-        self,
-        items: Sequence[Item],
-        task: Callable[[Item], Result],
-        label: str = "working",
-        sizes: Sequence[int] = (),
-    ) -> list[Result]:
+    def map(self, items: Sequence[Item], task: Task[Item, Result], label: str, sizes: Sizes = ()) -> list[Result]:
         """Run *task* on one item after the other."""
         del label, sizes
         return [task(item) for item in items]
@@ -79,13 +69,7 @@ class SerialWorkers:
 class InProcessWorkers(SerialWorkers):
     """This process, with progress, in as many threads as the workers are wide."""
 
-    def map(
-        self,
-        items: Sequence[Item],
-        task: Callable[[Item], Result],
-        label: str = "working",
-        sizes: Sequence[int] = (),
-    ) -> list[Result]:
+    def map(self, items: Sequence[Item], task: Task[Item, Result], label: str, sizes: Sizes = ()) -> list[Result]:
         """Run *task* on items in parallel."""
         if sizes and CACHE_WAS_EMPTY:
             compile_at_first_use()
@@ -133,13 +117,7 @@ class WorkersOnDemand:
         """Whether a task took more than one attempt."""
         return self._workers.has_repeated
 
-    def map(
-        self,
-        items: Sequence[Item],
-        task: Callable[[Item], Result],
-        label: str = "working",
-        sizes: Sequence[int] = (),
-    ) -> list[Result]:
+    def map(self, items: Sequence[Item], task: Task[Item, Result], label: str, sizes: Sizes = ()) -> list[Result]:
         """Run *task* on each item, here or on Spark, depending on the last items with *sizes*."""
         if sizes and sum(sizes) < self.min_spark_size:
             self._workers = self._here
@@ -160,7 +138,7 @@ def compile_at_first_use() -> None:
         warm_up()
 
 
-def _in_threads(task: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
+def _in_threads(task: Task[Item, Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
     """
     Yield the result for each item, in order, while *threads* threads work on the next ones.
 

@@ -375,7 +375,7 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
         for file in queue.files:
             # A broker creates a file before it sets its size: a killed one may leave an empty last file.
             if file.size or file != queue.files[-1] or store.has_clean_shutdown:
-                yield from _size_and_name(queue, file, usual.get(queue.name.kind, 0))
+                yield from _size_and_name(file, usual.get(queue.name.kind, 0))
     for path in (stored.path_facts.path for stored in store.other_files_of_kind(FileKind.UNKNOWN)):
         root, *folders = path.split("/")[:-1] or [""]
         # Brokers skip files outside the folders of queues (ConsumeQueueStore#loadConsumeQueues).
@@ -388,8 +388,8 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
             yield Finding(QUEUES, kinds.UNEXPECTED_FILE, path, None, *wrong, cause)
 
 
-def _size_and_name(queue: StoredQueue, file: StoredFile, usual: int) -> Iterator[Finding]:
-    path = f"{queue.name.path}/{file_name_of_offset(file.base_offset)}"
+def _size_and_name(file: StoredFile, usual: int) -> Iterator[Finding]:
+    path = file.path_facts.path
     if usual and file.size != usual:
         cause = (
             "the file was truncated, has extra bytes, or belongs to a broker with a different file size; the broker "

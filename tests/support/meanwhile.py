@@ -13,7 +13,7 @@ import pytest
 
 from jobs.storage.local import LocalReader, LocalStorage
 from jobs.store.ranges import Range
-from jobs.store.workers import Item, Result, SerialWorkers
+from jobs.store.workers import Item, Result, SerialWorkers, Sizes, Task
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,9 +31,7 @@ class DisturbedWorkers(SerialWorkers):
     before_range: Callable[[Range], object] = id
     attempt: Callable[[Callable[[], object], bool], object] = lambda _work, _is_of_pass: None
 
-    def map(
-        self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working", sizes: Sequence[int] = ()
-    ) -> list[Result]:
+    def map(self, items: Sequence[Item], task: Task[Item, Result], label: str, sizes: Sizes = ()) -> list[Result]:
         def disturbed(item: Item) -> Result:
             if isinstance(item, Range):
                 self.before_range(item)

@@ -335,7 +335,7 @@ def test_large_steps_stay_in_this_process_if_it_is_faster_or_has_a_max_rate(
     monkeypatch.setattr("jobs.verbs.ingest.is_spark_requested", lambda: False)  # another test may have a session
     workers = _workers_that_follow(replace(request(broker), read_limits=ReadLimits(max_rate)), AUTO_ENGINE)
 
-    assert [1] == workers.map([1], int, sizes=[step_bytes])
+    assert [1] == workers.map([1], int, "", [step_bytes])
     assert [engine] == engines
 
 

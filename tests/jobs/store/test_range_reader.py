@@ -192,7 +192,7 @@ def test_as_many_threads_as_the_width_return_results_in_the_order_of_the_items()
         time.sleep(0.001 * (3 - number % 3))
         return number
 
-    assert InProcessWorkers(width=3).map(range(21), work) == list(range(21))
+    assert InProcessWorkers(width=3).map(range(21), work, "") == list(range(21))
 
 
 def test_the_first_error_in_the_order_of_the_items_is_raised_and_stops_the_other_threads() -> None:
@@ -217,7 +217,7 @@ def test_the_first_error_in_the_order_of_the_items_is_raised_and_stops_the_other
             stopped.set()
 
     with pytest.raises(OSError, match="the first item"):
-        InProcessWorkers(width=3).map(range(20), work)
+        InProcessWorkers(width=3).map(range(20), work, "")
 
     assert stopped.is_set()
     assert len(begun) < 20
@@ -237,7 +237,7 @@ def test_a_thread_that_waits_for_its_rate_is_stopped_between_two_reads(tmp_path:
             file.read(0, 8 << 20)
 
     with pytest.raises(OSError, match="the first item"):
-        InProcessWorkers(width=2).map(range(2), work)
+        InProcessWorkers(width=2).map(range(2), work, "")
 
 
 def test_threads_of_one_process_share_all_of_its_rate(golden: StoreOf) -> None:
