@@ -56,10 +56,9 @@ _INTERVAL = [int, int]
 _MANIFEST = {
     **dict.fromkeys(("lake", "out", "broker", "store_id", "segment_size_origin"), str),
     **dict.fromkeys(("segments", "segment_size", "from_offset", "to_offset", "messages", "resumed"), int),
-    **{key: [str] for key in ("forms?", "causes?", "lost?", "config?", "notes?")},
+    **{key: [str] for key in ("forms?", "causes?", "lost?", "config?", "notes?", "log_folders?", "left_out?")},
     **{key: [_INTERVAL] for key in ("missing?", "assumed?", "twice?", "unchecked?")},
     **{key: [int] for key in ("incomplete?", "changed?")},
-    "log_folders?": [str],
     "newest_store_timestamp?": int,
 }
 _FILES_NOTE = {"files": {str: [int, int, int, int]}}
@@ -248,10 +247,16 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
             raise changed_file_error(Path(name))
     # The manifest names every file, and is the last one that a restore writes.
     described = {name: getattr(summary, name) for name in RestoreSummary.__dataclass_fields__}
-    manifest = json.dumps({**described, "files": hashed}, indent=1, ensure_ascii=False)
+    left_out = [part for part, is_wanted in _list_parts(request) if not is_wanted]
+    manifest = json.dumps({**described, "left_out": left_out, "files": hashed}, indent=1, ensure_ascii=False)
     create_or_accept_file(request.out / MANIFEST_FILE, manifest.encode("utf-8", "replace"))
     shutil.rmtree(unfinished)
     return summary
+
+
+def _list_parts(request: RestoreRequest) -> Sequence[tuple[str, bool]]:
+    """Return the parts that are built from the log, and whether each is wanted."""
+    return ("queues", request.with_queues), ("index", request.with_index)
 
 
 def _notes_of_truncation(store: Store, plan: RestorePlan, missing: Sequence[Interval]) -> Iterator[str]:
@@ -290,6 +295,15 @@ def _claim_output(request: RestoreRequest, known: KnownStore, plan: RestorePlan)
         if restored != (known.store_id, plan.segments[0].base_offset, plan.end, plan.size.value):
             raise RequestError(
                 f"{request.out}: this directory has the result of another restore; start again in an empty directory"
+            )
+        lacking = [
+            part for part, is_wanted in _list_parts(request) if is_wanted and part in manifest.get("left_out", ())
+        ]
+        if lacking:
+            raise RequestError(
+                f"{request.out}: this restore is complete, but it was made with "
+                f"{' and '.join(f'--no-{part}' for part in lacking)}. Repeat the options, restore into an empty "
+                "directory, or build the missing files with rebuild-consumequeue or rebuild-index"
             )
         shutil.rmtree(unfinished, ignore_errors=True)
         return RestoreSummary(
