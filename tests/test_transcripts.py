@@ -40,7 +40,9 @@ _PART = re.compile(r"<!-- store: (\S[^>]*\S) -->|^```console\n(.*?)^```$", re.DO
 _COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n", re.MULTILINE)
 _CODE = re.compile(r" +# exit code (\d+)$")
 _PROGRAM = re.compile(
-    r"((?:\w+=(?:'[^']*'|\"[^\"]*\"|[^\s'\"]*) )*)rmq-lake ((?:[^|<>;&]|'[^']*'|\"[^\"]*\")*)(?:\| *(.*))?", re.DOTALL
+    r"((?:\w+=(?:'[^']*'|\"[^\"]*\"|[^\s'\"]*) )*)"
+    r"rmq-lake ((?:\$'(?:[^'\\]|\\.)*'|[^|<>;&'\"\\]|\\.|'[^']*'|\"(?:[^\"\\]|\\.)*\")*+)(?:\| *(.*))?",
+    re.DOTALL,
 )
 _PROPERTY = re.compile(r"\w+=")
 _EXPANDED = re.compile(r"[$*?~{`\[!]")  # characters that bash may expand

@@ -23,6 +23,7 @@ from jobs.launch.engine import (
     usable_threads,
 )
 from jobs.storage import AnyStorage
+from jobs.storage.local import identify_enclosing_folders
 from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalise_location, scheme_of
 from jobs.store.running_broker import limit_load_beside_broker
 
@@ -132,8 +133,9 @@ def count_stored_bytes(*places: str, is_deep: bool = True) -> int:
 
 def _sizes(root: str, max_folders: int) -> Iterator[int]:
     """Yield the bytes that each file below *root* occupies on disk: brokers create files before they fill them."""
-    pending, seen = [root], set[tuple[int, int]]()
-    while pending and len(seen) < max_folders:
+    pending, seen = [root], identify_enclosing_folders(root)
+    max_seen = len(seen) + max_folders
+    while pending and len(seen) < max_seen:
         with suppress(OSError), os.scandir(pending.pop()) as entries:  # no access, or no directory: the verb reports it
             for entry in entries:
                 try:

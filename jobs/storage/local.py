@@ -154,6 +154,22 @@ class LocalReader(Reader):
         return filled
 
 
+def identify_enclosing_folders(path: str) -> set[tuple[int, int]]:
+    """
+    Return device and inode of a directory and of every directory that contains it.
+
+    A walk must not follow a link to one of them: it would leave the directory, and read a whole disk.
+    """
+    folder = Path(path).absolute()
+    real = real_path(folder)
+    found = set()
+    for place in {folder, *folder.parents, real, *real.parents}:
+        with suppress(OSError):  # no access: a walk cannot read it either
+            status = place.stat()
+            found.add((status.st_dev, status.st_ino))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class LocalStorage(Storage):
     """The local file system."""
@@ -167,14 +183,14 @@ class LocalStorage(Storage):
         Without *is_deep*, only the files in *location* itself are returned.
 
         A store's CommitLog may be linked to another disk; `may_follow_link` decides which links are followed. A link to
-        itself is treated as an empty file.
+        a directory that contains *location* is omitted. A link to itself is treated as an empty file.
         """
         root = local_path(location)
         status = os.stat(root)  # noqa: PTH116 - one call on a hot path
         if not stat.S_ISDIR(status.st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), root)
         found: list[FileInfo] = []
-        seen = {(status.st_dev, status.st_ino)}
+        seen = identify_enclosing_folders(root)
         pending = [""]
         while pending:
             prefix = pending.pop()

@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 
 from jobs.console.amounts import count_text, names_text
 from jobs.console.result import RequestError
-from jobs.storage.local import ReadLimits, lower_priority, real_path
+from jobs.storage.local import ReadLimits, identify_enclosing_folders, lower_priority, real_path
 from jobs.storage.locations import is_local, local_path
 from jobs.store.store import SET_ASIDE_MARK
 from rmq_formats.store import INDEX_FOLDER
@@ -158,7 +158,7 @@ def list_file_states(folder: Path) -> Iterator[tuple[Path, FileState]]:
 
     Links to directories are followed, each directory once.
     """
-    seen: set[tuple[int, int]] = set()
+    seen = identify_enclosing_folders(str(folder))
     pending = [folder]
     while pending:
         place = pending.pop()
@@ -167,7 +167,7 @@ def list_file_states(folder: Path) -> Iterator[tuple[Path, FileState]]:
             entries = sorted(os.scandir(place), key=lambda entry: entry.name)
         except FileNotFoundError:  # deleted since it was listed
             continue
-        if (status.st_dev, status.st_ino) in seen:
+        if place != folder and (status.st_dev, status.st_ino) in seen:
             continue
         seen.add((status.st_dev, status.st_ino))
         for entry in entries:
