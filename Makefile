@@ -6,7 +6,7 @@ ENVIRONMENT := ./spark-submit.sh --prepare-dev
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 # One more worker than cores, because some tests wait for other processes. Each worker needs about 1 GiB.
 WORKERS := --numprocesses $(shell echo $$(($(CORES) < 4 ? $(CORES) + 1 : 4)))
-# Tests that `make test` leaves out, because they need more than Python and Java, or take minutes.
+# Tests that `make test` leaves out: they need more than Python and Java, or are slow special cases.
 SLOW := oracle or cluster or released or slow
 # The files with these tests: about 200 of 8,000 tests. Each worker collects every file that it is given.
 SLOW_FILES = tests/oracle tests/scale tests/released \

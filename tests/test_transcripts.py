@@ -4,6 +4,7 @@ Commands with their output and exit code as users see them, in `tests/transcript
 The first `<!-- store: NAME -->` line of a page names a golden store, which is copied to the folder `store`. If the line
 names several, the others are copied to folders with their own names. A later such line starts again in an empty folder.
 A page without such a line starts in an empty folder, and creates its store with `send`.
+A page whose first line is `<!-- slow -->` runs in `make test-slow` only.
 `pytest tests/test_transcripts.py --record` writes the current output of the commands into the pages, so `git diff`
 shows the changes that users will notice.
 
@@ -32,8 +33,16 @@ from tests.golden import StoreOf
 from tests.support.commands import Run
 from tests.support.query_stores import Sent, stored, write_store
 
+_SLOW = "<!-- slow -->\n"  # the first line of a page that only `make test-slow` runs
+
+
+def _marks(page: Path) -> list[pytest.MarkDecorator]:
+    group = pytest.mark.xdist_group(page.stem)  # any free worker runs the next page
+    return [group, pytest.mark.slow] if page.read_text(encoding="utf-8").startswith(_SLOW) else [group]
+
+
 PAGES = [
-    pytest.param(page, id=page.stem, marks=pytest.mark.xdist_group(page.stem))  # any free worker runs the next page
+    pytest.param(page, id=page.stem, marks=_marks(page))
     for page in sorted((Path(__file__).parent / "transcripts").glob("*.md"))
 ]
 _PART = re.compile(r"<!-- store: (\S[^>]*\S) -->|^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)

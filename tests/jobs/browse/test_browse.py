@@ -387,7 +387,11 @@ def test_names_and_bodies_of_a_store_are_escaped(hostile: Path, kind: str) -> No
         assert len(shown) == 6
         in_a_topic = f"/messages?{urlencode({'topic': HOSTILE})}"
         paths = [*VIEWS, in_a_topic, *links(pages.get("/").text, "/tables/"), *shown]
-        paths += [f"{page}&chains=1&body={form}" for page in shown for form in ("text", "json", "hex")]
+        paths += [
+            f"{page}&chains=1&body={form}"
+            for page in shown[:: 1 if kind == "lake" else 6]
+            for form in ("text", "json", "hex")
+        ]
         for path in paths:
             page = pages.get(path).text.replace(OWN_SCRIPT, "", 1)
             assert not re.search(r"<script|<img|\son\w+=\"", page)

@@ -339,7 +339,9 @@ def test_large_steps_stay_in_this_process_if_it_is_faster_or_has_a_max_rate(
     assert [engine] == engines
 
 
-@pytest.mark.parametrize(("chosen", "used"), [({}, "jemalloc"), ({ALLOCATOR: "system"}, "system")])
+@pytest.mark.parametrize(
+    ("chosen", "used"), [({}, "jemalloc"), pytest.param({ALLOCATOR: "system"}, "system", marks=pytest.mark.slow)]
+)
 def test_the_allocator_returns_freed_memory(chosen: dict[str, str], used: str, broker: Broker) -> None:
     """Arrow's default allocator keeps memory that another thread freed; the user's own setting takes precedence."""
     (broker.root / "checkpoint").write_bytes(bytes(4096))  # of a store without a log

@@ -48,7 +48,9 @@ def test_the_next_run_completes_a_run_killed_after_any_write(
     assert result["bad"] == []
 
 
-@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.campaign), 31])
+@pytest.mark.parametrize(
+    "stride", [pytest.param(1, marks=pytest.mark.campaign), pytest.param(31, marks=pytest.mark.slow)]
+)
 def test_a_suspended_run_blocks_other_runs_and_succeeds_when_it_is_resumed(
     stride: int, tmp_path: Path, campaign: Campaign
 ) -> None:
@@ -60,11 +62,11 @@ def test_a_suspended_run_blocks_other_runs_and_succeeds_when_it_is_resumed(
     assert result["bad"] == []
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_crashes_of_the_broker_and_killed_runs_leave_the_current_log_in_the_lake(
-    kills: int, tmp_path: Path, campaign: Campaign
+    tmp_path: Path, campaign: Campaign
 ) -> None:
-    assert is_complete(campaign("crashes", tmp_path, kills))
+    assert is_complete(campaign("crashes", tmp_path, 6))
 
 
 @pytest.mark.parametrize(
@@ -90,6 +92,7 @@ def test_runs_killed_at_random_moments_next_to_a_live_broker_lose_nothing(
     assert set(result.get("optimized", {})) <= {"-9", "0"}
 
 
+@pytest.mark.slow
 def test_many_stores_are_ingested_into_one_lake_at_the_same_time(tmp_path: Path, campaign: Campaign) -> None:
     """Each store by two runs, at most one of which ingests it."""
     result = campaign("many", tmp_path, 4)

@@ -175,6 +175,7 @@ def kill_after_effects(number: int, work: Callable[[], object]) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("has_merged", [False, True])
 def test_after_a_kill_at_any_effect_the_next_run_registers_each_file_once(

@@ -95,7 +95,7 @@ def _find_start_of_check(segment: Path) -> int:
 _END_WITH_A_QUEUE_FILE = ("printMsg-tag", "queryCq-tail")
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("place", ["store", "lake"])
 @pytest.mark.parametrize("name", BASES)
 def test_each_recorded_line_is_answered_byte_for_byte(
@@ -158,7 +158,7 @@ def test_light_queues_that_a_killed_broker_had_in_memory_are_answered_from_the_l
                 assert [unit.physical_offset for unit in units if unit] == [place for _, place, *_ in expected["units"]]
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("place", ["store", "lake"])
 @pytest.mark.parametrize("name", [*_EVERY, "b550-tiered"])
 def test_every_queue_has_the_limits_and_messages_that_the_broker_answered(

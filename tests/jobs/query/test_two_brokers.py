@@ -35,7 +35,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "lake"
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("order", ["abc", "cba"])
 @pytest.mark.parametrize("name", STORES)
 def test_each_verb_reads_only_the_rows_of_one_store(

@@ -67,9 +67,8 @@ def test_a_resumed_restore_writes_only_the_missing_files(
     assert summary.resumed == summary.segments - 1
 
 
-@pytest.mark.parametrize(
-    "stride", [pytest.param(1, marks=pytest.mark.campaign), pytest.param(97, marks=pytest.mark.slow), 293]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.campaign), 97])
 def test_a_restore_killed_after_any_effect_is_resumed_to_the_same_bytes(stride: int, tmp_path: Path) -> None:
     result = run_campaign("tests.support.killed_verbs", "restores", tmp_path, stride)
 

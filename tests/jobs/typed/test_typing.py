@@ -116,7 +116,7 @@ def campaign() -> Iterator[Callable[..., dict[str, Any]]]:
     ("scenario", "number", "more_than"),
     [
         ("typings", 47, 0),  # after each *stride*-th effect, the next run completes the work without leftovers
-        ("typings-beside-ingests", 1, 0),
+        pytest.param("typings-beside-ingests", 1, 0, marks=pytest.mark.slow),
         pytest.param("typings", 1, 30, marks=pytest.mark.campaign),
         pytest.param("typings-beside-ingests", int(os.environ.get("KILLS", "100")), 30, marks=pytest.mark.campaign),
     ],
