@@ -275,10 +275,10 @@ def refuse_nonempty_directory(out: str, param_hint: str = "--out") -> None:
 STORE_FILE = PlaceType(is_guarded=True)
 STORE = PlaceType(_lacks_store, is_guarded=True)
 LOG_DIRECTORIES = PlaceType(lambda *_: None, is_guarded=True, takes_many=True, name="path[,path]")
-LAKE = PlaceType(_lacks_tables, is_guarded=True)
+# A lake is only at places where one can be written.
+LAKE = PlaceType(_lacks_tables, is_guarded=True, requires_writable_scheme=True)
+QUERIED_LAKE = replace(LAKE, is_guarded=False)  # the answer may be written into a folder of it
 STORE_OR_LAKE = PlaceType(_lacks_both, is_guarded=True)
-# The answer may be written into a folder of it; a lake is only at places where one can be written.
-QUERIED_LAKE = PlaceType(_lacks_tables, requires_writable_scheme=True)
 CHANGED_LAKE = PlaceType(_lacks_tables, is_output=True)
 OUTPUT_LOCATION = PlaceType(is_output=True)
 OUTPUT_FILE = PlaceType(is_output=True, local_kind=_FILE, name="file")
