@@ -306,7 +306,8 @@ def _write_messages(
             continue
         for records, parser in split_by_release(item, rules):
             group = drop_excluded_messages(records, parser, selection)
-            batch, bad = message_batch(group, parser, with_body=selection.with_body)
+            wanted = selection.topic_filter  # a segment may be that of another queue
+            batch, bad = message_batch(group, parser, with_body=selection.with_body, wants_topic=wanted)
             for name, value in (("segment", range_.base_offset), ("generation", state.generation)):
                 field = TIERED.schema.field(name)
                 batch = batch.append_column(field, pa.repeat(pa.scalar(value, field.type), batch.num_rows))
