@@ -169,7 +169,7 @@ class Pages:
     def _download(self, lists: PageLists, request: PageRequest) -> PageReply:
         """Stream the messages of a list, one JSON object per line, as `query list --json` prints them."""
         page = read_page(lists.source, _wanted(request), request.before, _DOWNLOADED, _SECONDS, _ROOM)
-        lines = "".join(json_line("message", message_object(found)) for found in page.messages)
+        lines = "".join(json_line(message_object(found)) for found in page.messages)
         return PageReply(lines.encode(), next_position=page.next_before_offset)
 
     def _find(self, lists: PageLists, request: PageRequest) -> PageReply:

@@ -214,7 +214,7 @@ def explain_empty_export(request: ExportRequest) -> Reason:
         times = " in the requested time range" if has_times else ""
         condition = " that matches --where" if request.condition else ""
         kind = ReasonKind.OUTSIDE_TIMES if has_times else ReasonKind.NO_RECORD
-        return Answer(reason=Reason(kind, f"no message{of}{times}{condition}: {coverage_text(source.coverage())}"))
+        return Answer(reason=Reason(kind, f"no message{of}{times}{condition}: {coverage_text(source)}"))
 
     try:
         with open_stores(request.place) as sources:
@@ -306,11 +306,11 @@ def _write_lines(path: Path, rows: _Slices, asked: ExportRequest, item: ExportIt
                     file.write((csv_line(tuple(value)) if is_first else "") + csv_line(tuple(value.values())))
                     is_first = False
                 elif form is RowFormat.JSON:
-                    file.write(f"{json_text.json_line('message', value).rstrip()},\n")
+                    file.write(f"{json_text.json_line(value).rstrip()},\n")
                 elif len(body.data or b"") < _LONG:
-                    file.write(json_text.json_line("message", value))
+                    file.write(json_text.json_line(value))
                 else:
-                    file.writelines(json_text.json_pieces("message", value))
+                    file.writelines(json_text.json_pieces(value))
             del batch, bodies
 
 

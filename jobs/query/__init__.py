@@ -85,6 +85,11 @@ class Message:
         """The body as the producer sent it; None if it cannot be decompressed."""
         return self.body_within(MAX_DECOMPRESSED_SIZE)
 
+    @property
+    def body_or_stored_bytes(self) -> bytes:
+        """The body as the producer sent it; as it is stored if it cannot be decompressed."""
+        return self.record.body if self.body is None else self.body
+
     def body_within(self, limit: int = INFLATED_BODY_LIMIT) -> bytes | None:
         """Return the body as it was sent; None if it cannot be decompressed, or is larger than *limit*."""
         try:

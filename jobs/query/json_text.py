@@ -69,15 +69,15 @@ def utf8_text(body: bytes) -> str | None:
         return None
 
 
-def json_line(kind: str, value: Mapping[str, object]) -> str:
-    """Return one line of the output."""
-    return "".join(json_pieces(kind, value))
+def json_line(value: Mapping[str, object]) -> str:
+    """Return the line of a message."""
+    return "".join(json_pieces(value))
 
 
-def json_pieces(kind: str, value: Mapping[str, object]) -> Iterator[str]:
-    """Yield one line of output field by field, so that a large body is in memory only once."""
+def json_pieces(value: Mapping[str, object]) -> Iterator[str]:
+    """Yield the line of a message field by field, so that a large body is in memory only once."""
     yield "{"
-    for number, (name, field) in enumerate({"version": JSON_VERSION, "type": kind, **value}.items()):
+    for number, (name, field) in enumerate({"version": JSON_VERSION, "type": "message", **value}.items()):
         yield f"{', ' if number else ''}{json.dumps(name)}: "
         yield json.dumps(field, ensure_ascii=False)
     yield "}\n"

@@ -213,7 +213,11 @@ class LakeSource(Source):
     def damage_text(self) -> str | None:  # type: ignore[override]
         """Say that runs found damage, whose messages are only in the table `quarantine`."""
         count = sum(row["places"] for row in self.select_rows("count(*) AS places", QUARANTINE_NAME))
-        return f"the lake's table quarantine has {_ranges(count)}, whose messages cannot be found" if count else None
+        return (
+            f"the lake's table quarantine has {count_text(count, 'damaged range')}, whose messages cannot be found"
+            if count
+            else None
+        )
 
     def list_lost_parts(self, low: int = 0, high: int = MAX_TIME) -> list[LostPart]:
         """Return the damage and gaps that runs found between two offsets; their messages have no rows."""
@@ -223,7 +227,7 @@ class LakeSource(Source):
         for row in self.select_rows(columns, QUARANTINE_NAME, *inside):
             if row["places"]:
                 first = f"the first at offset {row['first']:,} (table quarantine)"
-                why = f"runs found {_ranges(row['places'])} in the log, {first}"
+                why = f"runs found {count_text(row['places'], 'damaged range')} in the log, {first}"
                 found.append(LostPart(row["first"], row["last"], why))
         for gap in self.gaps:
             start, end = gap["from"], gap["to"]
@@ -579,7 +583,3 @@ def _in_queue(topic: str, queue_id: int) -> tuple[str, str, str]:
 def _window(wanted: ListConditions | KeyQuery) -> list[str]:
     conditions = [f"store_timestamp >= {wanted.begin}"] if wanted.begin != MIN_TIME else []
     return [*conditions, *([f"store_timestamp <= {wanted.end}"] if wanted.end != MAX_TIME else [])]
-
-
-def _ranges(count: int) -> str:
-    return f"{count} damaged range{'' if count == 1 else 's'}"

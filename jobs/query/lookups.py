@@ -155,8 +155,8 @@ def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = 
 
 def by_offset(source: Source, topic: str, queue_id: int, queue_offset: int, *, broker: str | None = None) -> Answer:
     """Find the message with *queue_offset* in its queue; *broker* must be the source's, if that is known."""
-    if broker is not None and source.broker not in {None, broker}:
-        return Answer(reason=reasons.explain_other_broker_name(str(source.broker), broker))
+    if other_broker := reasons.explain_other_broker_name(source, broker):
+        return Answer(reason=other_broker)
     offsets = source.queue_offsets(topic, queue_id)
     if offsets and offsets.minimum <= queue_offset < offsets.maximum:
         message = source.by_queue_offset(topic, queue_id, queue_offset)

@@ -196,7 +196,7 @@ class Printer:
         with explaining_full_disk(str(path)):
             try:
                 with os.fdopen(descriptor, "wb") as file:
-                    file.write(message.record.body if message.body is None else message.body)
+                    file.write(message.body_or_stored_bytes)
             except OSError:
                 path.unlink(missing_ok=True)  # part of a body would look like a body
                 raise

@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from jobs.query import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message
 from jobs.query.mqadmin import HALF_TOPIC, OffsetRange, host_port_text, time_text
-from jobs.query.source import MAX_OCCURRENCES, Coverage, Occurrence, Reason, ReasonKind, Source
+from jobs.query.source import MAX_OCCURRENCES, Occurrence, Reason, ReasonKind, Source
 from jobs.store.selection import list_similar_topics
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import Host
@@ -111,9 +111,7 @@ def explain_no_message_in_any_topic(source: Source, key: str, kind: KeyKind) -> 
         return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
     lacks = f"; {source.damage_text}" if source.damage_text else ""
     hint = other_case_hint(source, key)
-    return Reason(
-        ReasonKind.NOT_ON_DISK, f"no message has the key {key!r}{hint}; {coverage_text(source.coverage())}{lacks}"
-    )
+    return Reason(ReasonKind.NOT_ON_DISK, f"no message has the key {key!r}{hint}; {coverage_text(source)}{lacks}")
 
 
 def other_case_hint(source: Source, key: str) -> str:
@@ -131,8 +129,9 @@ def parse_offset_id(text: str) -> OffsetId | None:
         return None
 
 
-def coverage_text(coverage: Coverage) -> str:
+def coverage_text(source: Source) -> str:
     """Describe the available part of the history."""
+    coverage = source.coverage()
     if coverage.first_time is None or coverage.last_time is None:
         return "there are no stored messages"
     return (
@@ -236,9 +235,11 @@ def _place(message: Message) -> str:
     return f"offset id {message.offset_id}, stored {_time(message.record.store_timestamp)}"
 
 
-def explain_other_broker_name(broker: str, requested_broker: str) -> Reason:
-    """Explain that a query is about another broker."""
-    return Reason(ReasonKind.OTHER_BROKER, f"this store belongs to the broker {broker}, not {requested_broker}")
+def explain_other_broker_name(source: Source, broker: str | None) -> Reason | None:
+    """Explain that a query is about another broker; None if it is not, or if the store's broker is unknown."""
+    if broker is None or source.broker in {None, broker}:
+        return None
+    return Reason(ReasonKind.OTHER_BROKER, f"this store belongs to the broker {source.broker}, not {broker}")
 
 
 def explain_empty_page(
@@ -272,11 +273,10 @@ def _no_match(source: Source, wanted: ListConditions) -> Reason:
     number = source.count(wanted)
     if number == 0 or not wanted.is_search:
         kind = ReasonKind.OUTSIDE_TIMES if in_times else ReasonKind.NO_MATCH
-        there = coverage_text(source.coverage())
-        return Reason(kind, f"no message{_of(wanted)} was stored{in_times}; {there}")
+        return Reason(kind, f"no message{_of(wanted)} was stored{in_times}; {coverage_text(source)}")
     if number is None:
-        there = coverage_text(source.coverage())
-        return Reason(ReasonKind.NO_MATCH, f"no message{_of(wanted)}{in_times}{_with(wanted)}; {there}")
+        text = f"no message{_of(wanted)}{in_times}{_with(wanted)}; {coverage_text(source)}"
+        return Reason(ReasonKind.NO_MATCH, text)
     stored = f" stored{in_times}" if in_times else ""
     if number == 1:
         only = f"the only message{_of(wanted)}{stored}{_with(wanted, 'does not have')}"

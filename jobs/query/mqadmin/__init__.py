@@ -177,8 +177,7 @@ def has_route(topic: str, release: Release) -> bool:
 
 def body_text(message: Message, charset: str) -> str:
     """Return the body in *charset*; as stored if it cannot be decompressed."""
-    body = message.record.body if message.body is None else message.body
-    return message.to_printable(decode_as_java(body, charset))
+    return message.to_printable(decode_as_java(message.body_or_stored_bytes, charset))
 
 
 def topic_status_row(broker: str, queue_id: object, minimum: object, maximum: object, updated: str) -> str:
@@ -219,11 +218,10 @@ def message_line(message: Message, offsets: OffsetRange, broker: str, charset: s
 
 def _message_text(message: Message, offsets: OffsetRange) -> str:
     properties = properties_text(message, offsets) or "null"
-    body = (message.record.body if message.body is None else message.body) or None
+    body = message.body_or_stored_bytes
     if not message.release.prints_message_in_braces:
-        size = 0 if body is None else len(body)
-        return f"Message [topic={message.topic}, flag={message.record.flag}, properties={properties}, body={size}]"
-    numbers = "null" if body is None else f"[{', '.join(str(byte - (byte >> 7 << 8)) for byte in body)}]"
+        return f"Message [topic={message.topic}, flag={message.record.flag}, properties={properties}, body={len(body)}]"
+    numbers = f"[{', '.join(str(byte - (byte >> 7 << 8)) for byte in body)}]" if body else "null"
     is_transactional = message.properties.get(_TRANSACTION_PREPARED, "").lower() == "true"
     transaction_id = _java_null(message.properties.get(UNIQ_KEY) if is_transactional else None)
     return (

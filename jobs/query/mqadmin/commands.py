@@ -241,7 +241,7 @@ def _message_traces(call: MqadminCall) -> ExitCode:
     reported = [
         (trace, message)
         for message in map(printer.printable_message, answer.messages)
-        for trace in decode_traces(message.record.body if message.body is None else message.body)
+        for trace in decode_traces(message.body_or_stored_bytes)
     ]
     of_message = [one for one in reported if one[0].message_id == message_id]
     if printer.prints_rows:

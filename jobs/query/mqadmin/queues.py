@@ -301,8 +301,8 @@ def _queues(call: MqadminCall) -> Iterator[PullableQueue]:
 def _named_queue(call: MqadminCall) -> PullableQueue | ExitCode:
     source, named = call.source, call.options["brokerName"]
     topic, queue_id = call.options["topic"], call.integer_option("queueId")
-    if source.broker not in {None, named}:
-        return call.printer.print_reason(reasons.explain_other_broker_name(str(source.broker), named))
+    if other_broker := reasons.explain_other_broker_name(source, named):
+        return call.refuse(other_broker)
     source.complete_queues(topic)
     offsets = source.queue_offsets(topic, queue_id)
     if offsets is None:
