@@ -97,6 +97,7 @@ _SINCE = {
     "queryMsgTraceById": "4.9.0",
     "consumeMessage": "4.3.0",
 }
+_INTEGER = re.compile(r"[+-]?\d{1,19}")  # like Java's Long.parseLong, in the digits of any script
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)#(\d\d):(\d\d):(\d\d):(\d{3})")  # yyyy-MM-dd#HH:mm:ss:SSS
 
 
@@ -115,10 +116,9 @@ class MqadminCall(NamedTuple):
         text = self.options.get(name)
         if text is None and default is not None:
             return default
-        try:
-            return int(text or "")
-        except ValueError as error:
-            raise UnsupportedFormat(f"{self.command}: {name} must be a number, not {text!r}") from error
+        if text is None or not _INTEGER.fullmatch(text.strip()):
+            raise UnsupportedFormat(f"{self.command}: {name} must be a number, not {text!r}")
+        return int(text)
 
     def time_option(self, name: str, default: int) -> int:
         """Return a time option in the printer's zone, in mqadmin's format or in that of our own queries."""
