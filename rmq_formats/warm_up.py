@@ -47,7 +47,6 @@ def compile_queues_and_index() -> None:
     from rmq_formats.consumequeue.collect import UnitCollector
     from rmq_formats.consumequeue.dispatch import QueueKind, UnitRules
     from rmq_formats.indexfile.build import FileBuilder, RuleTable, pack_keys
-    from rmq_formats.indexfile.columns import key_texts
     from rmq_formats.indexfile.layout import Geometry
     from rmq_formats.release import NEWEST, make_rules
 
@@ -66,8 +65,7 @@ def compile_queues_and_index() -> None:
     units = collector.finish().units
     list(QueueBuilder(QueueKind.PLAIN, 20, rules.releases).append(units))
     table = RuleTable.from_rules(make_rules((0, NEWEST)))
-    for keys, places in pack_keys(records, table, with_places=True):
-        key_texts(places, records.buffer)
+    for keys, _ in pack_keys(records, table, with_texts=True):
         FileBuilder(Geometry(4, 4), table, None).add(keys.copy())
 
 

@@ -6,7 +6,6 @@ without a copy. If the tables are too small for very many distinct texts, all co
 """
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -250,9 +249,7 @@ def _texts(texts: TextTable) -> pa.Array:
 
 
 def _host_texts(texts: TextTable) -> pa.Array:
-    raw, ends = texts.heap.tobytes(), texts.ends[: texts.text_count + 1].tolist()
     hosts = (
-        Host(raw[start : end - _PORT_SIZE], int.from_bytes(raw[end - _PORT_SIZE : end], "big", signed=True))
-        for start, end in pairwise(ends)
+        Host(raw[:-_PORT_SIZE], int.from_bytes(raw[-_PORT_SIZE:], "big", signed=True)) for raw in texts.list_texts()
     )
     return pa.array(map(str, hosts), pa.string())

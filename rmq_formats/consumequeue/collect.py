@@ -6,7 +6,6 @@ the scalar module `dispatch`, with which property tests compare them.
 """
 
 from collections.abc import Iterator
-from itertools import pairwise
 from threading import local
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -186,9 +185,7 @@ class UnitCollector:
         for block in blocks:
             kernels.group_units(block, ranks, places, units.view(np.int64).reshape(-1, _UNIT_NUMBERS), tag_numbers)
         assert (places == starts[1:]).all()  # each queue has as many units as were counted
-        ends = self._tags.ends[: self._tags.text_count + 1].tolist()
-        heap = self._tags.heap[: ends[-1]].tobytes()
-        tags = [heap[start:end].decode() for start, end in pairwise(ends)]
+        tags = [text.decode() for text in self._tags.list_texts()]
         return PackedUnits([names[number] for number in present], starts, units, tag_numbers, tags)
 
 

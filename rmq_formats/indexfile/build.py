@@ -27,22 +27,44 @@ from rmq_formats.kernels.integers import (
     Integers,
     Sizes,
     byte_at,
+    number_at,
     read_i32,
     read_i64,
     read_u32,
     write_i32,
     write_i64,
 )
-from rmq_formats.kernels.text import PROPERTY_PARSER_CODES, find_byte_below, hash_character, hash_text, next_property
+from rmq_formats.kernels.text import (
+    MAX_TEXT_GROWTH,
+    PROPERTY_PARSER_CODES,
+    TABLE_FULL,
+    TextTable,
+    copy_as_java_text,
+    find_byte_below,
+    find_or_add_text,
+    hash_character,
+    hash_text,
+    is_text_at,
+    new_text_table,
+    next_property,
+)
 from rmq_formats.layout import Buffer, Read
 from rmq_formats.properties import KEY_SEPARATOR, KEYS, MAX_INT, MAX_LONG, MIN_INT, TAGS, UNIQ_KEY
 from rmq_formats.release import HashSlotCount, Rules
 
 PACKED_KEY = np.dtype([("key_hash", ">i4"), ("physical_offset", ">i8"), ("store_timestamp", ">i8")])
 
-# The position of a key's text in its buffer, and the kind of the key.
-KEY_TEXT_PLACE = np.dtype([("topic", "i4"), ("topic_end", "i4"), ("key", "i4"), ("key_end", "i4"), ("kind", "i4")])
-KEY_KINDS = tuple(KeyKind)  # a place names its kind by its number here
+KEY_KINDS = tuple(KeyKind)  # a key text names its kind by its number here
+
+
+class KeyTexts(NamedTuple):
+    """The texts of a block of keys; without room for any, none are written."""
+
+    topics: TextTable  # distinct topics, as stored
+    topic_numbers: Sizes
+    kinds: Sizes
+    ends: Sizes  # the end of each key's text, after a leading zero
+    data: Bytes  # the keys as Java reads them, in UTF-8
 
 
 class RuleTable(NamedTuple):
@@ -86,21 +108,27 @@ def find_rule_number(rules: RuleTable, earlier_number: int, offset: int) -> int:
 
 
 def pack_keys(
-    records: RawRecords, rules: RuleTable, from_offset: int = 0, *, with_places: bool = False
-) -> Iterator[tuple[NDArray[np.void], NDArray[np.void]]]:
+    records: RawRecords, rules: RuleTable, from_offset: int = 0, *, with_texts: bool = False
+) -> Iterator[tuple[NDArray[np.void], KeyTexts]]:
     """
     Yield the keys of *records* at or after *from_offset*, some at a time; each block is valid until the next one.
 
-    With each block come the places of the keys' texts in the buffer (of type KEY_TEXT_PLACE), none without
-    *with_places*.
+    Each block comes with the texts of its keys, which stay valid; there are none without *with_texts*.
     """
-    room = len(records.positions) * 4 + _WIDEST
-    keys = np.empty(room, PACKED_KEY)
-    places = np.empty(room if with_places else 0, KEY_TEXT_PLACE)
+    count = len(records.positions)
+    keys = np.empty(count * _USUAL_KEYS + _WIDEST, PACKED_KEY)
     record = 0
     while record < len(records.positions):
-        record, count = _pack(records, record, from_offset, rules, keys.view(np.uint8), places.view(np.int32))
-        yield keys[:count], places[:count]
+        texts = _text_room(keys.size, count * _USUAL_TEXT + _LONGEST_TEXT) if with_texts else _text_room(0, 0)
+        record, found = _pack(records, record, from_offset, rules, keys.view(np.uint8), texts)
+        yield keys[:found], texts
+
+
+def _text_room(keys: int, size: int) -> KeyTexts:
+    """Return room for the texts of so many keys, and for *size* bytes of them."""
+    topics = new_text_table(_TOPIC_SLOTS if keys else 0, _LONGEST_TEXT)
+    numbers, kinds = np.empty((2, keys), np.int32)
+    return KeyTexts(topics, numbers, kinds, np.zeros(keys + 1, np.int32), np.empty(size, np.uint8))
 
 
 _ROLLBACK = int(TransactionType.ROLLBACK)
@@ -114,47 +142,50 @@ _UNIQ_KEY = int(np.frombuffer(UNIQ_KEY.encode(), _LONG)[0])
 _UNIQUE, _KEY, _TAGGED = map(KEY_KINDS.index, (KeyKind.UNIQUE, KeyKind.KEY, KeyKind.TAG))
 _ENTRY_SIZE = ENTRY.size
 _AT_ONCE = 512 * ENTRY.size  # bytes of entries whose slots are loaded before the first of them is chained
-_PLACE_FIELDS = KEY_TEXT_PLACE.itemsize // 4
 _OFFSET_AT = ENTRY.offset("physical_offset")
 _TIME_AT = ENTRY.offset("time_diff_s")
 _PREVIOUS_AT = ENTRY.offset("prev_entry")
 # The keys that one message can have: every second byte of its properties, its unique key, its tags.
 _WIDEST = (1 << 15) // 2 + 2
+_LONGEST_TEXT = MAX_TEXT_GROWTH << 15  # bytes of a topic, or of the keys of one message
+_USUAL_KEYS, _USUAL_TEXT = 4, 128  # keys of a message, and their bytes; with more, a block has fewer messages
+_TOPIC_SLOTS = 1 << 12
 
 
 @compiled_helper
 def _put_key(
-    keys: Bytes, places: Sizes, count: int, key_hash: int, offset: int, time: int,
-    topic: int, topic_end: int, key: int, key_end: int, kind: int,
+    keys: Bytes, texts: KeyTexts, count: int, seed: int, offset: int, time: int,
+    topic: int, buffer: Bytes, start: int, end: int, kind: int,
 ) -> int:  # fmt: skip
+    """Write key number *count*: a slice of *buffer*, whose hash begins with *seed*; return the new count."""
     at = count * _ENTRY_SIZE
+    key_hash = hash_text(buffer, start, end, seed)
     write_i32(keys, at, 0 if key_hash == MIN_INT else abs(key_hash))
     write_i64(keys, at + _OFFSET_AT, offset)
     write_i64(keys, at + _TIME_AT, time)
-    if places.size:
-        place = count * _PLACE_FIELDS
-        places[np.uintp(place)] = topic
-        places[np.uintp(place + 1)] = topic_end
-        places[np.uintp(place + 2)] = key
-        places[np.uintp(place + 3)] = key_end
-        places[np.uintp(place + 4)] = kind
+    if texts.kinds.size:
+        texts.topic_numbers[np.uintp(count)] = topic
+        texts.kinds[np.uintp(count)] = kind
+        to = copy_as_java_text(buffer, start, end, texts.data, number_at(texts.ends, count))
+        texts.ends[np.uintp(count + 1)] = to
     return count + 1
 
 
 @compiled
 def _pack(
-    records: RawRecords, record: int, from_offset: int, rules: RuleTable, keys: Bytes, places: Sizes
+    records: RawRecords, record: int, from_offset: int, rules: RuleTable, keys: Bytes, texts: KeyTexts
 ) -> tuple[int, int]:  # fmt: skip
     """Pack the keys of the records from *record* on while there is room for any; return the next one and the count."""
     buffer, positions = records.buffer, records.positions
     count = 0
     rule = 0
+    number = -1  # of the last topic
     room = keys.size // _ENTRY_SIZE - _WIDEST
     while record < positions.size and count <= room:
         start = positions[record]
-        record += 1
         offset = records.base_offset + start
         if offset < from_offset or read_i32(buffer, start + SYS_FLAG_AT) & TRANSACTION_MASK == _ROLLBACK:
+            record += 1
             continue
         rule = find_rule_number(rules, rule, offset)
         parts = record_parts(buffer, start)
@@ -170,28 +201,32 @@ def _pack(
             if name_end - name == 4:
                 if read_u32(buffer, name) == _KEYS:
                     words, words_end = value, value_end
-                elif read_u32(buffer, name) == _TAGS:
+                elif read_u32(buffer, name) == _TAGS and rules.indexes_tags[rule]:
                     tags, tags_end = value, value_end
             elif name_end - name == 8 and read_i64(buffer, name) == _UNIQ_KEY:
                 unique, unique_end = value, value_end
 
+        if texts.kinds.size and max(unique_end, words_end, tags_end) > 0:
+            if number < 0 or not is_text_at(texts.topics, number, buffer, topic, topic_end):
+                number = find_or_add_text(texts.topics, buffer, topic, topic_end)
+            if number == TABLE_FULL or number_at(texts.ends, count) + _LONGEST_TEXT > texts.data.size:
+                break
+        record += 1
         time = read_store_timestamp(buffer, start)
-        topic_hash = hash_character(_HASH, hash_text(buffer, topic, topic_end, 0))
+        seed = hash_character(_HASH, hash_text(buffer, topic, topic_end, 0))
         if unique_end > unique:
-            key_hash = hash_text(buffer, unique, unique_end, topic_hash)
-            count = _put_key(keys, places, count, key_hash, offset, time, topic, topic_end, unique, unique_end, _UNIQUE)
+            count = _put_key(keys, texts, count, seed, offset, time, number, buffer, unique, unique_end, _UNIQUE)
         word = words
         while word < words_end:
             word_end = find_byte_below(buffer, word, words_end, _SPACE + 1)
             while word_end < words_end and byte_at(buffer, word_end) != _SPACE:
                 word_end = find_byte_below(buffer, word_end + 1, words_end, _SPACE + 1)
             if word_end > word:
-                key_hash = hash_text(buffer, word, word_end, topic_hash)
-                count = _put_key(keys, places, count, key_hash, offset, time, topic, topic_end, word, word_end, _KEY)
+                count = _put_key(keys, texts, count, seed, offset, time, number, buffer, word, word_end, _KEY)
             word = word_end + 1
-        if rules.indexes_tags[rule] and tags_end > tags:
-            key_hash = hash_text(buffer, tags, tags_end, hash_character(_HASH, hash_character(_TAG, topic_hash)))
-            count = _put_key(keys, places, count, key_hash, offset, time, topic, topic_end, tags, tags_end, _TAGGED)
+        if tags_end > tags:
+            seed = hash_character(_HASH, hash_character(_TAG, seed))
+            count = _put_key(keys, texts, count, seed, offset, time, number, buffer, tags, tags_end, _TAGGED)
     return record, count
 
 

@@ -7,6 +7,7 @@ texts all collide cannot be constructed.
 """
 
 import secrets
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from rmq_formats.kernels.integers import (
     Sizes,
     as_int64,
     byte_at,
+    copy_by_words,
     copy_bytes,
     number_at,
     read_u32,
@@ -101,12 +103,13 @@ def is_valid_utf8(buffer: Bytes, start: int, end: int) -> bool:
 @compiled_helper
 def copy_as_java_text(source: Bytes, start: int, end: int, target: Bytes, to: int) -> int:
     """
-    Write the UTF-8 of the text that Java reads, and return the position after the last byte written.
+    Write the UTF-8 of the text that Java reads, and return the position after its last byte.
 
+    Bytes after it may be overwritten.
     *target* has room for MAX_TEXT_GROWTH bytes for each one of the source.
     """
     if is_ascii(source, start, end):
-        return copy_bytes(source, start, end, target, to)
+        return copy_by_words(source, start, end, target, to)
     at = start
     while at < end:
         before = at
@@ -293,6 +296,12 @@ class TextTable(NamedTuple):
     def text_count(self) -> int:
         """The number of texts."""
         return int(self.count_and_seed[_COUNT])
+
+    def list_texts(self) -> list[bytes]:
+        """Return the texts, by their numbers."""
+        ends = self.ends[: self.text_count + 1].tolist()
+        heap = self.heap[: ends[-1]].tobytes()
+        return [heap[start:end] for start, end in pairwise(ends)]
 
 
 def new_text_table(slots: int, heap_size: int) -> TextTable:

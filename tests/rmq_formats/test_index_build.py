@@ -13,7 +13,7 @@ from rmq_formats import arrays as chains
 from rmq_formats.arrays import find_broken_links
 from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2, TransactionType
 from rmq_formats.commitlog.record import Host, MessageRecord, new_record
-from rmq_formats.indexfile import columns
+from rmq_formats.indexfile import build
 from rmq_formats.indexfile.build import (
     PACKED_KEY,
     BlockComparison,
@@ -22,6 +22,7 @@ from rmq_formats.indexfile.build import (
     RuleTable,
     pack_keys,
 )
+from rmq_formats.indexfile.columns import key_texts
 from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.layout import Buffer
@@ -104,14 +105,12 @@ def test_packed_keys_equal_those_of_the_scalar_model(log: WrittenLog) -> None:
     [new_record(topic=topic, magic_code=MAGIC_V1, properties=b"KEYS\x01k\x02") for topic in (b"\xfe", b"\xff")], NEWEST
 )
 def test_texts_of_keys_are_those_of_the_scalar_model(records: list[MessageRecord], release: Release) -> None:
-    """The tables begin so small that they grow; malformed topics may be the same text, which is then in there once."""
-    group = group_of(records)
-    found, distinct = [], list[list[str]]()
-    with patch.multiple(columns, _SLOTS=2, _HEAP_SIZE=1):
-        for _, places in pack_keys(group, RuleTable.from_rules(make_rules((0, release))), with_places=True):
-            texts = columns.key_texts(places, group.buffer)
-            found += texts.to_pylist()
-            distinct.append(texts["topic"].dictionary.to_pylist())
+    """Blocks have room for two topics; malformed topics may be the same text, which is then in there once."""
+    table = RuleTable.from_rules(make_rules((0, release)))
+    with patch.multiple(build, _TOPIC_SLOTS=4, _USUAL_TEXT=0):
+        blocks = [key_texts(texts, len(keys)) for keys, texts in pack_keys(group_of(records), table, with_texts=True)]
+    found = [row for texts in blocks for row in texts.to_pylist()]
+    distinct = [texts["topic"].dictionary.to_pylist() for texts in blocks]
     keys = [key for record in records for key in typed_index_keys(record, release)]
 
     assert [(row["topic"], row["key"], row["kind"]) for row in found] == [

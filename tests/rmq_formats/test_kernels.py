@@ -190,7 +190,7 @@ def _decode(raw: bytes, framing: Framing, size: int) -> int:
             batch, bad = message_batch(item, parser)
             rows += batch.num_rows + len(bad)
             pack_units(item, UnitRules(), with_tags=True)
-            for _ in pack_keys(item, rules, with_places=True):
+            for _ in pack_keys(item, rules, with_texts=True):
                 pass
     return rows
 

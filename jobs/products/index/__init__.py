@@ -271,7 +271,7 @@ class RangeKeyCollector:
         if last < self._from_offset:
             return
         self._last_record = last
-        for keys, places in pack_keys(item, self._table, self._from_offset, with_places=self._with_texts):
+        for keys, texts in pack_keys(item, self._table, self._from_offset, with_texts=self._with_texts):
             if not len(keys):
                 continue
             self._last_keyed = int(keys["physical_offset"][-1])
@@ -281,9 +281,9 @@ class RangeKeyCollector:
                 self._sinks = [self._files.enter_context(self._scratch.create(name)) for name in names]
             self._sinks[0].write(keys.view(np.uint8).data)
             if self._with_texts:
-                texts = _stream_of(key_texts(places, item.buffer))
-                self._sinks[1].write(_FRAME.pack(len(keys), texts.size))
-                self._sinks[1].write(texts)
+                stream = _stream_of(key_texts(texts, len(keys)))
+                self._sinks[1].write(_FRAME.pack(len(keys), stream.size))
+                self._sinks[1].write(stream)
 
     def finish(self) -> RangeKeys:
         """Return the results for the range."""

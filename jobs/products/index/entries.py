@@ -237,13 +237,12 @@ class _FileWriter:
         self._needs_lake_until = end
         builder.resume_file(builder.slots, start_header_after_previous_file(self._output, self._work.file_ordinal))
         for records in self._records_of(begin, end):
-            for keys, places in pack_keys(records, table, begin, with_places=True):
+            for keys, texts in pack_keys(records, table, begin, with_texts=True):
                 last = int(np.searchsorted(keys["physical_offset"].astype(np.int64), end))
                 first, more = min(more, last), max(more - last, 0)
                 entries, number = keys[first:last].copy(), builder.header.index_count
                 builder.add(entries)
-                texts = key_texts(places[first:last], records.buffer)
-                self._note(number, entries, (keys[first:last], texts))
+                self._note(number, entries, (keys[first:last], key_texts(texts, last).slice(first)))
         self._found, self._needs_lake_until = None, earlier_runs_end
         builder.resume_file(builder.slots, opened)
         return True
