@@ -28,7 +28,18 @@ from rmq_formats.commitlog.layout import (
 )
 from rmq_formats.compiled import compiled, compiled_helper, inlined_helper
 from rmq_formats.crc import crc32
-from rmq_formats.kernels.integers import Bytes, Integers, Sizes, byte_at, read_i8, read_i16, read_i32, read_i64
+from rmq_formats.kernels.emitted import emit_prefetch
+from rmq_formats.kernels.integers import (
+    Bytes,
+    Integers,
+    Sizes,
+    byte_at,
+    number_at,
+    read_i8,
+    read_i16,
+    read_i32,
+    read_i64,
+)
 from rmq_formats.properties import CRC_NAME, CRC_SIZE, NAME_VALUE_SEPARATOR
 
 # Positions of the fields before the hosts.
@@ -83,6 +94,10 @@ _DIGITS = CRC_SIZE - _CRC_HEAD_SIZE - 1
 WRONG_BODY_CRC = 1
 WRONG_RECORD_CRC = 2  # the optional one over the full record; or a queue offset where brokers store 0
 TRAILING_ZEROS = 3  # its properties end in them
+
+_AHEAD = 6  # records
+_LINE = 64  # bytes that a processor loads together
+_AHEAD_BYTES = 4 * _LINE  # of the properties, which are at the end of a record
 
 
 @inlined_helper
@@ -260,6 +275,26 @@ def record_parts(buffer: Bytes, at: int) -> RecordParts:
     properties = topic_end + _PROPERTIES_LENGTH_SIZE
     properties_end = properties + max(read_i16(buffer, topic_end), 0)
     return RecordParts(body, body_end, topic, topic_end, properties, properties_end)
+
+
+@emit_prefetch()
+def _prefetch(buffer: Bytes, at: int) -> None:
+    """Do nothing without compilation."""
+
+
+@inlined_helper
+def prefetch_record(buffer: Bytes, positions: Integers, number: int) -> None:
+    """
+    Begin to load the fields and properties of the record some records after *number* into the cache.
+
+    Bodies separate them, so that the processor does not foresee these loads, and would wait for each.
+    """
+    if number + _AHEAD < positions.size:
+        start, end = number_at(positions, number + _AHEAD - 1), number_at(positions, number + _AHEAD)
+        _prefetch(buffer, end)
+        _prefetch(buffer, end + _LINE)
+        for at in range(max(end - _AHEAD_BYTES, start), end, _LINE):
+            _prefetch(buffer, at)
 
 
 @compiled

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.commitlog.kernels import QUEUE_ID_AT, QUEUE_OFFSET_AT, SYS_FLAG_AT, read_store_timestamp, record_parts
+from rmq_formats.commitlog.kernels import (
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    SYS_FLAG_AT,
+    prefetch_record,
+    read_store_timestamp,
+    record_parts,
+)
 from rmq_formats.commitlog.layout import INNER_BATCH, TRANSACTION_MASK, TransactionType
 from rmq_formats.compiled import compiled, compiled_helper
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX
@@ -207,6 +214,7 @@ def collect_units(
         if count == units.shape[1]:
             return at, NO_UNIT_ROOM, count
         start = records.positions[at]
+        prefetch_record(buffer, records.positions, at)
         sys_flag = read_i32(buffer, start + SYS_FLAG_AT)
         if sys_flag & TRANSACTION_MASK in (_PREPARED, _ROLLBACK):
             at += 1

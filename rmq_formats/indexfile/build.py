@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.commitlog.kernels import SYS_FLAG_AT, read_store_timestamp, record_parts
+from rmq_formats.commitlog.kernels import SYS_FLAG_AT, prefetch_record, read_store_timestamp, record_parts
 from rmq_formats.commitlog.layout import TRANSACTION_MASK, TransactionType
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.compiled import compiled, compiled_helper
@@ -183,6 +183,7 @@ def _pack(
     room = keys.size // _ENTRY_SIZE - _WIDEST
     while record < positions.size and count <= room:
         start = positions[record]
+        prefetch_record(buffer, positions, record)
         offset = records.base_offset + start
         if offset < from_offset or read_i32(buffer, start + SYS_FLAG_AT) & TRANSACTION_MASK == _ROLLBACK:
             record += 1

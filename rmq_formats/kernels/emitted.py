@@ -39,6 +39,21 @@ def emit_byte_comparison() -> Callable[[Function], Function]:
     return _emitted_by(emit, lambda buffer, at, limit: _signature(types.int64, buffer, at, limit))
 
 
+def emit_prefetch() -> Callable[[Function], Function]:
+    """Have the decorated `(buffer, at)` load a byte and its neighbours into the cache; *at* may be any number."""
+
+    def emit(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted) -> _Emitted:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        place = builder.gep(array.data, [arguments[1]])
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
+        prefetch = _get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(prefetch, [place, number(0), number(3), number(1)])  # for reading, into every cache, data
+        return context.get_dummy_value()
+
+    return _emitted_by(emit, lambda buffer, at: _signature(types.void, buffer, at))
+
+
 def emit_trailing_zeros() -> Callable[[Function], Function]:
     """Have the decorated `(bits)` count the zeros below the lowest bit of a number that is not 0."""
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from itertools import zip_longest
+from itertools import compress, zip_longest
 from typing import Any, NamedTuple
 from uuid import uuid4
 from zlib import crc32
@@ -167,9 +167,9 @@ def _parts(
         numbers: NDArray[np.int32] = np.empty(0, _TAG_NUMBER)
         if with_tags and group:
             every = np.concatenate([packed.tag_numbers[place] for _, place in group])
-            known, inverse = np.unique(every, return_inverse=True)
-            numbers = (inverse - int((known < 0).sum())).astype(_TAG_NUMBER)
-            texts = [packed.tags[tag] for tag in known[known >= 0].tolist()]
+            is_used = np.bincount(every + 1, minlength=len(packed.tags) + 1)[1:] > 0
+            numbers = np.append(np.cumsum(is_used) - 1, -1).astype(_TAG_NUMBER)[every]  # -1, no tag, is the last one
+            texts = list(compress(packed.tags, is_used))
         head = json.dumps([[[*name, place.stop - place.start] for name, place in group], texts]).encode()
         head = head.ljust(-(-len(head) // _ALIGNED) * _ALIGNED)  # so that units are aligned after a read
         units = sum(place.stop - place.start for _, place in group)
