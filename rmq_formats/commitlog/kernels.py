@@ -97,7 +97,8 @@ TRAILING_ZEROS = 3  # its properties end in them
 
 _AHEAD = 6  # records
 _LINE = 64  # bytes that a processor loads together
-_AHEAD_BYTES = 4 * _LINE  # of the properties, which are at the end of a record
+_PROPERTY_LINES, _FIELD_LINES = 4, 2  # of the properties, with which a record ends, and of the next record's fields
+_LONG = 512  # bytes of a record; shorter ones are read as a stream
 
 
 @inlined_helper
@@ -287,14 +288,13 @@ def prefetch_record(buffer: Bytes, positions: Integers, number: int) -> None:
     """
     Begin to load the fields and properties of the record some records after *number* into the cache.
 
-    Bodies separate them, so that the processor does not foresee these loads, and would wait for each.
+    Long bodies separate them, so that the processor does not foresee these loads, and would wait for each.
     """
-    if number + _AHEAD < positions.size:
-        start, end = number_at(positions, number + _AHEAD - 1), number_at(positions, number + _AHEAD)
-        _prefetch(buffer, end)
-        _prefetch(buffer, end + _LINE)
-        for at in range(max(end - _AHEAD_BYTES, start), end, _LINE):
-            _prefetch(buffer, at)
+    number += _AHEAD
+    if number < positions.size and number_at(positions, number) - number_at(positions, number - 1) >= _LONG:
+        at = number_at(positions, number)
+        for line in range(-_PROPERTY_LINES, _FIELD_LINES):
+            _prefetch(buffer, at + _LINE * line)
 
 
 @compiled
