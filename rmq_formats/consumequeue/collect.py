@@ -5,9 +5,9 @@ Compiled passes leave rare cases (a queue seen for the first time, a batch, a re
 the scalar module `dispatch`, with which property tests compare them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import local
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,7 @@ _THREAD = local()
 class PackedUnits(NamedTuple):
     """The units of a range: those of queue `names[n]` are `units[starts[n]:starts[n + 1]]`, in the order of the log."""
 
-    names: list[QueueName]  # sorted
+    names: list[QueueName]
     starts: Integers
     units: NDArray[np.void]
     tag_numbers: NDArray[np.int32]  # the tag number of each unit, -1 for none; empty unless requested
@@ -168,14 +168,16 @@ class UnitCollector:
         held = sum(block.shape[1] for block in self._full) + self._count
         return bool(held >= max(_MANY, _MANY_OF_A_QUEUE * len(self._queues.names)))
 
-    def finish(self) -> PackedUnits:
-        """Return the collected units, queue by queue."""
+    def finish(self, order: Callable[[QueueName], Any] | None = None) -> PackedUnits:
+        """Return the collected units, queue by queue, sorted by *order*, or else by name."""
         blocks = (*self._full, self._units[:, : self._count])
         names = self._queues.names
         counts = np.zeros(len(names), np.int64)
         for block in blocks:
             counts += np.bincount(block[kernels.UNIT_QUEUE], minlength=len(names))
         present = sorted(np.flatnonzero(counts).tolist(), key=names.__getitem__)
+        if order is not None:
+            present.sort(key=lambda number: order(names[number]))
         ranks = np.zeros(len(names), np.int64)
         ranks[present] = np.arange(len(present))
         starts = np.concatenate([[0], np.cumsum(counts[present])])

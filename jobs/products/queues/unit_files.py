@@ -8,7 +8,7 @@ group reads one section of every file, in log order. A range of small messages h
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import lru_cache, partial
 from itertools import compress, zip_longest
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -30,6 +30,7 @@ from rmq_formats.properties import MAX_LONG
 _A_GROUP = 64 << 20  # bytes of a log: with fewer, one task compares all queues, and units stay in memory
 _MOST_GROUPS = 64
 _ALIGNED = 8
+_CACHED_GROUPS = 1 << 16  # queues whose groups are remembered
 _UNITS_AT_ONCE = 1 << 18  # units of a group's queues, about 10 MB; with fewer, the cost per queue dominates
 _JUMP = 1 << 12  # a larger distance between queue offsets is a jump
 _TAG_NUMBER = np.dtype(np.int32)
@@ -67,6 +68,7 @@ def choose_group_count(log_size: int) -> int:
     return min(max(log_size // _A_GROUP, 1), _MOST_GROUPS)
 
 
+@lru_cache(_CACHED_GROUPS)
 def group_of_queue(name: QueueName, groups: int) -> int:
     """Return the group that a queue belongs to."""
     return crc32(name.path.encode("utf-8", "surrogatepass")) % groups
@@ -117,7 +119,8 @@ class RangeUnitCollector:
         return RangeUnits(tuple(self._parts), self._records_end)
 
     def _write(self) -> None:
-        packed, selection = self._collector.finish(), self._selection
+        selection = self._selection
+        packed = self._collector.finish(lambda name: group_of_queue(name, self._groups))
         self._collector = self._new()
         if selection is not None and selection.exclude_topics:
             packed = packed._replace(tag_numbers=np.full_like(packed.tag_numbers, -1), tags=[])
@@ -175,7 +178,10 @@ def _parts(
         units = sum(place.stop - place.start for _, place in group)
         sections[number] = position, len(head), units
         yield head
-        for _, place in group:
+        places = [place for _, place in group]
+        if group and places[-1].stop - places[0].start == units:  # consecutive, unless some topics are left out
+            places = [slice(places[0].start, places[-1].stop)]
+        for place in places:
             yield data[place.start * size : place.stop * size]
         yield numbers.tobytes()
         position += len(head) + units * size + numbers.nbytes
@@ -209,12 +215,12 @@ def _read_section(scratch: Scratch | None, source: UnitFile, group: int, tags: d
         return
     found = size = head_size + count * (PACKED_UNIT.itemsize + _TAG_NUMBER.itemsize)  # the size with tag numbers
     if scratch is None or not file:
-        section = bytearray(data[position : position + size])
+        section = np.frombuffer(data[position : position + size], np.uint8)
     else:
-        section = bytearray(size)
+        section = np.empty(size, np.uint8)
         with scratch.open(file) as reader:
-            found = reader.read_into(position, memoryview(section))
-    queues, own_tags = json.loads(section[:head_size]) if found >= head_size else ((), ())
+            found = reader.read_into(position, section.data)
+    queues, own_tags = json.loads(section[:head_size].tobytes()) if found >= head_size else ((), ())
     if scratch is not None and found < size - count * _TAG_NUMBER.itemsize * (own_tags is None):
         raise scratch.truncated_error(file)
     units = np.frombuffer(section, PACKED_UNIT, count, head_size)
