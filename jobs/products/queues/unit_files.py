@@ -106,10 +106,9 @@ class RangeUnitCollector:
         if isinstance(item, Piece):
             return
         self._collector.add(item, self._from, self._to)
-        offsets = item.positions + item.base_offset
-        taken = np.flatnonzero((offsets >= self._from) & (offsets < self._to))
-        if taken.size:
-            self._records_end = int(offsets[taken[-1]]) + int(item.sizes[taken[-1]])
+        last = int(np.searchsorted(item.positions, self._to - item.base_offset)) - 1
+        if last >= 0 and item.base_offset + int(item.positions[last]) >= self._from:
+            self._records_end = item.base_offset + int(item.positions[last]) + int(item.sizes[last])
         if self._scratch is not None and self._collector.should_flush:
             self._write()
 
