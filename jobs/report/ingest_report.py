@@ -30,8 +30,8 @@ _HEX = 64
 _OTHERS = "others"
 
 
-def build_ingest_report(summary: Summary, lake: Lake, seconds: float) -> Report:
-    """Return the report of a finished run, whose command has taken *seconds*."""
+def build_ingest_report(summary: Summary, lake: Lake, seconds: float, options: Sequence[str] = ()) -> Report:
+    """Return the report of a finished run, which took *seconds*; its commands repeat *options*, the log's place."""
     parts: list[Part] = []
     if summary.run is not None and summary.store_id is not None:
         parts += [*_messages(summary, lake), *_index(summary, lake)]
@@ -39,7 +39,9 @@ def build_ingest_report(summary: Summary, lake: Lake, seconds: float) -> Report:
     if summary.versions:
         parts.append(Grid("Tables written", ("table", "Delta version"), list(summary.versions.items())))
     parts.append(Bars("Time by step", "seconds", summary.seconds))
-    return Report.from_result("ingest", summary.store, summary.result(seconds), parts, list(_remedies(summary, lake)))
+    return Report.from_result(
+        "ingest", summary.store, summary.result(seconds), parts, list(_remedies(summary, lake, options))
+    )
 
 
 def _facts(summary: Summary) -> Facts:
@@ -61,13 +63,14 @@ def _facts(summary: Summary) -> Facts:
     return Facts("This run", values)
 
 
-def _remedies(summary: Summary, lake: Lake) -> Iterator[Remedy]:
-    verify = (f"{tool_command()} verify {quote(summary.store)}",)
+def _remedies(summary: Summary, lake: Lake, options: Sequence[str]) -> Iterator[Remedy]:
+    store = " ".join(map(quote, (summary.store, *options)))
+    verify = (f"{tool_command()} verify {store}",)
     if summary.quarantined:
         yield Remedy(
             "Part of the log is damaged. Its bytes are in the table quarantine; all other records were read. "
             "Recover the damaged messages from a replica or a backup. To list the damaged ranges:",
-            (f"{tool_command()} inspect {quote(summary.store)} --deep",),
+            (f"{tool_command()} inspect {store} --deep",),
             _damage(summary, lake),
         )
     if summary.unreadable:

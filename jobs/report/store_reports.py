@@ -112,7 +112,7 @@ def _remedies_of_rebuild(result: "IndexRebuildSummary", *, installs: bool) -> It
         yield Remedy(
             f"Damaged bytes of the log: {result.damaged_bytes:,}; the keys of the records that were there are missing. "
             "To list the damaged ranges:",
-            (f"{tool_command()} inspect {quote(result.store)} --deep",),
+            (f"{tool_command()} verify {store}",),
         )
     if result.gaps:
         gaps = [(Severity.GAP.value, start, end) for start, end in result.gaps]

@@ -48,6 +48,7 @@ from jobs.products import PRODUCT_NAMES
 from jobs.storage.locations import is_local
 from jobs.store.running_broker import limit_load_beside_broker
 from jobs.store.selection import Selection
+from jobs.store.store import format_place_options
 from jobs.verbs.lake import IcebergRegistrations, iceberg_option_of_ingest
 
 if TYPE_CHECKING:
@@ -189,7 +190,8 @@ def ingest(  # noqa: PLR0913 - one argument an option
         from jobs.report import write_report
         from jobs.report.ingest_report import build_ingest_report
 
-        write_report(report, build_ingest_report(summary, _lake_of(summary, options), answer.seconds))
+        repeated = format_place_options(place.commitlog, place.broker_conf)
+        write_report(report, build_ingest_report(summary, _lake_of(summary, options), answer.seconds, repeated))
     registrations.raise_failure()
     return exit_code
 
