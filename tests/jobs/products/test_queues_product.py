@@ -25,7 +25,6 @@ from jobs.products.queues.join import compare_queue_groups
 from jobs.products.queues.leftover_units import (
     classify_displaced,
     explain_remainder,
-    group_displaced_units,
     lost_offset_of_blanks,
 )
 from jobs.products.queues.rows import UnitStatus, make_record_batches, make_row_block
@@ -355,10 +354,8 @@ def test_blanks_are_assigned_to_lost_records_between_their_neighbours(
     assert lost_offset_of_blanks(end, start, count, lost) == found
 
 
-def test_displaced_units_are_grouped_into_runs_with_their_shift() -> None:
-    assert list(group_displaced_units([(7, 1), (3, 4), (4, 3)])) == [[(3, 4), (4, 3)], [(7, 1)]]
-    shifted, restarted = classify_displaced(QueueName(QueueKind.PLAIN, "T", 0), [(3, 2), (4, 0)])
-    assert (shifted.kind, shifted.shift) == (DifferenceKind.MISPLACED, 1)
+def test_a_unit_of_queue_offset_0_at_another_position_restarts_its_queue() -> None:
+    (restarted,) = classify_displaced(QueueName(QueueKind.PLAIN, "T", 0), [(4, 0)])
     assert restarted.kind is DifferenceKind.RESTARTED
 
 
