@@ -24,7 +24,7 @@ from jobs.lake.lake import Lake, parse_run_detail
 from jobs.lake.runs import PREPARED_STATE, KnownStore
 from jobs.lake.snapshot_files import Limits, SnapshotFile, is_readable_parquet, list_snapshot_files, read_batches
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, RUNS, Table
-from jobs.products.log_pieces import FILE_ROW, UNKNOWN_ROW
+from jobs.products.log_pieces import ENTRY_HEADER_SIZE, FILE_ROW, UNKNOWN_ROW
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known
 from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
 from rmq_formats.commitlog.scan import IO_ERROR
@@ -141,10 +141,21 @@ class RestorePlan:
         return "; ".join(found) or ROWS_DELETED
 
 
-def plan_log(
-    lake: Lake, known: KnownStore, *, start: int = 0, until: int | None = None, size: int | None = None
+def plan_log(  # noqa: PLR0913 - the store, the wanted part, and the size of its files
+    lake: Lake,
+    known: KnownStore,
+    *,
+    start: int = 0,
+    until: int | None = None,
+    size: int | None = None,
+    starts_at_time: bool = False,
 ) -> RestorePlan:
-    """Plan the segments of [start, until); *start* is rounded down, because a log begins with a complete file."""
+    """
+    Plan the segments of [start, until); *start* is rounded down, because a log begins with a complete file.
+
+    *starts_at_time*: it is the first message from a time on. If a segment begins with it, messages of that time may be
+    in missing segments before it.
+    """
     messages, pieces, quarantine = (
         find_table_files(lake, table, known.store_id) for table in (MESSAGES, LOG_PIECES, QUARANTINE)
     )
@@ -176,6 +187,9 @@ def plan_log(
     kept = [base for base in bases if base + length.value > start]
     if not kept:
         raise NothingToRestoreError(f"the lake's messages of broker {known.broker} end before offset {start:,}")
+    before = max((base for base in bases if base < kept[0]), default=None)
+    if starts_at_time and before is not None and start <= kept[0] + ENTRY_HEADER_SIZE:
+        start = min(start, before + length.value)
 
     def files_of(base: int) -> Iterator[SnapshotFile]:
         """Yield the files with rows of a segment, or with offsets in it according to Delta's log."""
@@ -198,7 +212,7 @@ def plan_log(
         tuple(segments),
         length,
         start,
-        kept[0] > bases[0],
+        before is not None,
         end,
         {**messages.faults, **pieces.faults, **quarantine.faults},
         tuple(_find_causes(messages, known, damaged, [row for row in special if row["kind"] == UNKNOWN_ROW])),

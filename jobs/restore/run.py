@@ -98,6 +98,7 @@ class RestoreRequest:
     with_queues: bool = True
     with_index: bool = True
     resume: bool = False
+    starts_at_time: bool = False  # the start is the first message from a time on
 
 
 @dataclass(slots=True)
@@ -203,8 +204,9 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     """Write a broker's store from the rows of the lake."""
     known = find_store(request.lake, request.broker)
     plan = plan_log(
-        request.lake, known, start=request.start_offset, until=request.end_offset, size=request.segment_size
-    )
+        request.lake, known, start=request.start_offset, until=request.end_offset, size=request.segment_size,
+        starts_at_time=request.starts_at_time,
+    )  # fmt: skip
     unfinished = request.out / UNFINISHED_FOLDER
     complete = _claim_output(request, known, plan)
     if complete is not None:

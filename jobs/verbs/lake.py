@@ -346,6 +346,7 @@ def restore(  # noqa: PLR0913 - one argument an option
         with_queues=not no_queues,
         with_index=not no_index,
         resume=resume,
+        starts_at_time=isinstance(start, TimeArgument),
     )
     summary = restore(request, workers)
     words = [tool_command(), "verify", quote(str(out))]
