@@ -151,13 +151,13 @@ def parse_offset_or_time(text: str) -> int | TimeArgument:
     if text.isascii() and text.isdigit():
         return int(text)
     try:
-        parse_time(text)
+        parse_time(text)  # refuses a number with a sign
+        return TimeArgument(text)
     except (ValueError, OverflowError) as error:
         raise ValueError(
             f"{text!r} is neither an offset nor a time (examples: 1073741824, '2026-11-20 07:42', "
             "2026-11-20T07:42:00+08:00, 2h)"
         ) from error
-    return TimeArgument(text)
 
 
 def parse_seconds(text: str) -> float:

@@ -325,7 +325,7 @@ def _read_rows(
     whole = [fragment for fragment in found if stored[fragment.path].kept_row_mask is None and not only_deleted]
     with _naming_damaged_files(_decode_uri(uri).rstrip("/"), "a file of this table"):
         with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
-            for metadata in pool.map(_read_footer, found):
+            for metadata in pool.map(lambda fragment: fragment.metadata, found):  # the fragment keeps it
                 refuse_wrong_row_counts(metadata)
         tables = [ds.FileSystemDataset(whole, schema, _LAYOUT, filesystem).to_table(columns, where)]
     asked = str(where)  # may match more columns than needed
@@ -338,11 +338,6 @@ def _read_rows(
             rows = rows if where is None else rows.filter(where)
             tables.append(rows.select(columns or schema.names))
     return pa.concat_tables(tables)
-
-
-def _read_footer(fragment: ds.ParquetFileFragment) -> pq.FileMetaData:
-    """Return a file's footer, which the fragment keeps."""
-    return fragment.metadata
 
 
 def _bounds_of_file(file: SnapshotFile, schema: pa.Schema) -> pc.Expression:

@@ -188,12 +188,10 @@ def rewrite_files(lake: Lake, table: Table, plan: PlanMerges, merge: MergeFiles)
 
 
 def cluster_by_hash(lake: Lake, table: Table, merge: MergeFiles = merge_here) -> Savings:
-    """Move rows down until no node is crowded; each round is a separate, valid commit."""
-    if table.sorted_by is None:
-        raise ValueError(f"{table.name} has no sort column")
-    column = table.sorted_by
-    snapshot = open_table(lake, table.name)
-    if snapshot is None or needs_spark(snapshot):  # Delta clusters it itself, or its owner does not want it
+    """Move rows of a sorted table down until no node is crowded; each round is a separate, valid commit."""
+    column, snapshot = table.sorted_by, open_table(lake, table.name)
+    # Delta clusters a table with its features itself, or the table's owner does not want it.
+    if column is None or snapshot is None or needs_spark(snapshot):
         return Savings(table.name)
 
     def plan(stored: Sequence[SnapshotFile]) -> list[MergeGroup]:
@@ -443,9 +441,7 @@ def optimize(location: str, workers: Workers, *, dry_run: bool = False) -> list[
 
     saved = []
     for table in WRITTEN_BY_RUNS:
-        merged = merge_small_files(lake, table, merge=merge)
-        if table.sorted_by is not None:
-            merged = merged.plus(cluster_by_hash(lake, table, merge))
+        merged = merge_small_files(lake, table, merge=merge).plus(cluster_by_hash(lake, table, merge))
         saved.append(merged._replace(vacuumed=vacuum(lake, table)))
     return saved
 

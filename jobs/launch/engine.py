@@ -209,7 +209,7 @@ _NO_JAVA = (
 
 
 def find_java_home() -> Path:
-    """Return the home of the first suitable Java: in JAVA_HOME, on PATH, or the newest in the usual directories."""
+    """Return the home of the first suitable Java: in JAVA_HOME, on PATH, or the oldest in the usual directories."""
     on_path = shutil.which("java")
     preferred = [os.environ.get("JAVA_HOME"), str(Path(on_path).resolve().parent.parent) if on_path else None]
     for home in map(Path, filter(None, preferred)):
