@@ -2,7 +2,7 @@
 Verifies a store: reads and checks the log, compares queues and index files with it, and finds the causes of findings.
 
 Nothing is written. If a part cannot be verified, the report says so, and the other parts are still verified. If the
-disk cannot read a file, the comparison is repeated without it.
+disk cannot read some files, the comparison is repeated without them.
 
 The promotion of a broker leaves old data, which is not a fault. A replica that returns truncates its log where the new
 master's epoch begins, and then stores that master's records. Three kinds of data remain: old records after the end of
@@ -43,7 +43,7 @@ from jobs.verify.log import early_log_end_finding, findings_on_log
 from jobs.verify.queues import verify_queues
 from jobs.verify.rocksdb_queues import verify_waiting_messages
 from jobs.verify.tier import verify_tier
-from jobs.verify.unreadable_files import find_unreadable_file, leave_out_file, report_unreadable_file
+from jobs.verify.unreadable_files import find_unreadable_files, leave_out_files, report_unreadable_file
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.record import INVALID_MAGIC_PREFIX
@@ -84,16 +84,17 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
 
 
 def _compare_readable_files(request: VerifyRequest, workers: Workers, store: Store) -> Verdict:
-    """Compare a store; if the disk cannot read a file, compare it without this file, and report the file."""
+    """Compare a store; if the disk cannot read some files, compare it without them, and report them."""
     try:
         return _compare(request, workers, store)
-    except OSError as error:  # of the disk: the file becomes a finding
-        file = find_unreadable_file(store, error)
-        if file is None:
+    except OSError as error:  # of the disk: the files become findings
+        unreadable = find_unreadable_files(store, error, workers)
+        if not unreadable:
             raise
-        verdict = _compare_readable_files(request, workers, leave_out_file(store, file))
-        report_unreadable_file(file, error, verdict.parts)
-        return verdict
+    verdict = _compare_readable_files(request, workers, leave_out_files(store, {file for file, _ in unreadable}))
+    for file, why in unreadable:
+        report_unreadable_file(file, why, verdict.parts)
+    return verdict
 
 
 def _compare(request: VerifyRequest, workers: Workers, store: Store) -> Verdict:

@@ -1,35 +1,62 @@
 """Files of queues, index and configuration that the disk cannot read: they are reported, and the rest is compared."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from jobs.diagnosis import kinds
 from jobs.diagnosis.findings import INDEX, LOG, QUEUES, Finding
 from jobs.products.queues import MISSING_UNIT_KINDS
 from jobs.store.store import Store, StoredFile
+from jobs.store.workers import Workers
 from jobs.verify import PartReport
 from jobs.verify.log import NO_CHECKPOINT
 from rmq_formats.errors import is_disk_error
 from rmq_formats.store import QUEUE_KINDS, FileKind
 
+_BLOCK = 1 << 20
 _PART_OF_KIND = {FileKind.INDEX: INDEX, FileKind.CHECKPOINT: LOG}
 _FOLLOWING_KINDS = frozenset({*MISSING_UNIT_KINDS, kinds.MISSING_INDEX_ENTRIES, kinds.DELETED_OR_LOST_QUEUE})
 _PROGRESS_KINDS = frozenset({kinds.CONSUMER_PAST_QUEUE_END, kinds.DELAY_PAST_QUEUE_END})
 
 
-def find_unreadable_file(store: Store, error: OSError) -> StoredFile | None:
-    """Return the file that an error of the disk is about; None for another error, or for a file of the log."""
-    if not is_disk_error(error):
-        return None
+def find_unreadable_files(store: Store, error: OSError, workers: Workers) -> list[tuple[StoredFile, OSError]]:
+    """
+    Return all files that the disk cannot read, with their errors; none if *error* is not about such a file.
+
+    All files but the log's are read, because each comparison that fails at one more file reads the log again.
+    """
     files = (*store.queue_files, *store.index_files, *store.other_files)
-    return next((file for file in files if file.location == error.filename), None)
+    known = [(file, error) for file in files if is_disk_error(error) and file.location == error.filename]
+    if not known:
+        return []
+    others = [file for file in files if file not in {file for file, _ in known}]
+    parts = [others[number :: workers.width] for number in range(workers.width)]
+    found = workers.map(parts, partial(_read_files, store), "reading all files but the log")
+    return known + [one for some in found for one in some]
 
 
-def leave_out_file(store: Store, file: StoredFile) -> Store:
-    """Return the store without a file."""
+def _read_files(store: Store, files: Sequence[StoredFile]) -> list[tuple[StoredFile, OSError]]:
+    """Read *files*; return those that the disk cannot read."""
+    found = []
+    for file in files:
+        try:
+            with store.open(file) as reader:
+                position = 0
+                while (position := reader.next_written(position)) < reader.size:
+                    reader.read(position, _BLOCK)
+                    position += _BLOCK
+        except OSError as error:  # the comparison raises any other error if it needs the file
+            if is_disk_error(error):
+                found.append((file, error))
+    return found
+
+
+def leave_out_files(store: Store, left_out: Container[StoredFile]) -> Store:
+    """Return the store without some files."""
     queues, index, others = (
-        tuple(other for other in files if other != file)
+        tuple(file for file in files if file not in left_out)
         for files in (store.queue_files, store.index_files, store.other_files)
     )
     return replace(store, queue_files=queues, index_files=index, other_files=others)
