@@ -38,6 +38,18 @@ def read_epochs(store: Store) -> tuple[Epoch, ...]:
     return ()
 
 
+def has_damaged_epochs(store: Store) -> bool:
+    """Return whether a store has a list of epochs that a broker would not load."""
+    file = store.other_file(EPOCH_FILE)
+    if file is None or not 0 < file.size <= _LARGEST:
+        return False
+    try:
+        decode_epochs(store.read(file, 0, file.size))
+    except FormatError:
+        return True
+    return False
+
+
 def takeover_offsets(store: Store) -> tuple[int, ...]:
     """Return the offsets at which all epochs but the first begin: a returning replica truncated its log there."""
     return tuple(epoch.start_offset for epoch in read_epochs(store)[1:])

@@ -35,6 +35,7 @@ from jobs.store.broker_config import (
     read_config,
 )
 from jobs.store.chain import NewCollector, RangeOutcome, Results, complete_records_end, read_ranges_not_deleted
+from jobs.store.epochs import has_damaged_epochs
 from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_files import (
     QUEUE_KIND_OF_FILE,
@@ -57,6 +58,7 @@ from jobs.verify.rocksdb_queues import (
     step_for_rocksdb_queues,
     unflushed_rows_note,
 )
+from rmq_formats.broker_conf import EPOCH_FILE
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, UnitRules
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
 from rmq_formats.errors import FormatError, SizeLimitExceeded, UnsupportedFormat
@@ -115,7 +117,19 @@ _TABLES = {
     DELAY_FILE: "the broker would load the backup file (.bak), or deliver every delayed message that is still in the "
     "log again if there is none",
     GROUPS_FILE: "the broker would load the backup file (.bak), or start without consumer groups if there is none",
+    # BrokerController#initializeMetadata and TimerMessageStore#load of 5.5.1 also load these; a start fails if the file
+    # and its backup are damaged.
+    "consumerFilter.json": "the broker would load the backup file (.bak), or start without the SQL filters of "
+    "consumers, which register them again when they connect, if there is none",
+    "consumerOrderInfo.json": "the broker would load the backup file (.bak), or forget which messages orderly POP "
+    "consumers are processing if there is none",
+    "timermetrics": "the broker would load the backup file (.bak), or start without the numbers of pending timer "
+    "messages if there is none",
 }
+_EPOCHS_LOST = (
+    "the broker would load the backup file (.bak), or start without its epochs if there is none; then a replica does "
+    "not know where to truncate its log when the master changes"
+)
 _UNDECIDED_TOPIC = "the topic was deleted, or the queue was lost and consumers receive none of these messages"
 _DELETED = "the topic was deleted: its messages need no units, and stay in the log until retention deletes them"
 
@@ -235,6 +249,9 @@ def _damaged_configuration(store: Store, config: BrokerConfig) -> Iterator[Findi
             yield Finding(
                 QUEUES, kinds.DAMAGED_CONFIGURATION, path, None, "file", "not valid JSON", "a JSON object", cause
             )
+    if has_damaged_epochs(store):
+        damaged = ("not valid", "a list of epochs with its checksum")
+        yield Finding(QUEUES, kinds.DAMAGED_CONFIGURATION, EPOCH_FILE, None, "file", *damaged, _EPOCHS_LOST)
 
 
 def _notes(

@@ -223,7 +223,7 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     ),
     (
         QUEUES, {kinds.DAMAGED_CONFIGURATION},
-        "A configuration file is damaged. Restore it, in the directory `config`, from its .bak file or a replica.", (),
+        "A configuration file is damaged. Restore it from its .bak file or a replica.", (),
     ),
     (
         QUEUES, kinds.COMPACTED_LOG_KINDS,
