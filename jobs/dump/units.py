@@ -163,7 +163,7 @@ def _ext_items(file: DumpFile, request: DumpRequest) -> Iterator[DumpItem]:
 def dump_index(file: DumpFile, request: DumpRequest) -> Iterator[DumpItem]:
     """Yield the items of a file, or of one chain; the last item has the number of entries and the verdict."""
     reader = IndexReader(file.read, _geometry(file, request), file.location)
-    return _whole(file, reader, request) if request.chain is None else _chain(reader, request.chain, request)
+    return _whole(file, reader, request) if request.chain is None else _chain(file, reader, request.chain, request)
 
 
 def _geometry(file: DumpFile, request: DumpRequest) -> Geometry:
@@ -275,7 +275,7 @@ def _entries(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Itera
         yield damage_item(at, file.size - at, f"{file.size} bytes, expected {geometry.file_size} for {geometry}")
 
 
-def _chain(reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[DumpItem]:
+def _chain(file: DumpFile, reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[DumpItem]:
     geometry, is_slot = reader.geometry, wanted.isascii() and wanted.isdigit()
     if is_slot and int(wanted) >= geometry.hash_slots:
         raise UnsupportedFormat(
@@ -285,6 +285,8 @@ def _chain(reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[D
     slot = int(wanted) if key_hash is None else geometry.slot_of(key_hash)
     position = geometry.slot_position(slot)
     yield _slot_item(slot, reader.newest_entry(slot), position)
+    if position + SLOT.size > file.size:
+        yield damage_item(position, SLOT.size, f"the file is truncated: it is {file.size:,} bytes long")
     hops = 0
     try:
         for hop in islice(reader.chain(slot), request.limit):

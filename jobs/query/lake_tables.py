@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from itertools import chain, count
 from pathlib import Path
@@ -444,7 +444,7 @@ def _plain(value: object) -> object:
         case None | bool() | int() | float() | str():
             return _NOT_FINITE.get(str(value), value) if isinstance(value, float) else value
         case datetime():
-            return value.isoformat()
+            return f"{(value.astimezone(UTC) if value.tzinfo else value).replace(tzinfo=None).isoformat()}Z"
         case _:
             return str(value)
 
