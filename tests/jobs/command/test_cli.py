@@ -175,14 +175,11 @@ def test_an_existing_session_is_not_stopped_by_a_command(
     assert ([] if was_there else [True]) == closed
 
 
-@pytest.mark.parametrize("words", [(), ("--deploy-mode", "cluster")])
-def test_the_driver_starts_on_the_cluster_with_options_of_the_environment_too(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_in_the_environment_start_the_driver_on_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr("jobs.launch.spark.submit_to_cluster", lambda _, own, **__: started.append([*own]))
-    monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "" if words else "--deploy-mode cluster")
-    cli.main([*words, "verify", "store", "--show-config"])
+    monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "--deploy-mode cluster")
+    cli.main(["verify", "store", "--show-config"])
     assert [["verify", "store", "--show-config"]] == started
 
 
