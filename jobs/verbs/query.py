@@ -326,7 +326,7 @@ def list_messages(  # noqa: PLR0913 - one argument an option
         page = lookups.read_page(source, wanted, start, limit, seconds)
         if not page.messages:
             return Answer(reason=reasons.explain_empty_page(source, wanted, page.next_before_offset, start, seconds))
-        stopped = f"stopped after {seconds} s; " if page.was_cut_short else ""
+        stopped = f"stopped after {seconds:g} s; " if page.was_cut_short else ""
         following = f"{stopped}for the next page, add --before {page.next_before_offset}"
         return Answer(list(page.messages), notes=[following] if page.next_before_offset is not None else [])
 
