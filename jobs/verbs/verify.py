@@ -89,13 +89,19 @@ def verify(  # noqa: PLR0913 - one argument an option
 def _keep(lake: "Lake", broker: str | None, request: "VerifyRequest", verdict: "Verdict") -> None:
     from jobs.lake.identity import identify_store, identify_tier
     from jobs.lake.integrity import append_findings
-    from jobs.lake.lake import DEFAULT_BROKER
     from jobs.store.store import IsTierError
 
     try:
         known = identify_store(lake, request.list_store(lake.options), broker, register_new=False)
     except IsTierError:
-        known = identify_tier(lake, request.list_tier(lake.options)[0], broker or DEFAULT_BROKER, register_new=False)
+        queues, index_files = request.list_tier(lake.options)
+        folders = sorted({queue.broker_folder for queue in queues} | index_files.keys())
+        for folder in folders:
+            label = broker if broker and len(folders) == 1 else folder.rpartition("/")[2]
+            own = [queue for queue in queues if queue.broker_folder == folder]
+            rows = [one.to_row() for one in verdict.findings if one.file.startswith(f"{folder}/")]
+            append_findings(lake, identify_tier(lake, own, label, register_new=False), label, rows)
+        return
     append_findings(lake, known, broker, [one.to_row() for one in verdict.findings])
 
 
