@@ -314,8 +314,9 @@ def refuse_lost_files(lake: Lake, table: str, actions: Sequence[AddedFile]) -> N
     """Raise `FileNotFoundError` if files of a commit were deleted after they were written."""
     for lost in find_lost_files(lake, table, actions):
         raise FileNotFoundError(
-            f"{lost}: this file was deleted before it was committed, probably by another engine's VACUUM with a "
-            "retention shorter than the run. The next run will write these rows again"
+            f"{lost}: this file was deleted before it was committed: by another run that was committed first, or by "
+            "another engine's VACUUM with a retention shorter than this run. The next run writes the rows that are "
+            "still missing"
         )
 
 

@@ -26,7 +26,7 @@ from jobs.command.options import (
     store_options,
 )
 from jobs.command.places import STORE_FILE, STORE_OR_LAKE
-from jobs.console.lines import printable_text
+from jobs.console.lines import line_width_limit, printable_text, wrap_line
 from jobs.console.log import log_message
 from jobs.console.process import STANDARD_OUTPUT
 from jobs.console.progress import create_delayed_progress
@@ -119,7 +119,7 @@ def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> Severit
             known = kind or recognise_kind(file)
             is_damaged = False
             if not request.as_json:
-                _print(f"# {printable_text(location)}: {known}, {file.size:,} bytes")
+                _print_wrapped(f"# {printable_text(location)}: {known}, {file.size:,} bytes")
             for item in dump_items(file, known, request):
                 is_damaged |= item.is_damage
                 _print_item(item, location, as_json=request.as_json)
@@ -127,7 +127,10 @@ def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> Severit
                 text = f"{size} bytes cannot be read at position {position}: {reason}"
                 place = {"position": position, "size": size, "reason": reason}
                 values = {"file": location, "kind": "unreadable", **place}
-                _print(json.dumps(values) if request.as_json else f"# UNREADABLE {text}")
+                if request.as_json:
+                    _print(json.dumps(values))
+                else:
+                    _print_wrapped(f"# UNREADABLE {text}")
             return Severity.DAMAGE if is_damaged or file.unreadable else Severity.NOT_VERIFIED
     except FormatError as error:
         message = str(error.in_file(location))
@@ -146,9 +149,14 @@ def _print_item(item: DumpItem, location: str, *, as_json: bool) -> None:
         _print(json.dumps(values | dict(item.values), ensure_ascii=sys.stdout.isatty()))
         return
     kind = item.kind.upper() if item.is_damage and item.kind != "record" else item.kind
-    _print(f"{item.offset:>20}  {kind:<9} {item.size:>10}  {item.text}".rstrip())
+    _print_wrapped(f"{item.offset:>20}  {kind:<9} {item.size:>10}  {item.text}".rstrip())
     for field in item.fields:
-        _print(f"{field.offset:>20}      {field.name:<28} {field.text}".rstrip())
+        _print_wrapped(f"{field.offset:>20}      {field.name:<28} {field.text}".rstrip())
+
+
+def _print_wrapped(line: str) -> None:
+    for piece in wrap_line(line, line_width_limit(sys.stdout)):
+        _print(piece)
 
 
 def _print(line: str) -> None:

@@ -16,7 +16,6 @@ from jobs.storage.hdfs import HdfsStorage
 from jobs.storage.local import LocalReader, LocalStorage, ReadLimits, may_follow_link
 from jobs.storage.model import Storage
 from jobs.storage.s3 import ObjectStorage
-from jobs.store.running_broker import list_file_states
 from tests.golden import StoreOf
 from tests.support.commands import Run, copy_store
 
@@ -118,18 +117,6 @@ def test_a_directory_that_is_deleted_during_the_listing_is_omitted(tmp_path: Pat
         assert [file.name for file in LocalStorage().list_files(str(tmp_path))] == ["checkpoint"]
     with pytest.raises(FileNotFoundError):
         LocalStorage().list_files(f"{tmp_path}/deleted")
-
-
-def test_a_link_to_a_parent_of_the_listed_directory_is_omitted(tmp_path: Path) -> None:
-    """A link to `/` in a store made each command list the whole disk."""
-    store = tmp_path / "disk" / "store"
-    store.mkdir(parents=True)
-    (tmp_path / "disk" / "file").touch()
-    (store / "checkpoint").touch()
-    (store / "link").symlink_to("../..")
-
-    assert [file.name for file in LocalStorage().list_files(str(store))] == ["checkpoint"]
-    assert [path for path, _ in list_file_states(store)] == [store / "checkpoint"]
 
 
 def test_two_processes_with_one_number_do_not_write_into_one_file(tmp_path: Path) -> None:
