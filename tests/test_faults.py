@@ -4,7 +4,12 @@ Check that commands report all damage that they read, and no damage of a healthy
 Faults are planted alone and in combinations. No command may change an intact file or contradict another one.
 """
 
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
 import pytest
+from _pytest.mark import ParameterSet
 
 from jobs.console.result import ExitCode
 from tests.sampling import mark_campaign_except, sample, spread_over_workers
@@ -15,6 +20,18 @@ from tests.support.faults import PAGE, line, matrix, page
 # Draws that failed before, each reduced to the fewest faults.
 _LINES = (ROOT / "tests" / "support" / "past_draws.txt").read_text(encoding="utf-8").splitlines()
 _OFTEN = sample(_LINES, 16)
+_TIMES = 2
+
+
+def _mark_rare(draws: Sequence[str]) -> Iterator[ParameterSet]:
+    """Mark a draw as slow if it has a kind of fault or a store that few earlier draws have, otherwise as campaign."""
+    seen = Counter[str]()
+    for draw in draws:
+        parts = set(re.sub(r":\d+", "", draw).split())
+        is_rare = min(seen[part] for part in parts) < _TIMES
+        seen.update(parts)
+        marks = [] if draw in _OFTEN else [pytest.mark.slow if is_rare else pytest.mark.campaign]
+        yield pytest.param(draw, marks=[pytest.mark.xdist_group(draw), *marks])
 
 
 @pytest.mark.slow
@@ -30,13 +47,7 @@ def test_the_page_is_current_and_verify_detects_all_damage(every: int) -> None:
     assert every > 1 or text == page(rows)
 
 
-@pytest.mark.parametrize(
-    "past",
-    [
-        pytest.param(line, marks=[pytest.mark.xdist_group(line), *([] if line in _OFTEN else [pytest.mark.slow])])
-        for line in _LINES
-    ],
-)
+@pytest.mark.parametrize("past", [*_mark_rare(_LINES)])
 def test_random_cases_that_failed_before_pass(past: str) -> None:
     check, _, draw = past.partition(" ")
     assert [] == find_violations(Draw.parse(draw), CHECKS[check])

@@ -21,7 +21,7 @@ from typing import Final, Self, TypeAlias
 from urllib.parse import parse_qsl, unquote_plus, urlencode
 
 from tests.oracle.releases import class_path_of
-from tests.support.published import CACHE
+from tests.support.published import CACHE, QUICK_JVM
 
 Value: TypeAlias = str | bytes | int | None
 Answer: TypeAlias = dict[str, str]
@@ -40,7 +40,7 @@ _LOGGING_FILES: Final = (
 _OPENED_PACKAGES: Final = (
     "java.nio", "sun.nio.ch", "jdk.internal.ref", "java.lang", "java.util", "java.util.concurrent"
 )  # fmt: skip
-QUICK_TO_START: Final = ("-Xmx700m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+QUICK_TO_START: Final = ("-Xmx700m", *QUICK_JVM)
 """Heap and compiler of a process that lives for seconds."""
 
 AT_FULL_SPEED: Final = ("-Xmx4g", "-XX:+UseG1GC")

@@ -20,7 +20,7 @@ from pyarrow.fs import FileSystem, LocalFileSystem, copy_files
 from jobs.launch.spark import spark_home
 from jobs.storage.settings import AzureSettings, azure_filesystem
 from tests.support.commands import ROOT, Outcome
-from tests.support.published import Module, azurite, class_path
+from tests.support.published import QUICK_JVM, Module, azurite, class_path
 from tests.support.stores import read_files, read_store_records
 from tests.support.waiting import free_port, wait_until
 
@@ -116,7 +116,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     )
     log = folder / "s3proxy.log"
     jar = str(class_path(S3PROXY.name, [S3PROXY])[0])
-    command = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-jar", jar, "--properties", str(settings)]
+    command = ["java", "-Xmx512m", *QUICK_JVM, "-jar", jar, "--properties", str(settings)]
     with running(command, log) as process:
         wait_for_port(port, process, log)
         yield S3Server(port, objects)
@@ -164,7 +164,7 @@ def azure_server(folder: Path) -> Iterator[AzureServer]:
 
 
 HADOOP = Module("org.apache.hadoop", "hadoop-client-minicluster", "3.5.0")  # Spark 4.2 contains its other parts
-_JVM = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+_JVM = ["java", "-Xmx256m", *QUICK_JVM]
 _NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 
@@ -272,7 +272,7 @@ def rest_catalog(folder: Path) -> Iterator[str]:
     jars = [*fetch_iceberg(), *(jar for name in _OF_SPARK for jar in spark_home().glob(f"jars/{name}.jar"))]
     port, log = free_port(), folder / "catalog.log"
     program = str(Path(__file__).with_name("RestCatalog.java"))
-    command = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", ":".join(map(str, jars)), program, str(folder), str(port)]
+    command = ["java", "-Xmx512m", *QUICK_JVM, "-cp", ":".join(map(str, jars)), program, str(folder), str(port)]
     with running(command, log) as process:
         wait_for_port(port, process, log)
         yield f"http://{ADDRESS}:{port}"

@@ -31,6 +31,7 @@ from tests.golden import StoreOf
 from tests.scale.servers import ADDRESS, expected_rows, rmq_lake, run_in_one_application, running, wait_for_port
 from tests.support.commands import Outcome
 from tests.support.lakes import list_leftovers, raw_rows, rows_of
+from tests.support.published import QUICK_JVM
 from tests.support.stores import list_segments, read_files
 from tests.support.waiting import free_port, wait_until
 
@@ -50,7 +51,7 @@ SPECULATION = {
 
 
 WORKERS = {"worker-a": "127.0.0.2", "worker-b": "127.0.0.3"}
-_SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_SMALL_JVM = " ".join(QUICK_JVM)
 
 
 class Cluster(NamedTuple):

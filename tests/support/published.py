@@ -21,6 +21,11 @@ _CLASSIFIER: Final = "-Dos.detected.classifier=linux-x86_64"
 _TIMEOUT_S: Final = 900  # for a slow network
 _AXE: Final = "4.10.3"
 _AZURITE: Final = "3.35.0"
+QUICK_JVM: Final = (
+    *("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+    *("-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote"),
+)
+"""Flags of a JVM that lives for seconds: a small collector, the fast compiler, and no check of published classes."""
 
 
 class Module(NamedTuple):

@@ -417,14 +417,14 @@ def campaign() -> Iterator[Callable[..., dict[str, Any]]]:
     [
         pytest.param(57, 1, "optimize", 0, marks=pytest.mark.slow),  # linking the commit fails
         pytest.param(55, 1, "optimize {lake} --", 0, marks=pytest.mark.slow),  # listing a table fails
-        pytest.param(0, 25, "verify {bad} --findings-lake", 0, marks=pytest.mark.slow),
+        pytest.param(0, 12, "verify {bad} --findings-lake", 0, marks=pytest.mark.slow),
         pytest.param(1346, 1, "", 0, marks=pytest.mark.slow),  # reading the log of a new table fails
         pytest.param(94, 1, "restore", 0, marks=pytest.mark.slow),  # deleting a scratch file fails
         pytest.param(3792, 1, "", 0, marks=pytest.mark.slow),  # a read times out, which is not the command's own limit
         pytest.param(3822, 1, "", 0, marks=pytest.mark.slow),  # renaming a file fails
-        pytest.param(500, 40, "ingest", 20, marks=pytest.mark.slow),
-        pytest.param(0, 40, "browse", 20, marks=pytest.mark.slow),
-        pytest.param(100, 60, "", 0, marks=pytest.mark.slow),
+        pytest.param(500, 20, "ingest", 10, marks=pytest.mark.slow),
+        pytest.param(0, 20, "browse", 10, marks=pytest.mark.slow),
+        pytest.param(100, 30, "", 0, marks=pytest.mark.slow),
         pytest.param(FIRST, SEEDS, "", SEEDS // 2, marks=[pytest.mark.campaign, pytest.mark.timeout(6 * 3600)]),
     ],
 )

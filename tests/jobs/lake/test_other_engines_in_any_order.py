@@ -31,7 +31,7 @@ from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, SharedLake, sha
 
 STEPS = 6
 DRAWS = 500
-FEW = 4  # of the draws, in `make test-slow`
+FEW = 2  # of the draws, in `make test-slow`
 LOOKS = 10  # Spark reads the rows in one of so many draws, because that takes as long as a statement
 SET = "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.%s' = '%s')"
 PROPERTIES = {  # properties that platforms enable by default

@@ -262,7 +262,7 @@ def gateway(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("gateway")
-@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.campaign), 23])
+@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.campaign), 31])
 def test_a_run_killed_after_its_effects_is_finished_by_the_next(tmp_path: Path, stride: int) -> None:
     """The kills include moments before, during and after each commit by Spark."""
     result = run_campaign("tests.support.killed_verbs", "tracked", tmp_path, stride)

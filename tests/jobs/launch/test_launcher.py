@@ -129,7 +129,10 @@ def test_a_killed_launcher_leaves_no_environment_that_looks_complete(checkout: P
     assert 1 == len(list(checkout.glob(PREPARED)))
 
 
-def test_another_lock_file_gets_its_own_environment_and_the_previous_one_is_kept(checkout: Path) -> None:
+def test_another_lock_file_gets_its_own_environment_and_the_previous_one_is_kept(
+    prepared_checkout: Path, tmp_path: Path
+) -> None:
+    checkout = shutil.copytree(prepared_checkout, tmp_path / "checkout", symlinks=True)
     locks = ["# nothing\n", "# nothing, newer\n", "# nothing, newest\n"]
     made = []
     for lock in locks:
