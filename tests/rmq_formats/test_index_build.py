@@ -100,14 +100,19 @@ def test_packed_keys_equal_those_of_the_scalar_model(log: WrittenLog) -> None:
     assert [tuple(key) for key in packed(records, rules).tolist()] == expected
 
 
-@given(logs(), releases)
-@example(
-    [new_record(topic=topic, magic_code=MAGIC_V1, properties=b"KEYS\x01k\x02") for topic in (b"\xfe", b"\xff")], NEWEST
-)
-def test_texts_of_keys_are_those_of_the_scalar_model(records: list[MessageRecord], release: Release) -> None:
+ONE_KEY_EACH = [
+    new_record(topic=topic, magic_code=MAGIC_V1, properties=b"KEYS\x01k\x02")
+    for topic in (b"\xfe", b"\xff", b"a", b"b")
+]
+
+
+@given(logs(), releases, st.sampled_from((0, 128)))
+@example(ONE_KEY_EACH, NEWEST, 0)
+@example(ONE_KEY_EACH, NEWEST, 128)
+def test_texts_of_keys_are_those_of_the_scalar_model(records: list[MessageRecord], release: Release, size: int) -> None:
     """Blocks have room for two topics; malformed topics may be the same text, which is then in there once."""
     table = RuleTable.from_rules(make_rules((0, release)))
-    with patch.multiple(build, _TOPIC_SLOTS=4, _USUAL_TEXT=0):
+    with patch.multiple(build, _TOPIC_SLOTS=4, _USUAL_TEXT=size):
         blocks = [key_texts(texts, len(keys)) for keys, texts in pack_keys(group_of(records), table, with_texts=True)]
     found = [row for texts in blocks for row in texts.to_pylist()]
     distinct = [texts["topic"].dictionary.to_pylist() for texts in blocks]
@@ -179,6 +184,15 @@ def test_a_message_with_more_keys_than_a_block_is_packed_completely() -> None:
     record = make_record(topic="T", properties=b"KEYS\x01" + b" ".join([b"k"] * 16_000))
     records = place_records([record] * 3, BASE)
     assert len(packed(records, make_rules((0, NEWEST)))) == 48_000
+
+
+def test_long_keys_fit_into_their_blocks() -> None:
+    records = place_records([make_record(topic="T", properties=b"KEYS\x01" + b"k" * 32_000)] * 8, BASE)
+    blocks = pack_keys(group_of(records), RuleTable.from_rules(make_rules((0, NEWEST))), with_texts=True)
+
+    assert [key for keys, texts in blocks for key in key_texts(texts, len(keys))["key"].to_pylist()] == [
+        "k" * 32_000
+    ] * 8
 
 
 @given(written_logs(), st.tuples(st.integers(0, 12), st.integers(0, 12)))
