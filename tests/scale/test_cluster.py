@@ -83,9 +83,6 @@ class Cluster(NamedTuple):
     def private_folder(self) -> Path:
         return self.folder / "apart"
 
-    def read_worker_logs(self) -> str:
-        return "".join(path.read_text(errors="replace") for path in self.folder.glob("work-*/*/*/stderr"))
-
 
 def _environment(folder: Path, address: str) -> dict[str, str]:
     return {
@@ -279,7 +276,8 @@ def test_workers_without_a_home_get_the_code(cluster: Cluster, store: Path, tmp_
 
     assert 0 == ended.code, ended.err
     assert expected_rows(store) == raw_rows(tmp_path / "lake")
-    assert "rmq-lake: /dev/null/cache cannot be written; using" in cluster.read_worker_logs()
+    logs = [path.read_text(errors="replace") for path in cluster.folder.glob("work-*/*/*/stderr")]
+    assert "rmq-lake: /dev/null/cache cannot be written; using" in "".join(logs)
     assert [f"rocketmq-lake-{os.getuid()}"] == [path.name for path in temporary.glob("rocketmq-lake-*")]
 
 

@@ -219,7 +219,10 @@ def _as_columns(message: Message) -> dict[str, Any]:
             at = dt.timedelta(seconds=getattr(value, "seconds", 0), microseconds=getattr(value, "nanos", 0) // 1000)
             value = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + at if field.name == "at" else value.value
         elif field.name in {"who", "rw"}:
-            values = [_person_columns(who) for who in ([value] if field.name == "who" else value)]
+            values = [
+                {"name": who.name, "self": who.self.SerializeToString() if who.HasField("self") else None}
+                for who in ([value] if field.name == "who" else value)
+            ]
             value = values[0] if field.name == "who" else values
         elif field.name == "k":
             value = {0: "NEW", -2: "OLD"}[value]
@@ -229,10 +232,6 @@ def _as_columns(message: Message) -> dict[str, Any]:
             value = list(value)
         found[field.name] = value if not field.has_presence or message.HasField(field.name) else None
     return found
-
-
-def _person_columns(who: Any) -> dict[str, object]:  # noqa: ANN401
-    return {"name": who.name, "self": who.self.SerializeToString() if who.HasField("self") else None}
 
 
 _INT = st.integers(-(2**31), 2**31 - 1)

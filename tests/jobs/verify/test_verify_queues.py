@@ -159,10 +159,6 @@ def store_of_one_queue(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def file_of(store_of_one_queue: Path, number: int) -> Path:
-    return store_of_one_queue / T / file_name_of_offset(number * A_FILE * UNIT.size)
-
-
 def findings(store_of_one_queue: Path) -> list[Finding]:
     report, *_ = verify_queues(SerialWorkers(), list_store(str(store_of_one_queue)), UnitRules(), 2 << 20)
     return report.findings
@@ -173,7 +169,7 @@ def test_lost_files_take_no_more_memory_than_existing_files(store_of_one_queue: 
     peaks = []
     for lost in (range(0), range(8)):
         for number in lost:
-            file_of(store_of_one_queue, number).unlink()
+            (store_of_one_queue / T / file_name_of_offset(number * A_FILE * UNIT.size)).unlink()
         findings(store_of_one_queue)  # loads kernels, and fills caches
         gc.collect()
         found, peak = measure_peak(lambda: findings(store_of_one_queue))
