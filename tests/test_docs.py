@@ -49,15 +49,12 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 VARIANTS = re.compile(r"RECORD\[(16|32|48)\]|HEAD$|_ID\[16\]")
 
 
-def documented_table(name: str) -> list[list[str]]:
-    lines = takewhile(lambda line: line.startswith("|"), FORMATS.partition(f"<!-- {name} -->\n")[2].splitlines())
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-
-
 def test_every_layout_has_a_documented_table() -> None:
     for name, layout in LAYOUTS.items():
         if not VARIANTS.search(name):
-            head, _, *rows = documented_table(name)
+            text = FORMATS.partition(f"<!-- {name} -->\n")[2]
+            lines = takewhile(lambda line: line.startswith("|"), text.splitlines())
+            head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
             assert head == ["Offset", "Bytes", "Name", "Type", "Meaning"], name
             assert rows == [[*map(str, _CELLS(row))] for row in layout.describe_fields()]
 

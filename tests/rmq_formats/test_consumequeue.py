@@ -22,13 +22,7 @@ from rmq_formats.consumequeue.dispatch import (
     parse_delay_levels,
     walk_units,
 )
-from rmq_formats.consumequeue.layout import (
-    BATCH_UNIT,
-    EXT_ADDRESS_BASE,
-    UNIT,
-    decode_ext_unit,
-    rounded_file_size,
-)
+from rmq_formats.consumequeue.layout import BATCH_UNIT, EXT_ADDRESS_BASE, UNIT, decode_ext_unit, rounded_file_size
 from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.release import Release
 from tests.rmq_formats.builders import encode_properties

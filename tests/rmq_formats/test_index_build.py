@@ -14,14 +14,7 @@ from rmq_formats.arrays import find_broken_links
 from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2, TransactionType
 from rmq_formats.commitlog.record import Host, MessageRecord, new_record
 from rmq_formats.indexfile import build
-from rmq_formats.indexfile.build import (
-    PACKED_KEY,
-    BlockComparison,
-    FileBuilder,
-    IndexFilePart,
-    RuleTable,
-    pack_keys,
-)
+from rmq_formats.indexfile.build import PACKED_KEY, BlockComparison, FileBuilder, IndexFilePart, RuleTable, pack_keys
 from rmq_formats.indexfile.columns import key_texts
 from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, IndexHeader

@@ -12,13 +12,7 @@ from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.errors import CorruptData
 from rmq_formats.indexfile.build import time_diff_s
 from rmq_formats.indexfile.keys import index_keys
-from rmq_formats.indexfile.layout import (
-    DEFAULT_GEOMETRY,
-    ENTRY,
-    HEADER,
-    Geometry,
-    IndexHeader,
-)
+from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, HEADER, Geometry, IndexHeader
 from rmq_formats.indexfile.lookup import (
     IndexReader,
     StatedGeometry,

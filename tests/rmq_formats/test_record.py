@@ -10,13 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_formats.commitlog import kernels
-from rmq_formats.commitlog.layout import (
-    BORN_HOST_V6,
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    STORE_HOST_V6,
-)
+from rmq_formats.commitlog.layout import BORN_HOST_V6, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, STORE_HOST_V6
 from rmq_formats.commitlog.record import (
     Host,
     InnerMessage,

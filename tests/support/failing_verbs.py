@@ -197,7 +197,9 @@ class Commands:
         hits = calls.read_text().splitlines() if calls.exists() else []
         out, err = ((self._folder / name).read_text(errors="replace").replace(str(here), "") for name in ("out", "err"))
         is_counted = failure is not None and failure.number == 0
-        return Outcome(code, out, err, _hash_files(here), "" if is_counted or not hits else hits[0])
+        left = {name: data for name, data in read_files(here).items() if not name.startswith(("work/", "types"))}
+        hashes = {name: sha256(data).hexdigest()[:16] for name, data in left.items()}
+        return Outcome(code, out, err, hashes, "" if is_counted or not hits else hits[0])
 
     def _run_child(self, words: Sequence[str], failure: Failure | None, here: Path) -> int:
         for descriptor, name in ((1, "out"), (2, "err")):
@@ -266,12 +268,6 @@ def _find_errors(expected: Outcome, found: Outcome) -> list[str]:
 def _is_same_result(expected: Outcome, found: Outcome) -> bool:
     texts = (_VOLATILE.sub("", outcome.output) for outcome in (expected, found))
     return expected.code == found.code and next(texts) == next(texts)
-
-
-def _hash_files(here: Path) -> dict[str, str]:
-    """Return a hash of each file below *here*, except files that differ from run to run."""
-    found = {name: data for name, data in read_files(here).items() if not name.startswith(("work/", "types"))}
-    return {name: sha256(data).hexdigest()[:16] for name, data in found.items()}
 
 
 def _comparable_files(line: str, left: dict[str, str]) -> dict[str, str]:

@@ -274,7 +274,8 @@ def _check_verdict(case: DamagedStore, found: Verdict) -> Iterator[Violation]:
     if seen and found.exit_code is ExitCode.CLEAN and not any(part.doubts for part in found.parts.values()):
         yield Violation("no report of damage", f"{found.severity.value}: {', '.join(seen)}")
     changed = case.changed
-    parts = {_part(name) for name in changed}
+    parts_by_folder = {"commitlog": "log", "index": "index", "checkpoint": "index"}
+    parts = {parts_by_folder.get(name.partition("/")[0], "queues") for name in changed}
     for cause, _ in found.findings_by_cause:
         is_named = any(name == cause.file or name.startswith(f"{cause.file}/") for name in changed)
         if cause.severity.is_alarm and not cause.is_undecided and not is_named and cause.part not in parts:
@@ -282,11 +283,6 @@ def _check_verdict(case: DamagedStore, found: Verdict) -> Iterator[Violation]:
         is_right = cause.file in case.pristine and not case.is_changed(cause.file)
         if cause.kind in {DAMAGED_RANGE, DifferenceKind.HOLE} and is_right and not cause.is_undecided:
             yield Violation("a right file is called damaged", cause.text)
-
-
-def _part(name: str) -> str:
-    folder = name.partition("/")[0]
-    return {"commitlog": "log", "index": "index", "checkpoint": "index"}.get(folder, "queues")
 
 
 def _check_files(case: DamagedStore, after: Files) -> Iterator[Violation]:

@@ -71,10 +71,6 @@ if __name__ == "__main__":
     main()
 
 
-def compress_if_odd(body: bytes, number: int) -> bytes:
-    return zlib.compress(body) if number % 2 else body
-
-
 def make_recipe_data(root: Path) -> Path:
     late = Sent(
         topic="rmq_sys_wheel_timer",
@@ -86,7 +82,7 @@ def make_recipe_data(root: Path) -> Path:
         Sent(
             keys=(f"k{n}",),
             unique_key=f"id{n}",
-            body=compress_if_odd(f'{{"order": {n}, "customer": "c{n // 2}"}}'.encode(), n),
+            body=(bytes, zlib.compress)[n % 2](f'{{"order": {n}, "customer": "c{n // 2}"}}'.encode()),
             properties=(("region", f"r{n % 2}"),),
             sys_flag=COMPRESSED * (n % 2),
         )

@@ -131,10 +131,6 @@ def delete_index_file(store: Path) -> None:
     sorted((store / "index").iterdir())[7].unlink()
 
 
-def delete_queue(store: Path) -> None:
-    shutil.rmtree(store / _QUEUE)
-
-
 def copy_to_tier(store: Path) -> None:
     place = unpack_situation("b550-tiered", store.parent / "situation")
     (place / "tiered").rename(store.parent / "TIER")
@@ -152,7 +148,7 @@ _QUEUE, _SEGMENT = "consumequeue/T1/0", f"commitlog/{0:020d}"
 STORES: dict[tuple[str, str], Callable[[Path], object]] = {
     ("docs/repair.md", "Key queries find nothing, or not all messages"): delete_index_file,
     ("docs/repair.md", "Index files are lost or damaged"): delete_index_file,
-    ("docs/repair.md", "Queues are lost, or consumers receive no messages"): delete_queue,
+    ("docs/repair.md", "Queues are lost, or consumers receive no messages"): lambda root: shutil.rmtree(root / _QUEUE),
     ("docs/repair.md", "A segment is lost or truncated"): lambda store: (store / f"commitlog/{16384:020d}").unlink(),
     ("docs/repair.md", "The disk is damaged"): lambda store: overwrite(store / _SEGMENT, 332, b"\xff"),
     ("docs/repair.md", "The broker does not start"): lambda store: os.truncate(min((store / _QUEUE).iterdir()), 90),

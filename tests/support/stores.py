@@ -48,16 +48,12 @@ def list_segments(store: Path) -> list[Path]:
     return sorted(found, key=lambda path: path.name)
 
 
-def read_segment(path: Path) -> SegmentBytes:
-    plain = SegmentBytes.from_buffer(path.read_bytes(), int(path.name))
-    return replace(plain, framing=find_framing(plain.read, plain.size, plain.base_offset))
-
-
 def walk_log(segments: Sequence[Path]) -> Iterator[tuple[SegmentBytes, list[Piece]]]:
     """Walk a log with the readable modules; a segment is full if a later one is not empty."""
     newest = max((path.name for path in segments if any(path.read_bytes()[:8])), default="")
     for path in segments:
-        segment = read_segment(path)
+        plain = SegmentBytes.from_buffer(path.read_bytes(), int(path.name))
+        segment = replace(plain, framing=find_framing(plain.read, plain.size, plain.base_offset))
         yield segment, list(walk_segment(segment, final=path.name < newest))
 
 

@@ -28,14 +28,7 @@ from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.segment import PieceKind
 from tests.golden import GOLDEN, StoreOf, unpack
 from tests.support.broker import Broker, some_records
-from tests.support.killing import (
-    FAULTS,
-    check_lake,
-    growing_store,
-    interrupt_run,
-    new_store,
-    rewritten_store,
-)
+from tests.support.killing import FAULTS, check_lake, growing_store, interrupt_run, new_store, rewritten_store
 from tests.support.lakes import (
     compare_with_lake,
     ingest_store,

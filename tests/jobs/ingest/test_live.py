@@ -29,14 +29,7 @@ from rmq_formats.errors import FormatError
 from tests.rmq_formats.builders import STORED, make_record
 from tests.support.broker import KEYS, SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import Run, overwrite
-from tests.support.lakes import (
-    gaps_of,
-    ingest_into_own_lake,
-    list_leftovers,
-    raw_rows,
-    restore_log,
-    rows_of,
-)
+from tests.support.lakes import gaps_of, ingest_into_own_lake, list_leftovers, raw_rows, restore_log, rows_of
 from tests.support.meanwhile import DisturbedWorkers, call_before, fail_reads_of_first_segment
 from tests.support.stores import flip, raw_records, read_store_records
 
