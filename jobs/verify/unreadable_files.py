@@ -31,7 +31,7 @@ def find_unreadable_files(store: Store, error: OSError, workers: Workers) -> lis
     known = [(file, error) for file in files if is_disk_error(error) and file.location == error.filename]
     if not known:
         return []
-    others = [file for file in files if file not in {file for file, _ in known}]
+    others = [file for file in files if file.location != error.filename]
     parts = [others[number :: workers.width] for number in range(workers.width)]
     found = workers.map(parts, partial(_read_files, store), "reading all files but the log")
     return known + [one for some in found for one in some]
