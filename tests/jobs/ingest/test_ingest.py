@@ -203,7 +203,7 @@ def test_the_next_run_rereads_lost_rows(
 ) -> None:
     store(tmp_path)
     interrupt_run(tmp_path, table)
-    with pytest.raises(FileNotFoundError, match="The next run will write these rows"):
+    with pytest.raises(FileNotFoundError, match="The next run writes the rows"):
         optimize(str(tmp_path / "lake"), SerialWorkers())
 
     summary = run(tmp_path)
