@@ -102,7 +102,9 @@ _FORMS = (
 )
 
 
-@pytest.mark.parametrize("first", [*mark_campaign_except(range(0, 10 * DRAWS, DRAWS)), -1])
+@pytest.mark.parametrize(
+    "first", [*mark_campaign_except(range(0, 10 * DRAWS, DRAWS)), pytest.param(-1, marks=pytest.mark.slow)]
+)
 @pytest.mark.timeout(3600)
 def test_messages_of_excluded_topics_are_in_no_file_of_the_lake(first: int, tmp_path: Path) -> None:
     """Random stores and runs, with and without options, with `optimize` and `type` between them."""

@@ -42,6 +42,7 @@ BLOCK = 4096
 _ON_SPARK = 50  # of the two hundred stores of the campaign
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.randoms(use_true_random=False), st.sampled_from(RANGE_SIZES))
 def test_rows_of_mutated_stores_are_correct_or_quarantined(random: Random, range_size: int) -> None:

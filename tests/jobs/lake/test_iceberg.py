@@ -349,6 +349,7 @@ def test_iceberg_columns_follow_those_of_delta(tmp_path: Path) -> None:
         Registrar(HERE).register(lake, [Table("typed/orders", "one order", ())])
 
 
+@pytest.mark.slow
 def test_old_snapshots_are_deleted_with_the_files_that_only_they_need(
     store_with_lake: LakeOfBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,7 +80,10 @@ def test_a_missing_bucket_or_container_is_one_line_without_the_server_s_xml(  # 
     assert said.endswith(f"{does_not_exist}; check its name and {setting}, or create it")
 
 
-@pytest.mark.parametrize(("place", "setting"), [("s3a://bucket", _S3_ENDPOINT), (_AZURE, "fs.azure.endpoint")])
+@pytest.mark.parametrize(
+    ("place", "setting"),
+    [("s3a://bucket", _S3_ENDPOINT), pytest.param(_AZURE, "fs.azure.endpoint", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
 def test_a_refused_connection_is_named_with_its_setting_and_not_retried(  # noqa: PLR0913, PLR0917 - fixtures
     line: tuple[str, ...], place: str, setting: str, refusing_port: str, run: Run, monkeypatch: pytest.MonkeyPatch

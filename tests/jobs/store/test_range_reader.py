@@ -223,6 +223,7 @@ def test_the_first_error_in_the_order_of_the_items_is_raised_and_stops_the_other
     assert len(begun) < 20
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(100)  # reading the whole file at this rate takes 128 seconds
 def test_a_thread_that_waits_for_its_rate_is_stopped_between_two_reads(tmp_path: Path) -> None:
     (tmp_path / f"{0:020d}").write_bytes(bytes(8 << 20))

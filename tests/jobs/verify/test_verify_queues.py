@@ -223,6 +223,7 @@ def _peak_of_comparison(count: int, folder: Path) -> int:
     return peak
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows_of_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All rows and keys were once held in memory: 7.3 GB for 50 million."""
     monkeypatch.setattr(rocksdb_index, "KEYS_PER_PORTION", 1 << 12)
