@@ -8,7 +8,7 @@ CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS := --numprocesses $(shell echo $$(($(CORES) < 4 ? $(CORES) + 1 : 4)))
 # Tests that `make test` leaves out: they need more than Python and Java, or are slow special cases.
 SLOW := oracle or cluster or released or slow
-# The files with these tests: about 200 of 8,000 tests. Each worker collects every file that it is given.
+# The files with these tests: about 350 of 8,000 tests. Each worker collects every file that it is given.
 SLOW_FILES = tests/oracle tests/scale tests/released \
 	$(shell grep -rlE 'mark\.(released|slow)\b' --include='test_*.py' tests/jobs tests/rmq_formats) \
 	$(shell grep -lE 'mark\.(released|slow)\b' tests/test_*.py)
@@ -56,7 +56,7 @@ test-fast: environment ## Run the tests of readable format modules and of the co
 
 # The seconds of each campaign of random kills; the default is thirty. Four workers keep two cores busy, because brokers,
 # clusters and servers mostly wait; each worker needs about 2 GiB, including the processes that it starts.
-test-slow: export LONGEST_S = 10
+test-slow: export LONGEST_S = 8
 test-slow: environment ## Run the tests with real brokers, clusters, S3, HDFS and a browser
 	$(PYTHON) -m pytest --numprocesses 4 -m "($(SLOW)) and not campaign" $(SLOW_FILES) $(ARGS)
 

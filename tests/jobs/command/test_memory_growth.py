@@ -206,8 +206,8 @@ AXES: Mapping[str, tuple[int, Callable[[Path, int], Input], str, str]] = {
     "matches": (
         200_000,
         make_input_of_copies,
-        "by-key among matches, by-key by tag, list of a lake, list by key",
-        "list by tag, queryMsgByKey, by-offset in a lake, story in a lake",
+        "by-key among matches, list of a lake",
+        "by-key by tag, list by key, list by tag, queryMsgByKey, by-offset in a lake, story in a lake",
     ),
     "brokers": (
         8,

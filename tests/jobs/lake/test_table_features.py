@@ -132,7 +132,7 @@ class FeatureResults:
         return True
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", FEATURES)
 def test_a_feature_is_kept_or_refused_as_documented(lake: SharedLake, tmp_path: Path, name: str) -> None:
     """Spark enables the feature; after each step, every reader returns the rows of the log, or nothing is written."""
