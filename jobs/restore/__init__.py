@@ -7,10 +7,10 @@ This module has the plan of a restore: its segments and their rows, the file siz
 import errno
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -118,7 +118,7 @@ class RestorePlan:
     segments: tuple[PlannedSegment, ...]
     size: Known[int]  # the size of each file
     start: int  # the start of the requested part
-    has_earlier_segments: bool  # the lake also has segments before it
+    previous_end: int | None  # the end of the lake's last segment before the planned ones, if there is any
     end: int  # the end of the log
     lost_files: Mapping[str, str]  # missing and unreadable files of the lake, and their faults
     causes: tuple[MissingCause, ...]  # the most certain first
@@ -130,9 +130,18 @@ class RestorePlan:
         first = self.segments[0].base_offset
         gaps = (cause for cause in self.causes if cause.is_gap and self.start < cause.end <= first)
         lost = {(max(cause.start, self.start), cause.end) for cause in gaps}
-        if self.has_earlier_segments and self.start < first:
+        if self.previous_end is not None and self.start < first:
             lost = {(self.start, first)}
         return [*sorted(lost), *uncovered_parts(there, first, self.end)]
+
+    def begin_at_time(self) -> Self:
+        """
+        Return the plan if its start is the first message from a time on.
+
+        If a segment begins with this message, messages of that time may be in missing segments before it.
+        """
+        may_lack = self.start <= self.segments[0].base_offset + ENTRY_HEADER_SIZE
+        return replace(self, start=self.previous_end) if may_lack and self.previous_end is not None else self
 
     def cause_of(self, start: int, end: int, *, may_be_unchosen: bool = True) -> str:
         """Return why [start, end) is missing; *may_be_unchosen* if it may be of topics that a run did not select."""
@@ -141,21 +150,10 @@ class RestorePlan:
         return "; ".join(found) or ROWS_DELETED
 
 
-def plan_log(  # noqa: PLR0913 - the store, the wanted part, and the size of its files
-    lake: Lake,
-    known: KnownStore,
-    *,
-    start: int = 0,
-    until: int | None = None,
-    size: int | None = None,
-    starts_at_time: bool = False,
+def plan_log(
+    lake: Lake, known: KnownStore, *, start: int = 0, until: int | None = None, size: int | None = None
 ) -> RestorePlan:
-    """
-    Plan the segments of [start, until); *start* is rounded down, because a log begins with a complete file.
-
-    *starts_at_time*: it is the first message from a time on. If a segment begins with it, messages of that time may be
-    in missing segments before it.
-    """
+    """Plan the segments of [start, until); *start* is rounded down, because a log begins with a complete file."""
     messages, pieces, quarantine = (
         find_table_files(lake, table, known.store_id) for table in (MESSAGES, LOG_PIECES, QUARANTINE)
     )
@@ -187,9 +185,7 @@ def plan_log(  # noqa: PLR0913 - the store, the wanted part, and the size of its
     kept = [base for base in bases if base + length.value > start]
     if not kept:
         raise NothingToRestoreError(f"the lake's messages of broker {known.broker} end before offset {start:,}")
-    before = max((base for base in bases if base < kept[0]), default=None)
-    if starts_at_time and before is not None and start <= kept[0] + ENTRY_HEADER_SIZE:
-        start = min(start, before + length.value)
+    earlier = [base + length.value for base in bases if base < kept[0]]
 
     def files_of(base: int) -> Iterator[SnapshotFile]:
         """Yield the files with rows of a segment, or with offsets in it according to Delta's log."""
@@ -212,7 +208,7 @@ def plan_log(  # noqa: PLR0913 - the store, the wanted part, and the size of its
         tuple(segments),
         length,
         start,
-        before is not None,
+        max(earlier, default=None),
         end,
         {**messages.faults, **pieces.faults, **quarantine.faults},
         tuple(_find_causes(messages, known, damaged, [row for row in special if row["kind"] == UNKNOWN_ROW])),

@@ -204,9 +204,9 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     """Write a broker's store from the rows of the lake."""
     known = find_store(request.lake, request.broker)
     plan = plan_log(
-        request.lake, known, start=request.start_offset, until=request.end_offset, size=request.segment_size,
-        starts_at_time=request.starts_at_time,
-    )  # fmt: skip
+        request.lake, known, start=request.start_offset, until=request.end_offset, size=request.segment_size
+    )
+    plan = plan.begin_at_time() if request.starts_at_time else plan
     unfinished = request.out / UNFINISHED_FOLDER
     complete = _claim_output(request, known, plan)
     if complete is not None:

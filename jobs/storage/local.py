@@ -164,7 +164,7 @@ def identify_enclosing_folders(path: str) -> set[tuple[int, int]]:
     real = real_path(folder)
     found = set()
     for place in {folder, *folder.parents, real, *real.parents}:
-        with suppress(OSError):  # no access: a walk cannot read it either
+        with suppress(OSError):  # no access, or deleted: the walk itself reports that
             status = place.stat()
             found.add((status.st_dev, status.st_ino))
     return found
@@ -190,7 +190,7 @@ class LocalStorage(Storage):
         if not stat.S_ISDIR(status.st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), root)
         found: list[FileInfo] = []
-        seen = identify_enclosing_folders(root)
+        seen = identify_enclosing_folders(root) if is_deep else set()
         pending = [""]
         while pending:
             prefix = pending.pop()

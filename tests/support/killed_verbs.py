@@ -242,7 +242,7 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
         command=_type,
         finished=_complete_typing,
     ),
-    "typings-beside-ingests": kill_typings_during_ingests,
+    "typings-during-ingests": kill_typings_during_ingests,
     "restores": partial(
         killing.kill_after_each_effect,
         _make_lake_to_restore,

@@ -116,9 +116,9 @@ def campaign() -> Iterator[Callable[..., dict[str, Any]]]:
     ("scenario", "number", "more_than"),
     [
         ("typings", 47, 0),  # after each *stride*-th effect, the next run completes the work without leftovers
-        pytest.param("typings-beside-ingests", 1, 0, marks=pytest.mark.slow),
+        pytest.param("typings-during-ingests", 1, 0, marks=pytest.mark.slow),
         pytest.param("typings", 1, 30, marks=pytest.mark.campaign),
-        pytest.param("typings-beside-ingests", int(os.environ.get("KILLS", "100")), 30, marks=pytest.mark.campaign),
+        pytest.param("typings-during-ingests", int(os.environ.get("KILLS", "100")), 30, marks=pytest.mark.campaign),
     ],
 )
 def test_after_killed_runs_each_message_is_in_one_table(
