@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from deltalake.exceptions import DeltaError
-
 from jobs.browse.rendering import MAX_CHAIN_ENTRIES_SHOWN, Histogram, IndexChain, PageTable, message_rate, spread_evenly
 from jobs.query import ListConditions, Message
 from jobs.query.lake_source import WITH_UNIT, LakeSource
@@ -221,12 +219,8 @@ class LakeLists:
                 yield IndexChain(keys[key_hash], key_hash, str(file), slot, of_slot)
 
     def tables(self) -> Sequence[str]:
-        """List the lake's tables except messages, the views over them, and the typed tables."""
-        try:
-            listed = self._tables.tables_and_views
-        except (DeltaError, OSError):  # a typed table cannot be read; `query sql` reports the reason
-            listed = self._tables.tables_and_views_of_runs
-        return [name for name in listed if name != MESSAGES_NAME]
+        """List the lake's readable tables except messages, and its views; `query sql` reports why others are not."""
+        return [name for name in self._tables.tables_and_views if name != MESSAGES_NAME]
 
     def table(self, name: str, filters: Mapping[str, str], skip: int, limit: int) -> PageTable:
         """Return the newest rows of a table or view whose columns contain the texts of *filters*."""

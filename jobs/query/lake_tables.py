@@ -92,8 +92,8 @@ class FileStatistics(NamedTuple):
 class LakeTables:
     """The tables of one lake that queries read."""
 
-    def __init__(self, lake: str, options: Mapping[str, str]) -> None:
-        """Open the lake at *lake*; raise `NotAStore` if it has no table of messages."""
+    def __init__(self, lake: str, options: Mapping[str, str], needed: Sequence[str] = (MESSAGES_NAME,)) -> None:
+        """Open the lake at *lake*; raise `NotAStore` if it has none of the tables *needed*."""
         self.location = normalise_location(lake)
         self._options = options
         self._builder = QueryBuilder(_SETTINGS)
@@ -105,7 +105,8 @@ class LakeTables:
         self._unchecked: dict[str, list[str]] = {}  # the local files of tables whose footers were not checked yet
         self._files: dict[tuple[str, str], list[FileStatistics]] = {}
         self._values: dict[str, list[Any]] = {}
-        if not self.has_table(MESSAGES_NAME):
+        self.unreadable: dict[str, OSError] = {}  # by table or view; only statements that name it fail
+        if not any(map(self.has_table, needed)):
             raise NotAStore(f"not a lake: it has no table `{MESSAGES_NAME}`", None, self.location)
 
     def _table(self, name: str, path: str = "") -> DeltaTable | None:
@@ -189,28 +190,33 @@ class LakeTables:
     @cached_property
     def view_descriptions(self) -> Mapping[str, str]:
         """The views whose tables are there by their names, which SQL then knows, and what one row of each is."""
-        found = [view for view in list_views() if all(map(self.has_table, view.tables))]
+        found = [view for view in list_views() if all(self._is_readable(name, name, view.name) for name in view.tables)]
         for view in found:
             self._builder.execute(f"CREATE VIEW {view.name} AS {view.sql}")
         return {view.name: view.row_meaning.removeprefix("Each row is ") for view in found}
 
-    @cached_property
-    def tables_and_views_of_runs(self) -> Mapping[str, tuple[str, str]]:
-        """The tables and views that runs make, as `listed` has them."""
-        found = {name: ("table", "") for name in (MESSAGES_NAME, *TABLES_EXCEPT_MESSAGES) if self.has_table(name)}
-        return found | {name: ("view", row) for name, row in self.view_descriptions.items()}
+    def _is_readable(self, name: str, path: str, user: str) -> bool:
+        """Return whether the lake has a table; note the error of an unreadable one for its *user*, a view or itself."""
+        try:
+            return self._table(name, path) is not None
+        except OSError as error:  # only fails statements that name it
+            self.unreadable[user] = error
+            return False
 
     @cached_property
     def tables_and_views(self) -> Mapping[str, tuple[str, str]]:
-        """Every table and view by its name, which SQL then knows: which of both it is, and of some what a row is."""
-        found, lake = dict(self.tables_and_views_of_runs), Lake(self.location, self._options)
+        """Every readable table and view by its name, which SQL then knows: which of both, and of some what a row is."""
+        names = (MESSAGES_NAME, *TABLES_EXCEPT_MESSAGES)
+        found = {name: ("table", "") for name in names if self._is_readable(name, name, name)}
+        found |= {name: ("view", row) for name, row in self.view_descriptions.items()}
+        lake = Lake(self.location, self._options)
         for topic in sorted({file.name.split("/")[0] for file in lake.list_files(_TYPED) if _LOG in file.name}):
-            if self._table(f"{_TYPED}_{topic}", f"{_TYPED}/{topic}") is not None:
-                found[f"{_TYPED}_{topic}"] = "table", f"one body of the topic {topic}, typed"
+            name = f"{_TYPED}_{topic}"
+            if self._is_readable(name, f"{_TYPED}/{topic}", name):
+                found[name] = "table", f"one body of the topic {topic}, typed"
         # The view `dead_letters` has messages that consumers failed to process; this table has bodies that fit no type.
         refused = f"{_TYPED}_{_DEAD_LETTERS}"
-        if refused not in found and any(_LOG in file.name for file in lake.list_files(_DEAD_LETTERS)):
-            self._table(refused, _DEAD_LETTERS)
+        if refused not in {*found, *self.unreadable} and self._is_readable(refused, _DEAD_LETTERS, refused):
             found[refused] = "table", "one body that does not fit its topic's declaration"
         return found
 
@@ -378,7 +384,9 @@ class ResultBatches:
             opened = self._thread.submit(lambda: pa.RecordBatchReader.from_stream(tables.execute(sql)))
             self._reader = self._result(opened)
         except DeltaError as error:
-            raise UnsupportedFormat(f"the statement failed: {_RAW.sub('', ' '.join(str(error).split()))}") from error
+            reason = _RAW.sub("", " ".join(str(error).split()))
+            unreadable = (why for name, why in tables.unreadable.items() if reason == f"table '{name}' not found")
+            raise next(unreadable, UnsupportedFormat(f"the statement failed: {reason}")) from error
         # Views and dictionaries are how the engine holds values in memory.
         views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
         types = [views.get(field.type) or type_without_dictionary(field.type) for field in self._reader.schema]

@@ -404,7 +404,7 @@ def sql(  # noqa: PLR0913 - one argument an option
         raise click.UsageError(f"--out is for --output parquet only; --output {output} prints to standard output")
     if out is not None and out.exists():
         raise click.UsageError(f"--out {out}: already exists")
-    tables = LakeTables(lake, file_system_options())
+    tables = LakeTables(lake, file_system_options(), ("messages", "tiered"))
     printer = Printer(quiet=quiet)
     try:
         with raise_as_usage_errors(UnsupportedFormat):
@@ -427,7 +427,10 @@ def sql(  # noqa: PLR0913 - one argument an option
         return ExitCode.FAILED
     if cut:
         printer.note(f"only the first {limit} rows are shown; --limit 0 shows all")
-    return ExitCode.CLEAN
+    unlisted = {str(error) for error in tables.unreadable.values()} if statement is None else set()
+    for reason in sorted(unlisted):
+        log_message(f"rmq-lake: not listed: {reason}")
+    return ExitCode.FAILED if unlisted else ExitCode.CLEAN
 
 
 @verb(group=query, name="decode-id", short_help="Decode a message id.", is_configured=False)
