@@ -81,9 +81,16 @@ def catalog_statements(
     if there:
         kind_of_schema = "SCHEMA" if kind == "unity" else "DATABASE"
         yield None, f"CREATE {kind_of_schema} IF NOT EXISTS {name}"
+    taken = set[str]()
     for table, snapshot in there:
         place = quote_sql_text(_location_in_sql(lake.locate(table.name), kind))
-        full_name = f"{name}.{_quote(catalog_name(table), kind)}"
+        own = catalog_name(table)
+        # Catalogs ignore case. The table that was typed first keeps its name, because it may be registered already.
+        distinct = next(
+            one for one in (own, *(f"{own}_{n}" for n in range(2, len(there) + 2))) if one.lower() not in taken
+        )
+        taken.add(distinct.lower())
+        full_name = f"{name}.{_quote(distinct, kind)}"
         yield table.name, _create_statement(kind, full_name, place, table, snapshot)
     if kind in {"spark", "unity"}:
         known = {table.name for table, _ in there}

@@ -157,9 +157,9 @@ def read_newest_typing(lake: Lake) -> Typing:
 
 
 def list_typed_tables(lake: Lake) -> list[Table]:
-    """Return the typed tables of a lake, sorted by name."""
-    tables = {name: columns for one in read_newest_typing(lake).topics.values() for name, columns in one.tables.items()}
-    return [typed_table(name, tables[name]) for name in sorted(tables)]
+    """Return the typed tables of a lake, in the order in which their topics were first typed."""
+    topics = read_newest_typing(lake).topics.values()
+    return [typed_table(name, columns) for one in topics for name, columns in one.tables.items()]
 
 
 def prepare_typing(lake: Lake, typing: Typing) -> None:
