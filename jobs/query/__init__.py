@@ -123,8 +123,7 @@ def record_of_row(row: Mapping[str, Any], location: str) -> MessageRecord:
         raise CorruptData(reason) from error
 
 
-MIN_TIME = 0
-MAX_TIME = MAX_LONG
+MIN_TIME, MAX_TIME = -MAX_LONG - 1, MAX_LONG
 
 
 class ListConditions(NamedTuple):

@@ -39,7 +39,11 @@ def explain_no_message_with_key(source: Source, wanted: KeyQuery) -> Reason:
     """Explain why no message was found under a key."""
     topic, key = wanted.topic, wanted.key
     age = attrgetter("message.record.store_timestamp", "message.record.physical_offset")
-    seen = sorted(source.occurrences(key), key=age)
+    seen = list(source.occurrences(key))
+    if len(seen) >= MAX_OCCURRENCES and all(one.message.topic != topic for one in seen):  # those of others are enough
+        found = ((next(source.by_key(KeyQuery(kind, topic, key)), None), kind) for kind in KeyKind)
+        seen += [Occurrence(message, kind, is_indexed=True) for message, kind in found if message is not None]
+    seen.sort(key=age)
     is_part = len(seen) >= MAX_OCCURRENCES or not source.searches_all
     here = [occurrence for occurrence in seen if occurrence.message.topic == topic]
     same_kind = [occurrence for occurrence in here if occurrence.kind is wanted.kind]
@@ -75,16 +79,22 @@ def _same_kind(seen: list[Occurrence], wanted: KeyQuery, *, is_part: bool) -> Re
         places = _places(seen, is_part=is_part)
         return Reason(ReasonKind.ROLLED_BACK, f"the message with the key {key!r} was rolled back ({places})")
     times = [one.message.record.store_timestamp for one in seen]
-    inside = [one for one, time in zip(seen, times, strict=True) if wanted.begin <= time <= wanted.end] or seen
+    inside = [one for one, time in zip(seen, times, strict=True) if wanted.begin <= time <= wanted.end]
+    if not inside:
+        stored = f"from {_time(min(times))} to {_time(max(times))}"
+        text = f"the messages with the key {key!r} were stored {stored}, outside the requested time range"
+        return Reason(ReasonKind.OUTSIDE_TIMES, text)
     if not any(one.is_indexed for one in inside):
         text = (
             f"the key {key!r} is in the log but not in the index, so mqadmin would have found nothing; `verify` shows "
             f"why, and --through-log finds the message ({_places(inside, is_part=is_part)})"
         )
         return Reason(ReasonKind.NOT_INDEXED, text)
-    stored = f"from {_time(min(times))} to {_time(max(times))}"
-    text = f"the messages with the key {key!r} were stored {stored}, outside the requested time range"
-    return Reason(ReasonKind.OUTSIDE_TIMES, text)
+    text = (
+        f"the index has a time outside the requested range for the key {key!r}: its times are whole seconds, and wrong "
+        f"if the broker's clock was changed; --through-log finds the message ({_places(inside, is_part=is_part)})"
+    )
+    return Reason(ReasonKind.NOT_INDEXED, text)
 
 
 def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:

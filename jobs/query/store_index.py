@@ -78,6 +78,7 @@ def search_records(
             on_loss(start, end, f"no segment contains this range; {before.location} ends before it")
     ranges: list[Range] = []
     # Whole segments: only records that chain from a segment's first byte are valid, others only look like records.
+    span = range(store.entry_start(span.start), store.entry_start(span.stop))
     for range_ in plan_ranges(store.store, range_size=WHOLE_SEGMENTS):
         start, end = max(range_.start_offset, span.start), min(range_.end_offset, span.stop)
         if start < end:
@@ -205,7 +206,7 @@ class StoreIndex:
                 yield from self._find_uncovered(span, wanted, given)
                 continue
             try:
-                for message in self._with_key(self._hits(file, wanted), wanted, seen):
+                for message in self._with_key(self._hits(file, _in_seconds(wanted)), wanted, seen):
                     given[message.record.physical_offset] += 1
                     yield message
             except CorruptData:
@@ -279,7 +280,7 @@ class StoreIndex:
         # Two keys of one message may have the same hash, and a broker that starts after a crash may index a message
         # again. Entries do not show which of the colliding keys they are for, and all point to the same message. So of
         # each round of entries, as many count as the message has this key.
-        for message in filter(wanted.is_kept_by_client, self._messages_at(hits, _ENTRY)):
+        for message in filter(wanted.matches, self._messages_at(hits, _ENTRY)):
             offset = message.record.physical_offset
             colliding = count_entries_with_hash(message, index_key_hash(wanted.hashed_text))
             if not colliding or seen[offset] % colliding < wanted.count_index_entries(message):
@@ -363,7 +364,7 @@ class StoreIndex:
         for file in files:
             # The damage was already reported; entries before it are read later as well.
             with suppress(CorruptData):
-                for _ in islice((hit for hit in self._hits(file, wanted) if hit == offset), most - count):
+                for _ in islice((hit for hit in self._hits(file, _in_seconds(wanted)) if hit == offset), most - count):
                     count += 1
         return count
 
@@ -375,6 +376,11 @@ class StoreIndex:
                     yield row.physical_offset
         except CorruptData as damage:
             self._store.note_incomplete(f"damaged index in RocksDB: {damage}; --through-log searches the log itself")
+
+
+def _in_seconds(wanted: KeyQuery) -> KeyQuery:
+    """Return the query for index entries, whose times are up to a second before those of their messages."""
+    return wanted._replace(begin=max(wanted.begin - 999, MIN_TIME))
 
 
 def _covered(file: IndexReader) -> range | None:

@@ -95,6 +95,12 @@ class StoreReader:
             return log.record_at(physical_offset - segment.base_offset)
         return None
 
+    def entry_start(self, offset: int) -> int:
+        """Return the start of the DLedger entry whose record begins at *offset*; any other offset unchanged."""
+        segment = self.store.segment_at(offset)
+        header = 0 if segment is None else self.segment_bytes(segment).framing.header_size
+        return offset - header if header and self.read_record(offset) is not None else offset
+
     def first_record(self, segment: Segment) -> MessageRecord | None:
         """Return the first record of a segment."""
         return self.read_record(segment.base_offset + self.segment_bytes(segment).framing.header_size)

@@ -121,7 +121,10 @@ def _by_key(call: MqadminCall) -> ExitCode:
     topic, key = _parent_of_lmq(call), call.options["msgKey"]
     key_type = call.options.get("keyType", "K")
     if key_type not in _KEY_KINDS:
-        call.printer.write("index type error, just support K for keys or T for tags")
+        refused = "index type error, just support K for keys or T for tags"
+        if call.printer.prints_rows:
+            raise UnsupportedFormat(refused)
+        call.printer.write(refused)
         return ExitCode.USAGE
     window = TimeWindow(call.time_option("beginTimestamp", 0), call.time_option("endTimestamp", MAX_TIME))
     limit = _limit(call)
@@ -323,7 +326,7 @@ def _query_cq(call: MqadminCall) -> ExitCode:
     first, count = call.integer_option("index"), call.integer_option("count", _DEFAULT_UNITS)
     offsets = source.queue_offsets(topic, queue_id)
     if offsets is not None and not source.release.prints_queue_units:
-        printer.write(queue_header(OffsetRange(0, 0)))
+        printer.print_mqadmin_line(queue_header(OffsetRange(0, 0)))
         printer.note(
             f"queryCq of RocketMQ {source.release} prints no more than this; --release 4.9.8 also prints the units. "
             f"The queue has {offsets}"
