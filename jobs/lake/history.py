@@ -186,14 +186,14 @@ def _compare_group(lake: Lake, known: KnownStore, group: _Group, end: int) -> It
 
 
 def _read_original_rows(lake: Lake, snapshot: DeltaTable, where: pc.Expression) -> pa.Table:
-    """Return rows as they were read from the log, including rows deleted by another engine whose files still exist."""
-    kept = read_rows_where(lake, snapshot, list(_COMPARED), where)
-    deleted = read_rows_where(lake, snapshot, list(_COMPARED), where, only_deleted=True)
-    if deleted.num_rows:
-        offsets, first = np.unique(_column_values(deleted, "physical_offset"), return_index=True)
-        alone = first[~np.isin(offsets, _column_values(kept, "physical_offset"))]
-        kept = pa.concat_tables([kept, deleted.take(alone)])
-    return kept.sort_by("physical_offset")
+    """
+    Return rows as they were read from the log, including rows deleted by another engine whose files still exist.
+
+    Each offset has one row, even if another engine has inserted it twice.
+    """
+    found = (read_rows_where(lake, snapshot, list(_COMPARED), where, only_deleted=which) for which in (False, True))
+    rows = pa.concat_tables(found, promote_options="default")
+    return rows.take(np.unique(_column_values(rows, "physical_offset"), return_index=True)[1])
 
 
 def _find_boundary(found: int, group: _Group) -> int:

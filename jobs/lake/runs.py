@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
+from shlex import quote
 from types import NoneType
 from typing import Any, NamedTuple, TypedDict, TypeVar, cast
 from uuid import uuid4
@@ -283,7 +284,7 @@ def _refuse_forgotten_runs(lake: Lake, store: KnownStore) -> None:
             "engine has probably rewritten the table (CREATE TABLE … AS SELECT, CLONE), or set "
             "delta.setTransactionRetentionDuration. Restore the table from a backup, including `_delta_log`, or "
             "restore the transactions from the rows and manifests. This command lists them; without --dry-run, it "
-            f"restores them: {tool_command()} optimize --heal --dry-run {lake.location}"
+            f"restores them: {tool_command()} optimize --heal --dry-run {quote(lake.location)}"
         )
 
 

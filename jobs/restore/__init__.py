@@ -98,6 +98,7 @@ class PlannedSegment:
     message_files: tuple[SnapshotFile, ...]  # files of the table `messages` that may have its rows
     piece_files: tuple[SnapshotFile, ...]  # files of the table `log_pieces`
     unread_ranges: tuple[Interval, ...]  # offsets for which the disk returned an error, ascending
+    lacking: tuple[Interval, ...]  # offsets that the lake lacks, for known causes
     proven_only: bool = False  # leave out rows whose records do not have the CRC that they state
 
 
@@ -196,11 +197,14 @@ def plan_log(
                 yield file
 
     unread = tuple(sorted(_interval_of(row) for row in damaged if row["reason"] == IO_ERROR))
+    unknown = [row for row in special if row["kind"] == UNKNOWN_ROW]
+    causes = tuple(_find_causes(messages, known, damaged, unknown))
     segments = (
         PlannedSegment(
             lake, known.store_id, base, length.value, _path(base, noted.get(base, {}).get("path")), end,
             is_last=base == kept[-1], message_files=tuple(files_of(base)), piece_files=pieces.files,
             unread_ranges=unread,
+            lacking=tuple((one.start, one.end) for one in causes if one.start < base + length.value and one.end > base),
         )
         for base in kept
     )  # fmt: skip
@@ -211,7 +215,7 @@ def plan_log(
         max(earlier, default=None),
         end,
         {**messages.faults, **pieces.faults, **quarantine.faults},
-        tuple(_find_causes(messages, known, damaged, [row for row in special if row["kind"] == UNKNOWN_ROW])),
+        causes,
     )
 
 

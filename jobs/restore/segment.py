@@ -139,11 +139,11 @@ class _Segment:
             self.covered.append((at, offsets[some]))
 
     def fill_end(self, covered: Sequence[Interval]) -> list[Interval]:
-        """Write the blank at the end of a full file, if only its bytes can be missing; return its interval."""
+        """Write the blank at the end of a full file, unless records may be missing there; return its interval."""
         work = self.work
         limit = work.base_offset + work.size
         end = covered[-1][1] if covered else work.base_offset
-        if work.is_last or not covered or limit - end < BLANK.size:
+        if work.is_last or not covered or limit - end < BLANK.size or any(stop > end for _, stop in work.lacking):
             return []
         self._write(memoryview(BLANK.pack(limit - end, MAGIC_BLANK)), end)
         return [(end, limit)]
