@@ -155,10 +155,7 @@ def rewrite_files(lake: Lake, table: Table, plan: PlanMerges, merge: MergeFiles)
         return Savings(table.name)
     refuse_unsupported_features(lake, snapshot, table)
     transaction = REMOVAL_TRANSACTION, read_newest_transaction(snapshot, REMOVAL_TRANSACTION) + 1
-    stored = list_snapshot_files(lake, snapshot, table)
-    if not is_local(lake.location):  # see `commit.VECTORS_ONLY_LOCAL_ERROR`
-        stored = [file for file in stored if file.kept_row_mask is None]
-    groups = plan(stored)
+    groups = plan(_list_rewritable(lake, snapshot, table))
     removed = {file.path: file for files, *_ in groups for file in files}  # several groups may each take rows of one
     if not removed:
         return Savings(table.name)
@@ -187,6 +184,12 @@ def rewrite_files(lake: Lake, table: Table, plan: PlanMerges, merge: MergeFiles)
     return Savings(table.name, len(removed), len(written), before, after)
 
 
+def _list_rewritable(lake: Lake, snapshot: DeltaTable, table: Table) -> list[SnapshotFile]:
+    stored = list_snapshot_files(lake, snapshot, table)
+    # See `commit.VECTORS_ONLY_LOCAL_ERROR`.
+    return [file for file in stored if file.kept_row_mask is None or is_local(lake.location)]
+
+
 def cluster_by_hash(lake: Lake, table: Table, merge: MergeFiles = merge_here) -> Savings:
     """Move rows of a sorted table down until no node is crowded; each round is a separate, valid commit."""
     column, snapshot = table.sorted_by, open_table(lake, table.name)
@@ -194,18 +197,19 @@ def cluster_by_hash(lake: Lake, table: Table, merge: MergeFiles = merge_here) ->
     if column is None or snapshot is None or needs_spark(snapshot):
         return Savings(table.name)
 
-    def plan(stored: Sequence[SnapshotFile]) -> list[MergeGroup]:
-        # The name keeps the file out of merges in log order, which would widen its range.
-        return [
-            (some, f"{_CLUSTERED}{uuid4()}.parquet", part)
-            for node, some in _find_crowded_nodes(stored, column)
-            for part in _divide_node(node, some, column)
-        ]
-
-    saved = Savings(table.name)
+    saved, plan = Savings(table.name), partial(_plan_clustering, column)
     while (done := rewrite_files(lake, table, plan, merge)).merged:
         saved = saved.plus(done)
     return saved
+
+
+def _plan_clustering(column: str, stored: Sequence[SnapshotFile]) -> list[MergeGroup]:
+    # The name keeps the file out of merges in log order, which would widen its range.
+    return [
+        (some, f"{_CLUSTERED}{uuid4()}.parquet", part)
+        for node, some in _find_crowded_nodes(stored, column)
+        for part in _divide_node(node, some, column)
+    ]
 
 
 def _find_crowded_nodes(stored: Sequence[SnapshotFile], column: str) -> Iterator[tuple[HashRange, list[SnapshotFile]]]:
@@ -240,28 +244,57 @@ def _hashes_of(file: SnapshotFile, column: str) -> HashRange:
 
 def _divide_node(node: HashRange, files: Sequence[SnapshotFile], column: str) -> Iterator[HashRange]:
     """Yield this node, or nodes below it, so that a task can sort the rows of each in memory."""
-    # Assume that the hashes of a file are spread evenly.
-    rows = 0.0
-    for file in files:
-        held = _hashes_of(file, column)
-        rows += file.row_count * max(min(held.stop, node.stop) - max(held.start, node.start), 0) / len(held)
     width = len(node) >> _STEP
-    if rows <= _MOST_ROWS or not width:
+    if sum(file.row_count * _share_within(file, node, column) for file in files) <= _MOST_ROWS or not width:
         yield node
         return
     for low in node[::width]:
         yield from _divide_node(HashRange(low, low + width), files, column)
 
 
+def _share_within(file: SnapshotFile, node: HashRange, column: str) -> float:
+    """Return the share of a file's rows in a node, assuming that the hashes of a file are spread evenly."""
+    held = _hashes_of(file, column)
+    return max(min(held.stop, node.stop) - max(held.start, node.start), 0) / len(held)
+
+
 def estimate_savings(lake: Lake, table: Table) -> Savings:
-    """Estimate the effect of `merge_small_files` and `vacuum`; the size of merged files is not known in advance."""
+    """
+    Estimate the effect of merging, clustering and `vacuum`; the size of merged files is not known in advance.
+
+    Later rounds of the clustering are planned from the expected limits and sizes of the files of earlier ones.
+    """
     snapshot = open_table(lake, table.name)
     if snapshot is None:
         return Savings(table.name, bytes_after=None)
-    chosen = list(_group_files(_list_mergeable(lake, table, list_snapshot_files(lake, snapshot))))
-    size = sum(file.size for some in chosen for file in some)
-    obsolete = vacuum(lake, table, dry_run=True)
-    return Savings(table.name, sum(map(len, chosen)), len(chosen), size, None, obsolete)
+    saved = Savings(table.name, vacuumed=vacuum(lake, table, dry_run=True))
+    column = None if needs_spark(snapshot) else table.sorted_by
+    stored = _list_rewritable(lake, snapshot, table)
+    groups: list[MergeGroup] = [
+        (some, str(uuid4()), None) for some in _group_files(_list_mergeable(lake, table, stored))
+    ]
+    while True:
+        removed = {file.path: file for files, *_ in groups for file in files}
+        expected = [_expected_file(group, column or "") for group in groups]
+        added = [file for file in expected if file.row_count]
+        saved = saved.plus(Savings(table.name, len(removed), len(added), sum(file.size for file in removed.values())))
+        stored = [*(file for file in stored if file.path not in removed), *added]
+        groups = _plan_clustering(column, stored) if column else []
+        if not groups:
+            return saved._replace(bytes_after=None)
+
+
+def _expected_file(group: MergeGroup, column: str) -> SnapshotFile:
+    files, name, part = group
+    held = [_hashes_of(file, column) for file in files]
+    node = part or _TOP
+    low, high = max(node.start, min(one.start for one in held)), min(node[-1], max(one[-1] for one in held))
+    rows, size = (
+        round(sum(count * _share_within(file, node, column) for file, count in zip(files, counts, strict=True)))
+        for counts in ([file.row_count for file in files], [file.size for file in files])
+    )
+    store_id = files[0].minimum("store_id", "")
+    return SnapshotFile(name, size, rows, {"store_id": store_id, column: low}, {"store_id": store_id, column: high})
 
 
 def _choose_for_run(small: Iterable[SnapshotFile], store_id: str, many: int) -> list[list[SnapshotFile]]:

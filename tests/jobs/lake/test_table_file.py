@@ -3,6 +3,7 @@
 import json
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -215,9 +216,9 @@ _LARGEST = (1 << 31) - 1
 _SEEDS = (1, 2, 3, 4)
 
 
-def _add_file(table: Path, random: Random, store: str, run: int) -> None:
+def _add_file(table: Path, random: Random, store: str, run: int, widths: Sequence[int] = (_LARGEST, 1000, 1)) -> None:
     """Add a file like a run, with hashes that are spread, close together, or equal."""
-    width = random.choice([_LARGEST, 1000, 1])
+    width = random.choice(widths)
     low = random.randrange(_LARGEST - width + 1)
     count = random.randrange(1, 400)
     columns: dict[str, object] = {}
@@ -272,6 +273,17 @@ def test_clustering_keeps_all_rows_and_puts_each_hash_into_few_files(tmp_path: P
             file for file in files_of_hash if file.may_have("store_id", store) and file.may_have("key_hash", key_hash)
         ]
         assert len(opened) < CROWDED_NODE_FILES * 5  # levels of the clustering of 30 files per store
+
+
+def test_a_dry_run_plans_every_round_of_the_clustering(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    for run in range(40):
+        _add_file(tmp_path / INDEX_ENTRIES.name, Random(run), "a", run, [_LARGEST])
+    with patch.object(upkeep, "_MOST_ROWS", 500), patch.object(upkeep, "SMALL_FILE_BYTES", 0):
+        planned, done = upkeep.estimate_savings(lake, INDEX_ENTRIES), cluster_by_hash(lake, INDEX_ENTRIES)
+
+    assert (planned.merged, planned.written) == (done.merged, done.written)
+    assert done.merged > 40
 
 
 def test_a_failed_clustering_does_not_change_the_table(tmp_path: Path) -> None:
