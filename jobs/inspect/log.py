@@ -192,6 +192,8 @@ class LogInspector:
                 "the file's name is an offset inside another segment, but the file contains no records from this "
                 "offset on"
             )
+            if any(segment.base_offset == file.base_offset for segment in segments):
+                text = "another segment has the same name: one of the two files is a copy, or belongs to another log"
             if not file.has_valid_offsets:
                 text = "the name of the file is wrong: its offsets would exceed 64 bits"
             self.problems.add_damage(file.location, text)

@@ -56,6 +56,7 @@ from rmq_formats.store import (
     decode_checkpoint,
     encode_checkpoint,
     is_loadable_index_name,
+    is_rocksdb_name,
 )
 
 _CHECKPOINT = "checkpoint"
@@ -218,7 +219,10 @@ def plan_queue_installation(
             folder = real_path(root / name)
             present = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
             gone = removed if name == _PLAIN else set[str]()
-            kept = [path for path in present if path not in {*files, *gone}] if keeps_others else []
+            # With double write, a broker that finds no database rebuilds it from the newest segments only.
+            is_double = any("/" in path for path in present)
+            kept = [path for path in present if keeps_others or (is_double and is_rocksdb_name(path))]
+            kept = [path for path in kept if path not in {*files, *gone}]
             plans.append(_planned(folder, files, present, kept))
     return plans
 

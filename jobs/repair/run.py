@@ -671,7 +671,8 @@ def _correct_checkpoint(store: Store, times: Mapping[str, int], newest: int, *, 
     right = stored._replace(
         **{name: at for name, at in times.items() if store.has_clean_shutdown or getattr(stored, name) > newest}
     )
-    return Checkpoint(*(min(time, newest) for time in right)) if is_wrong and newest else None
+    limits = [newest] * 3 + [store.end_offset] * 3  # of times, and of offsets
+    return Checkpoint(*map(min, right, limits)) if is_wrong and newest else None
 
 
 def _apply(request: RepairRequest, plans: Sequence[Installation], held: LockedStore) -> None:

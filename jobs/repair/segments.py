@@ -116,14 +116,22 @@ def repair_segments(
         begun_in = Path(local_path(scratch.location))
         task = partial(repair_segment, segments=there, ranges=ranges, attempt_folder=begun_in)
         made = workers.map(works, task, "building segments")
-    home = Path(local_path(store.segments[0].location)).parent
+    paths = {one.base_offset: one.path for one in plan.segments}
     made_segments: RepairedSegments = {}
     for work in works:
-        segment = there.get(work.base_offset)
-        target = local_path(segment.location) if segment else str(home / file_name_of_offset(work.base_offset))
+        segment, name = there.get(work.base_offset), file_name_of_offset(work.base_offset)
+        target = local_path(segment.location) if segment else str(_find_folder(store, paths[work.base_offset]) / name)
         if Path(work.path).exists():
             made_segments[work.base_offset] = work.path, target
     return made_segments, [offset for result in made for offset in result.changed]
+
+
+def _find_folder(store: Store, recorded_path: str) -> Path:
+    """Return the folder of a missing segment: of several folders, the one in which a run has seen it."""
+    folders = [Path(local_path(one.location)).parent for one in store.segments]
+    own = Path(recorded_path).parent.parts
+    places = (*folders, Path(local_path(store.root), *own))
+    return next((one for one in places if one.is_dir() and one.parts[-len(own) :] == own), folders[0])
 
 
 def repair_segment(

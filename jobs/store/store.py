@@ -281,7 +281,7 @@ def list_files_below(root: str, storage: Storage) -> Iterator[StoredFile]:
 
 
 def _elsewhere(directories: Sequence[str], storage: Storage) -> Iterator[StoredFile]:
-    for directory in map(normalise_location, directories):
+    for directory in dict.fromkeys(map(normalise_location, directories)):
         # Segments are never in subdirectories. These are skipped, because a wrong directory may contain very many.
         local = LocalStorage() if is_local(directory) else None
         for info in local.list_files(directory, is_deep=False) if local else storage.list_files(directory):
@@ -305,13 +305,14 @@ def _find_overlapping(segments: Sequence[Segment], storage: Storage) -> Iterator
     The name of such a file must not cut the segment short. Of two files that overlap, the records decide, because each
     one states its own offset: the later file is not part of the log if the earlier one has records at the offsets of
     the later one, which has none there. Otherwise the earlier file is too long, and ends where the later one begins.
+    Of files with the same name in several directories, the first one that has records is the segment.
     """
     yield from (segment for segment in segments if not segment.has_valid_offsets)
     before, *later = [segment for segment in segments if segment.has_valid_offsets] or [Segment("", 0, 0, 0)]
     for segment in later:
         position = segment.base_offset - before.base_offset
-        is_inside = 0 < position < before.size and _has_records_from(before, position, storage)
-        if is_inside and not _has_records_from(segment, 0, storage):
+        is_inside = 0 <= position < before.size and _has_records_from(before, position, storage)
+        if is_inside and (not position or not _has_records_from(segment, 0, storage)):
             yield segment
         else:
             before = segment

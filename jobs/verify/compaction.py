@@ -19,7 +19,7 @@ from jobs.diagnosis import kinds
 from jobs.diagnosis.findings import QUEUES, Finding
 from jobs.diagnosis.log_check import RangeCheck
 from jobs.storage.model import Reader
-from jobs.store.queue_files import StoredQueue, list_queues
+from jobs.store.queue_files import StoredQueue
 from jobs.store.store import Segment, Store, StoredFile, relist_store
 from jobs.store.units import Units, is_of_deleted_file, is_written, read_stored_units
 from jobs.store.workers import Workers
@@ -72,36 +72,38 @@ class _CompactedFile(NamedTuple):
 _Verified = tuple[list[Finding], Counter[str], tuple[int, int] | None]
 
 
-def verify_compacted_logs(part: PartReport, store: Store, workers: Workers, rules: UnitRules) -> None:
-    """Verify the compacted logs, and add the findings and the number of messages to the part."""
-    files = _compacted_files(store)
+def verify_compacted_logs(
+    part: PartReport, store: Store, queues: Sequence[StoredQueue], workers: Workers, rules: UnitRules
+) -> None:
+    """Verify the compacted logs, whose originals are in *queues*; add findings and number of messages to the part."""
+    files = _compacted_files(store, queues)
     # A running broker may be replacing files.
     if not store.has_clean_shutdown and not all(file.log and file.units for file in files):
-        files = _compacted_files(relist_store(store))
+        files = _compacted_files(relist_store(store), queues)
     if not files:
         return
     bare = Store(store.root, store.segments, storage=store.storage)  # other files need not travel to tasks
     verify = partial(_verify, store=bare, rules=rules, is_closed=store.has_clean_shutdown)
     verified = workers.map(files, verify, "verifying compacted logs")
-    queues = [list(some) for _, some in groupby(zip(files, verified, strict=True), key=lambda pair: pair[0][:2])]
-    part.findings += chain.from_iterable(_across(queue, store) for queue in queues)
+    by_queue = [list(some) for _, some in groupby(zip(files, verified, strict=True), key=lambda pair: pair[0][:2])]
+    part.findings += chain.from_iterable(_across(queue, store) for queue in by_queue)
     counts = sum((of_file for _, of_file, _ in verified), Counter[str]())
     part.notes.append(
-        f"compacted logs of {count_text(len(queues), 'queue')} have {count_text(counts['copies'], 'message')}; "
+        f"compacted logs of {count_text(len(by_queue), 'queue')} have {count_text(counts['copies'], 'message')}; "
         f"{counts['compared']:,} could be compared with the log"
     )
     if counts["behind"]:
         part.notes.append(f"{count_text(counts['behind'], 'message')} of compacted logs had no unit yet")
 
 
-def _compacted_files(store: Store) -> list[_CompactedFile]:
+def _compacted_files(store: Store, queues: Sequence[StoredQueue]) -> list[_CompactedFile]:
     """Return the files of all compacted logs, by queue and name."""
     logs, units = (
         {_place(file): file for file in store.other_files_of_kind(kind)}
         for kind in (FileKind.COMPACTION_LOG, FileKind.COMPACTION_QUEUE)
     )
     places = sorted({*logs, *units})
-    originals = {queue.name[1:]: queue for queue in list_queues(store) if not queue.is_batch} if places else {}
+    originals = {queue.name[1:]: queue for queue in queues if not queue.is_batch}
     return [_CompactedFile(*place, logs.get(place), units.get(place), originals.get(place[:2])) for place in places]
 
 

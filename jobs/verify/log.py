@@ -237,6 +237,8 @@ def _overlapping(store: Store) -> Iterator[Finding]:
             f"the file is a copy or belongs to another log: the records at its offsets are in segment {name}, not in "
             "this file"
         )
+        if segment is not None and segment.base_offset == file.base_offset:
+            cause = f"{store.path_below_root(segment.location)} has the same name: one is a copy, or of another log"
         if not file.has_valid_offsets:
             cause = "the file was renamed or belongs to another log: its offsets would exceed 64 bits"
         place, names = store.path_below_root(file.location), file_name_of_offset(file.base_offset)

@@ -117,8 +117,12 @@ _TABLES = {
     DELAY_FILE: "the broker would load the backup file (.bak), or deliver every delayed message that is still in the "
     "log again if there is none",
     GROUPS_FILE: "the broker would load the backup file (.bak), or start without consumer groups if there is none",
+    "lmqConsumerOffset.json": "the broker would load the backup file (.bak), or start without the consumer offsets of "
+    "light queues (LMQ) if there is none",
     # BrokerController#initializeMetadata and TimerMessageStore#load of 5.5.1 also load these; a start fails if the file
     # and its backup are damaged.
+    "topicQueueMapping.json": "the broker would load the backup file (.bak), or start without the queues of static "
+    "topics if there is none",
     "consumerFilter.json": "the broker would load the backup file (.bak), or start without the SQL filters of "
     "consumers, which register them again when they connect, if there is none",
     "consumerOrderInfo.json": "the broker would load the backup file (.bak), or forget which messages orderly POP "
@@ -427,9 +431,13 @@ def _progress_findings(
     progress: Iterable[ReaderProgress], queues: Mapping[QueueName, StoredQueue], joined: JoinResult
 ) -> Iterator[Finding]:
     """Yield findings on offsets of consumers and delay levels after the end of their queues."""
+    # A killed broker had rows in memory, and served them to consumers; its next start writes them.
+    newer = {run.queue: run.first_queue_offset + run.record_count for run in joined.undispatched_records}
     for reader in progress:
         end = _next_offset(reader.topic, reader.queue_id, queues, joined)
-        if end is None or reader.next_offset <= end:
+        end = None if end is None else max(end, newer.get(QueueName(QueueKind.PLAIN, reader.topic, reader.queue_id), 0))
+        is_light_behind = reader.topic.startswith(LMQ_PREFIX) and joined.behind > 0
+        if end is None or is_light_behind or reader.next_offset <= end:
             continue
         kind, field = kinds.CONSUMER_PAST_QUEUE_END, f"{reader.topic}@{reader.consumer_group} queue {reader.queue_id}"
         cause = (

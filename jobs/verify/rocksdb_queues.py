@@ -14,7 +14,7 @@ decides.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from shlex import quote
 
 import numpy as np
@@ -41,7 +41,7 @@ from jobs.store.queue_files import (
     split_into_chunks,
 )
 from jobs.store.record_places import segment_bytes
-from jobs.store.store import Segment, Store
+from jobs.store.store import Segment, Store, relist_store
 from jobs.store.units import read_stored_units
 from jobs.verify import PartReport, unreadable_database_finding
 from rmq_formats.commitlog.record import MessageRecord
@@ -252,15 +252,14 @@ _Checked = tuple[int, int, int]
 def verify_waiting_messages(part: PartReport, store: Store) -> None:
     """Add the numbers of pending transactions and timer messages, and findings on those without a record."""
     with ExitStack() as files:
-        record_at = _record_reader(store, files)
         try:
-            _verify_rocksdb(part, store, record_at)
+            _verify_rocksdb(part, store, _record_reader(store, files))
         except UnsupportedFormat as error:
             part.doubts.append(f"transactions and timer messages: {error}")
         except FormatError as error:
             part.findings.append(unreadable_database_finding(QUEUES, error, store))
         try:
-            _verify_timer_files(part, store, record_at)
+            _verify_timer_files(part, store, _record_reader(store, files))
         except FormatError as error:
             place = store.path_below_root(error.file) or "timerwheel", error.offset, "unit"
             cause = "the timer file is damaged; a broker may fail to deliver the timer messages in it"
@@ -277,8 +276,12 @@ def _record_reader(store: Store, files: ExitStack) -> _RecordAt:
     def opened(segment: Segment) -> SegmentBytes:
         return segment_bytes(segment, files.enter_context(store.open(segment)))
 
+    newer = cache(partial(relist_store, store))  # rows of a running broker may point to a segment created meanwhile
+
     def record_at(offset: int) -> MessageRecord | None:
         segment = store.segment_at(offset)
+        if segment is None and not store.has_clean_shutdown:
+            segment = newer().segment_at(offset)
         if segment is None:
             return None
         try:

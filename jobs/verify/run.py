@@ -174,7 +174,7 @@ def _log_and_queues(
         workers, store, rules, request.range_size, new_collectors, scratch, request.recorded_topics
     )
     verify_waiting_messages(queues, store)
-    verify_compacted_logs(queues, store, workers, rules)
+    verify_compacted_logs(queues, store, joined.queues, workers, rules)
     queues.notes.append(f"queue format: RocketMQ {releases.value} ({releases.origin_text})")
     return indexing, queues, joined, outcomes
 

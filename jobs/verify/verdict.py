@@ -247,7 +247,7 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
         INDEX, _IN_ROCKSDB,
         ("The index in RocksDB contradicts the log, and this tool does not modify it. Until a broker has rebuilt "
         "the index, search the log instead:"),
-        ("{program} query by-key --store {store} -t TOPIC -k KEY --through-log",),
+        ("{program} query by-key --store {place} -t TOPIC -k KEY --through-log",),
     ),
 )  # fmt: skip
 _MADE = "Files have the wrong size, are missing, or contradict the log. Show the planned repairs (read-only):"
@@ -269,9 +269,12 @@ def recommend_steps(
     """
     groups, parts, store = verdict.findings_by_cause, verdict.parts, quote(verdict.store)
     again = " ".join(map(quote, (verdict.store, *verdict.store_options)))
+    options = zip(verdict.store_options[::2], verdict.store_options[1::2], strict=True)
+    of_place = [word for pair in options if pair[0] in {"--commitlog", "--broker-conf"} for word in pair]
     words = {
         "program": tool_command(),
         "store": store,
+        "place": " ".join(map(quote, (verdict.store, *of_place))),
         "again": again,
         "repair": repair_command or f"{tool_command()} repair {again} --out REPAIR",
     }

@@ -173,21 +173,27 @@ def test_index_files_that_disappear_while_they_are_compared_are_missing(golden: 
     assert [finding.kind for finding in verdict.findings] == ["missing_index_entries"]
 
 
+def test_timers_may_point_to_a_segment_created_meanwhile(tmp_path: Path, golden: StoreOf) -> None:
+    store = shutil.copytree(golden("b551-timerwheel") / "store", tmp_path / "store")
+    (store / "abort").touch()
+    log, end = store / "commitlog" / f"{0:020}", 6018
+    data = log.read_bytes()
+    os.truncate(log, end)
+    create = partial(log.with_name(f"{end:020}").write_bytes, data[end : 2 * end])
+    assert not verify(VerifyRequest(str(store)), DisturbedWorkers(happens=create)).findings
+
+
 @pytest.mark.parametrize(
     "paths",
-    [
-        ["consumequeue/T1/0/00000000000000000200", "consumequeue/T1/1/00000000000000000000", "checkpoint"],
-        ["index/"],
-        ["config/subscriptionGroup.json"],
-    ],
+    [f"consumequeue/T1/0/{200:020} consumequeue/T1/1/{0:020} checkpoint", "index/", "config/subscriptionGroup.json"],
 )
 def test_files_that_the_disk_cannot_read_are_reported_and_the_rest_is_compared(
-    golden: StoreOf, monkeypatch: pytest.MonkeyPatch, paths: list[str]
+    golden: StoreOf, monkeypatch: pytest.MonkeyPatch, paths: str
 ) -> None:
     """The command ended with 1, and without a report. The log is read once more, not once for each file."""
     store = golden("b551-base")
-    bad = {file for path in paths for file in [store / path, *(store / path).glob("*")] if file.is_file()}
-    for path in paths:
+    bad = {file for path in paths.split() for file in [store / path, *(store / path).glob("*")] if file.is_file()}
+    for path in paths.split():
         refuse_to_open(str(store / path), errno.EIO, monkeypatch)
     passes: list[None] = []
     verdict = verify(VerifyRequest(str(store)), DisturbedWorkers(happens=partial(passes.append, None)))
