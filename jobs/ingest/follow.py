@@ -179,8 +179,8 @@ class Follower:
                                 is_kept = True
                             shorten_file_retention(lake, self.every_s)
                             tables |= summary.versions.keys()
+                        yield summary  # before the log is read again: an error must not hide a commit
                         place, looked = _Place.after(summary, self.request, self.workers, place), began
-                        yield summary
                         self.on_probe()
                         if self.stop.wait(0):
                             return

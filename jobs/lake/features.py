@@ -67,7 +67,10 @@ def refuse_unsupported_features(lake: Lake, snapshot: DeltaTable, table: Table) 
     found = list(_find_refusals(lake, snapshot, table))
     lacking = why_spark_cannot_start() if needs_spark(snapshot) and not has_session() else ""
     if lacking:
-        found.append(_describe_refused(lake, table, _features(snapshot) & SPARK_ONLY_FEATURES))
+        used = _features(snapshot) & SPARK_ONLY_FEATURES
+        what, drop = _describe_refused(lake, table, used)
+        # RESTORE would also remove the rows that runs have added since with Spark.
+        found.append((what, drop if used <= {*_DROPPED} else ()))
     if not found:
         return
     statements = dict.fromkeys(line.format(table=f"delta.`{location}`") for _, drop in found for line in drop)
@@ -76,7 +79,7 @@ def refuse_unsupported_features(lake: Lake, snapshot: DeltaTable, table: Table) 
         f"{location}: another engine has enabled features on this table that rmq-lake does not support"
         f"{' without Spark' if lacking else ''}: {what}; nothing was written. "
         + (f"Delta Lake on Spark could write it, but Spark cannot be started: {lacking} " if lacking else "")
-        + f"To remove these features, run in Spark SQL: {'; '.join(statements)}"
+        + (f"To remove these features, run in Spark SQL: {'; '.join(statements)}" if statements else "")
     )
 
 
@@ -155,15 +158,14 @@ def _describe_refused(lake: Lake, table: Table, features: set[str], columns: Seq
 
 def _restore_statements(lake: Lake, table: Table) -> tuple[str, ...]:
     """Return the statements that restore the last version that we can write: nothing else drops all features."""
-    writable = SUPPORTED_FEATURES if why_spark_cannot_start() else _writable(lake)
-    known = _find_newest_writable_version(lake, table, writable)
+    known = _find_newest_writable_version(lake, table)
     version = "<an earlier version from DESCRIBE HISTORY>" if known is None else str(known)
     allow = "SET spark.databricks.delta.restore.protocolDowngradeAllowed = true"
     return allow, f"RESTORE TABLE {{table}} TO VERSION AS OF {version}"
 
 
-def _find_newest_writable_version(lake: Lake, table: Table, writable: frozenset[str]) -> int | None:
-    """Return the newest version that we can write; None if the commits of the log do not reach back to one."""
+def _find_newest_writable_version(lake: Lake, table: Table) -> int | None:
+    """Return the newest version that we, or Spark, can write; None if the log's commits do not reach back to one."""
     log = f"{table.name}/_delta_log"
     found: int | None = None
     newest: dict[str, Mapping[str, Any]] = {}
@@ -173,7 +175,7 @@ def _find_newest_writable_version(lake: Lake, table: Table, writable: frozenset[
         changed = {kind: one[kind] for one in actions for kind in ("protocol", "metaData") if one.get(kind)}
         newest |= changed
         if changed and len(newest) > 1:  # few commits change either
-            is_writable = _is_writable(newest["protocol"], newest["metaData"], table, writable)
+            is_writable = _is_writable(newest["protocol"], newest["metaData"], table, _writable(lake))
         found = int(name[:20]) if is_writable else found
     return found
 

@@ -260,7 +260,8 @@ def _read_registrations(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
         # A clock may be set back, but lakes of older versions have only the time.
         order = detail.get("registration") or 0, row["time"]
         found.append((order, KnownStore(store_id, row["broker"], registered, tier_states=detail.get("tier"))))
-    return [store for _, store in sorted(found, key=lambda item: item[0])]
+    # Another engine may have inserted a row twice.
+    return list({store.store_id: store for _, store in sorted(found, key=lambda item: item[0])}.values())
 
 
 def refresh_newest_run(lake: Lake, store: KnownStore) -> KnownStore:

@@ -195,7 +195,7 @@ def find_store(lake: Lake, label_or_id: str | None) -> KnownStore:
     names = ", ".join(f"{known.broker} ({known.store_id})" for known in every) or "none"
     if not found:
         raise NothingToRestoreError(
-            f"this lake has no store {label_or_id!r}; its stores: {names}" if every else "this lake is empty"
+            f"this lake has no store {label_or_id!r}; its stores: {names}" if every else "this lake has no broker's log"
         )
     raise NothingToRestoreError(f"this lake has several stores: choose one with --broker NAME or --broker ID: {names}")
 

@@ -251,10 +251,12 @@ def test_a_failed_step_is_retried_without_duplicating_rows(second: Exception, br
         if len(written) > 5 and errors:
             raise errors.pop(0)
 
-    more: list[Callable[[], object]] = [do_nothing] * 5
-    more[1] = lambda: written.extend(broker.append(some_records(3, seed=2)))
-    with patch.object(following, "_PAUSE_S", 0.0):
-        FollowScript(more).run(request(broker), DisturbedWorkers(happens=fail))
+    script = FollowScript([do_nothing] * 9)
+    script.events[1] = lambda: written.extend(broker.append(some_records(3, seed=2)))
+    ends = [OSError(5, "Input/output error"), *[(b"", b"")] * 99]  # the first is read after the commit
+    with patch.object(following, "_PAUSE_S", 0.0), patch("jobs.ingest.follow._Place.around", side_effect=ends):
+        script.run(request(broker), DisturbedWorkers(happens=fail))
+    assert sum(step.messages for step in script.steps) == len(written)
     assert errors == []
     assert raw_rows(tmp_path / "lake") == encode_rows(written)
 
