@@ -85,11 +85,17 @@ def run_tier_steps(request: IngestRequest, workers: Workers, clock: StepTimer) -
         return
     if not known.store_id:
         _require_topics(request.selection, queues)
-    with nullcontext() if request.dry_run else hold_lock(lake, known.store_id) as was_cut_off:
-        known = refresh_newest_run(lake, known)
-        run = _TierRun(workers, lake, known, request, summary, clock, bool(was_cut_off), queues)
-        done = list(run.steps())  # the caller may need the lock between two steps
-    yield from done
+    steps: Iterator[Summary] | None = None
+    while True:
+        # The caller may need the lock between two steps, and each step is reported before the next one begins.
+        with nullcontext() if request.dry_run else hold_lock(lake, known.store_id) as was_cut_off:
+            if steps is None:
+                newest = refresh_newest_run(lake, known)
+                steps = _TierRun(workers, lake, newest, request, summary, clock, bool(was_cut_off), queues).steps()
+            step = next(steps, None)
+        if step is None:
+            return
+        yield step
 
 
 def _select_broker(queues: Sequence[TierQueue], broker: str | None) -> Sequence[TierQueue]:

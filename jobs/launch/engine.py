@@ -215,7 +215,8 @@ def find_java_home() -> Path:
     for home in map(Path, filter(None, preferred)):
         if _major_version(home) >= _OLDEST_JAVA:
             return home
-    expanded = (Path(pattern).expanduser() for pattern in _USUAL)
+    # Not Path.expanduser: that raises where there is neither HOME nor an entry for the user.
+    expanded = (Path(os.path.expanduser(pattern)) for pattern in _USUAL)  # noqa: PTH111
     homes = (home for one in expanded for home in Path(one.anchor).glob(str(one.relative_to(one.anchor))))
     usual = {home: _major_version(home) for home in homes}
     suitable = [home for home, major in usual.items() if major >= _OLDEST_JAVA]

@@ -101,7 +101,6 @@ def test_each_record_is_ingested_once_regardless_of_the_brokers_actions(tmp_path
         ]
     )
     summary = script.run(request(broker))
-
     assert raw_rows(tmp_path / "lake") == encode_rows(written)
     assert summary.messages == sum(step.messages for step in script.steps) == len(written) + 5  # 5 were truncated
     assert summary.exit_code is ExitCode.DAMAGE  # superseded rows are reported
@@ -109,11 +108,8 @@ def test_each_record_is_ingested_once_regardless_of_the_brokers_actions(tmp_path
 
 def test_a_table_created_later_has_the_same_short_retention(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(5))
-
-    def rot() -> None:
-        broker.append([make_record()._replace(body_crc=0), make_record()])
-
-    FollowScript([do_nothing, rot]).run(request(broker))
+    damaged = make_record()._replace(body_crc=0)
+    FollowScript([do_nothing, partial(broker.append, [damaged, make_record()])]).run(request(broker))
     kept = {name: DeltaTable(tmp_path / "lake" / name).metadata().configuration for name in ("messages", "quarantine")}
     assert {(of[LOG_RETENTION_PROPERTY], of[FILE_RETENTION_PROPERTY]) for of in kept.values()} == {
         ("interval 60 minutes",) * 2
@@ -154,7 +150,6 @@ def test_a_step_does_not_wait_for_a_merge_of_many_rows(
 
     script = FollowScript([*[write] * 8, last_step.set])
     script.run(request(broker))
-
     assert merged_before
     assert all(merged_before)
     assert raw_rows(tmp_path / "lake") == encode_rows(written)
@@ -179,7 +174,6 @@ def test_index_entries_are_chained_as_separate_runs_chain_them(broker: Broker, t
     with patch.object(entries, "read_index_file_entries", side_effect=entries.read_index_file_entries) as read:
         Follower(requested, SerialWorkers(), NO_PAUSE, script.stop, run_meanwhile, script.probe).run()
     reads = Counter(call.args[0].lake.location for call in read.call_args_list)
-
     assert indexed(Path(separate.lake)) == indexed(tmp_path / "lake")
     full = sum(row["is_complete"] for row in rows_of(tmp_path / "lake", "index_files", "index_file"))
     assert reads[str(tmp_path / "lake")] <= full < reads[separate.lake]
@@ -541,6 +535,12 @@ def test_a_pause_may_exceed_the_longest_wait_of_the_system() -> None:
     stop = StopRequest()
     threading.Timer(0.05, stop.request).start()
     assert stop.wait(6e14)
+
+
+def test_a_step_of_a_tier_is_reported_before_the_next_begins(tier: Path, tmp_path: Path) -> None:
+    script = FollowScript([])
+    script.run(IngestRequest(str(tier), str(tmp_path / "lake"), step_bytes=9000))
+    assert [step.messages for step in script.steps] == [len(rows_of(tmp_path / "lake", "tiered"))]
 
 
 def test_an_empty_store_is_polled_cheaply_once_it_has_a_log(broker: Broker) -> None:

@@ -1,6 +1,7 @@
 """The arguments of spark-submit, the cache, and the choice of a Java."""
 
 import os
+import pwd
 import shlex
 import socket
 import sys
@@ -17,6 +18,7 @@ from jobs.launch import engine, spark
 from jobs.launch.arguments import effective_spark_settings, find_option_value, split_arguments
 from jobs.launch.engine import SetupError, find_java_home
 from jobs.launch.spark import prepare_submission
+from jobs.storage.settings import read_environment_settings
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +49,6 @@ def jvm_flags(submission: Submission) -> list[str]:
 def test_a_run_without_options_is_local_and_retries_tasks() -> None:
     """With plain local[*], a task has only one attempt, so a killed worker would end the run."""
     submission = prepare_submission([])
-
     assert ["local[*,4]"] == values(submission, "--master")
     assert ["spark-defaults.conf"] == [Path(path).name for path in values(submission, "--properties-file")]
     assert sys.executable == submission[1]["PYSPARK_PYTHON"]
@@ -150,7 +151,6 @@ def test_the_cache_directory_is_the_users_setting_or_the_systems_default(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, str(tmp_path / value))
-
     assert tmp_path / expected == caches.cache_directory()
 
 
@@ -234,7 +234,6 @@ def test_a_java_on_the_path_is_resolved_to_its_home(machine: Path) -> None:
     expected = install(machine / "somewhere" / "jdk", "17.0.1")
     (machine / "bin").mkdir()
     (machine / "bin" / "java").symlink_to(expected / "bin" / "java")
-
     assert expected == find_java_home()
 
 
@@ -259,15 +258,18 @@ def test_java_home_is_preferred_then_the_oldest_suitable_java(
         monkeypatch.setenv("JAVA_HOME", str(machine / java_home))
     for home, version in installed.items():
         install(machine / home, version)
-
     assert machine / expected == find_java_home()
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_missing_java_is_reported_with_what_to_install() -> None:
+def test_a_missing_java_is_reported_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process without HOME may also have a user without a home directory."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", dict[int, object]().__getitem__)
+    monkeypatch.setattr(engine, "_USUAL", ("~/jdk*",))
+    assert read_environment_settings({}) == {}
     with pytest.raises(SetupError) as caught:
         find_java_home()
-
     message = str(caught.value)
     assert [] == [word for word in ("Debian", "Fedora", "macOS", "JAVA_HOME") if word not in message]
     assert os.linesep not in message
