@@ -8,7 +8,9 @@ import json
 import os
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from datetime import date
 from functools import wraps
 from math import isfinite
 from pathlib import Path
@@ -18,8 +20,18 @@ import click
 from click.core import ParameterSource
 
 from jobs.command import VERBS
-from jobs.command.options import FILE, click_parameters, examples, flag, option, options_of_function, verb_arguments
+from jobs.command.options import (
+    FILE,
+    TIME_TYPES,
+    click_parameters,
+    examples,
+    flag,
+    option,
+    options_of_function,
+    verb_arguments,
+)
 from jobs.command.places import QUERIED_LAKE, STORE, PlaceType, check_places
+from jobs.console.lines import line_width_limit, wrap_line
 from jobs.console.log import log_message, mask_secrets, mask_settings
 from jobs.console.result import ExitCode, OtherRunActiveError, RequestError
 from jobs.launch.arguments import given_spark_options
@@ -119,6 +131,8 @@ def _value(key: str, value: object, parameter: click.Parameter, ctx: click.Conte
     takes_many = parameter.multiple or parameter.nargs != 1 or is_list
     if isinstance(value, list) and takes_many and all(isinstance(element, str | int | float) for element in value):
         return [str(element) for element in value]
+    if isinstance(value, date) and parameter.type in TIME_TYPES:  # also a `datetime`
+        return value.isoformat()
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _bad_file(
             f"{key} must be a single {parameter.type.name.removesuffix(' range')}, not {_shown(value)}", ctx
@@ -307,11 +321,14 @@ def _effective(ctx: click.Context, *, as_json: bool) -> str:
         else (f"# {key}", "not set")
         for key, (value, origin) in settings.items()
     ]
-    width = max(len(text) for text, _ in lines)
+    limit = line_width_limit(sys.stdout)
+    origins = max(len(f"  # {origin}") for _, origin in lines)
+    width = max(len(text) for text, _ in lines if limit is None or len(text) + origins <= limit)
     spark = shlex.join(mask_settings(given_spark_options()))
     head = [f"[{verb}]", *([f"# Spark's options: {spark}"] if spark else [])]
     head += [f"# engine auto: {engine_rule_text(verb)}"] if "engine" in settings else []
-    return "\n".join([*head, *(f"{text:{width}}  # {origin}" for text, origin in lines)])
+    rows = (f"{text:{width}}  # {origin}" if len(text) <= width else f"# {origin}:\n{text}" for text, origin in lines)
+    return "\n".join([*(piece for line in head for piece in wrap_line(line, limit)), *rows])
 
 
 def _plain(value: object) -> object:

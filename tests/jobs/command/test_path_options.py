@@ -178,11 +178,13 @@ def test_a_missing_store_or_lake_is_refused_before_anything_is_created(
     assert before == tree_state(tmp_path)
 
 
-def test_only_ingest_and_repair_get_the_lake_of_the_sample(run: Run) -> None:
+def test_only_ingest_and_repair_get_the_lake_of_the_sample(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """`query` and `export` refused the sample, and `verify` wrote tables into a lake that its line does not name."""
+    monkeypatch.setattr("jobs.command.configuration.line_width_limit", lambda _: 60)
     lakes, stores = set(), {}
     for names in {option.verb for option in OPTIONS if option.parameter.name == "config"}:
         shown = run(*names, "--config", CONF_DIRECTORY / "job.toml", "--show-config")
+        assert all(len(line) <= 60 or "job.toml" in line for line in shown.out.splitlines())
         settings = reduce(getitem, names, tomllib.loads(shown.out))
         lakes |= {(" ".join(names), key) for key, value in settings.items() if value == "/data/lake"}
         stores[" ".join(names)] = settings.get("store")

@@ -3,7 +3,6 @@
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -216,7 +215,7 @@ _LARGEST = (1 << 31) - 1
 _SEEDS = (1, 2, 3, 4)
 
 
-def _add_file(table: Path, random: Random, store: str, run: int, widths: Sequence[int] = (_LARGEST, 1000, 1)) -> None:
+def _add_file(table: Path, random: Random, store: str, run: int, widths: tuple[int, ...] = (_LARGEST, 1000, 1)) -> None:
     """Add a file like a run, with hashes that are spread, close together, or equal."""
     width = random.choice(widths)
     low = random.randrange(_LARGEST - width + 1)
@@ -278,12 +277,10 @@ def test_clustering_keeps_all_rows_and_puts_each_hash_into_few_files(tmp_path: P
 def test_a_dry_run_plans_every_round_of_the_clustering(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
     for run in range(40):
-        _add_file(tmp_path / INDEX_ENTRIES.name, Random(run), "a", run, [_LARGEST])
+        _add_file(tmp_path / INDEX_ENTRIES.name, Random(run), "a", run, (_LARGEST,))
     with patch.object(upkeep, "_MOST_ROWS", 500), patch.object(upkeep, "SMALL_FILE_BYTES", 0):
         planned, done = upkeep.estimate_savings(lake, INDEX_ENTRIES), cluster_by_hash(lake, INDEX_ENTRIES)
-
-    assert (planned.merged, planned.written) == (done.merged, done.written)
-    assert done.merged > 40
+    assert (planned.merged, planned.written) == (done.merged, done.written) > (40, 0)
 
 
 def test_a_failed_clustering_does_not_change_the_table(tmp_path: Path) -> None:
