@@ -18,6 +18,7 @@ from jobs.launch.arguments import file_system_options
 from jobs.storage import storage_for
 from jobs.storage.locations import is_local, local_path, normalise_location
 from jobs.storage.model import Reader
+from rmq_formats.errors import is_disk_error
 from rmq_formats.layout import Layout, make_block_reader
 from rmq_formats.store import FileKind, parse_offset_name
 
@@ -134,7 +135,7 @@ class DumpFile:
         try:
             return bytes(self._reader.read(position, length))
         except OSError as error:
-            if error.errno != errno.EIO:
+            if not is_disk_error(error):
                 raise
             return b"".join(self._sectors(position, min(length, self.size - position)))
 
@@ -147,8 +148,8 @@ class DumpFile:
             except OSError as error:  # EIO of one sector: reported as unreadable, exit code 3
                 found = position, size, str(error.strerror)
                 start, length_before, reason = self.unreadable[-1] if self.unreadable else (0, 0, "")
-                if (start + length_before, reason) == (position, found[2]):
-                    self.unreadable[-1] = start, length_before + size, reason
+                if start <= position <= start + length_before and reason == found[2]:
+                    self.unreadable[-1] = start, max(length_before, position + size - start), reason
                 elif found not in self.unreadable:
                     self.unreadable.append(found)
                 yield bytes(size)

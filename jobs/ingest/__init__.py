@@ -74,7 +74,7 @@ class OpenDamage(NamedTuple):
     contradictions: int = 0  # units of queues that do not agree with the log
     gap_count: int = 0
     gaps: tuple["GapRow", ...] = ()  # the first open gaps
-    unreadable: int = 0  # queue databases
+    unreadable: int = 0  # files and databases
 
     @classmethod
     def from_state(cls, state: Mapping[str, object], default: "OpenDamage") -> "OpenDamage":
@@ -117,7 +117,7 @@ class OpenDamage(NamedTuple):
             (self.gap_count, "gap", ""),
             (self.superseded, "superseded part", " of the log"),
             (self.contradictions, "contradiction", " between log and queues"),
-            (self.unreadable, "unreadable queue database", ""),
+            (self.unreadable, "unreadable part", " of the store"),
         )
         return ", ".join(count_text(count, noun) + where for count, noun, where in counts if count)
 
@@ -141,7 +141,7 @@ class Summary(RatedOutcome):
     contradictions: int = 0  # units of queues that do not agree with the log
     behind: int = 0  # bytes of the log that the broker has not dispatched yet
     gaps: list["GapRow"] = field(default_factory=list)
-    unreadable: list[str] = field(default_factory=list)  # messages about damaged databases and segments without records
+    unreadable: list[str] = field(default_factory=list)  # messages about unreadable files, and segments without records
     superseded: dict[str, int | str] | None = None
     topics: str = ""  # the selected topics of this store, as options; empty: all
     release: str = ""  # the releases that write such queues, and how they are known

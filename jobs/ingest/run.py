@@ -339,7 +339,7 @@ class _Run(NextRun):
         summary = self.summary
         for table, actions in finished.files.items():
             self.files.setdefault(table, []).extend(actions)
-        if product.state_key is not None:
+        if product.state_key is not None and finished.state is not None:
             self.state[product.state_key] = finished.state
         summary.units |= finished.units
         summary.behind += finished.undispatched_bytes

@@ -81,7 +81,7 @@ class LogInspector:
                 file.read, segment.readable_bytes, segment.base_offset, report.framing, reader.next_written
             )
             is_walked = deep or is_newest
-            wrong_name = self._look_at_head(segment, log, report, is_walked=is_walked)
+            wrong_name = self._look_at_head(segment, log, report, file, is_walked=is_walked)
             if wrong_name is not None:
                 report.end = "misnamed"
                 self.problems.add_damage(report.file, wrong_name_text(wrong_name))
@@ -103,7 +103,7 @@ class LogInspector:
                 self.problems.add_damage(report.file, text, segment.base_offset + position)
 
     def _look_at_head(
-        self, segment: Segment, log: SegmentBytes, report: SegmentReport, *, is_walked: bool
+        self, segment: Segment, log: SegmentBytes, report: SegmentReport, file: DumpFile, *, is_walked: bool
     ) -> int | None:
         """Read the first records of a segment; return its right name if they belong at another offset."""
         if log.size == 0:
@@ -113,7 +113,8 @@ class LogInspector:
                 record = log.record_at(0)
             except FormatError as error:
                 wrong_name = find_right_segment_name(self.store, segment, log.read)
-                if wrong_name is not None or is_walked:  # a walk gives more details
+                # A walk, or the bytes that the disk cannot read, give more details.
+                if wrong_name is not None or is_walked or file.unreadable:
                     return wrong_name
                 length = min(log.size, _NEAR_END)
                 if not any(log.read(0, length)) and not any(log.read(log.size - length, length)):

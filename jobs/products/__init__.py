@@ -29,8 +29,10 @@ class Product:
 
     def start(self, run: "Run", state: "State | None") -> "StartedProduct[Any]":
         """Inspect the store before the log is read; *state* is that of the last run."""
-        started: StartedProduct[Any] = getattr(import_module(self.module), self.start_function)(run, state)
-        return started
+        from jobs.products.product import start_or_leave_out  # lazy import, as for the product's own module
+
+        start = getattr(import_module(self.module), self.start_function)
+        return start(run, state) if self.is_always_made else start_or_leave_out(start, self.tables, run, state)
 
 
 PRODUCTS = (

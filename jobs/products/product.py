@@ -8,12 +8,13 @@ manifest of this run; the files that it writes are not part of any table until t
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
+from jobs.console.amounts import names_text
 from jobs.lake.lake import Lake
 from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import MESSAGES, Table
@@ -21,12 +22,15 @@ from jobs.products.index.settings import GivenSettings
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import NewCollector, RangeOutcome
+from jobs.store.queue_files import is_about_queue_database
 from jobs.store.release import Writers
 from jobs.store.selection import Selection
 from jobs.store.store import Store
 from jobs.store.workers import Workers
+from rmq_formats.errors import FormatError, is_disk_error
 
 State = Mapping[str, Any]  # JSON
+_OFFSETS = frozenset({"dispatched", "boundary", "to_offset"})  # keys in states
 
 
 class RangeResult(Protocol):
@@ -139,3 +143,43 @@ class StartedProduct(Generic[R]):
     # Completes the product on the driver, with its collector's result for each accepted range, and the offset at which
     # the next run continues.
     finish: Callable[[Sequence[RangeOutcome[R]], int], FinishedProduct]
+
+
+def start_or_leave_out(
+    start: Callable[[Run, State | None], StartedProduct[R]], tables: Sequence[str], run: Run, state: State | None
+) -> StartedProduct[R]:
+    """
+    Start a product that writes *tables*.
+
+    If the disk cannot read a file that it needs, or the database of the queues is damaged, the run leaves the product
+    out; the next run that can read them continues there.
+    """
+
+    def leave_out(error: FormatError | OSError) -> FinishedProduct:
+        store = run.store
+        if isinstance(error, FormatError):
+            is_known = is_about_queue_database(error, store)
+        else:
+            files = (*store.queue_files, *store.index_files, *store.other_files)
+            is_known = is_disk_error(error) and any(file.location == error.filename for file in files)
+        if not is_known:
+            raise error
+        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        text = f"{text}. No rows were added to {names_text(tables)}; the next run that can read it adds them"
+        return FinishedProduct(state=state, unreadable=[text])
+
+    if state is not None and run.log_truncated_at is not None:  # also for the next run, if this one leaves it out
+        state = {name: min(value, run.log_truncated_at) if name in _OFFSETS else value for name, value in state.items()}
+    try:
+        started = start(run, state)
+    except (FormatError, OSError) as error:  # of the store's files: reported; any other one is raised
+        left_out = leave_out(error)
+        return StartedProduct(run.from_offset, None, lambda _outcomes, _to_offset: left_out)
+
+    def finish(outcomes: Sequence[RangeOutcome[R]], to_offset: int) -> FinishedProduct:
+        try:
+            return started.finish(outcomes, to_offset)
+        except (FormatError, OSError) as error:  # as above
+            return leave_out(error)
+
+    return replace(started, finish=finish)

@@ -499,6 +499,13 @@ class _Repair:
         store = self.store
         if not store.segments and not self.segments:
             return  # nothing follows from a log that is elsewhere
+        unreadable = [one.file for one in verdict.findings if one.kind == kinds.UNREADABLE_RANGE and one.offset is None]
+        if unreadable:
+            self.summary.notes.append(
+                f"no queue file, index file or checkpoint was rebuilt, because the disk cannot read "
+                f"{names_text(unreadable)}. Copy the store without such files to another disk, and repair the copy"
+            )
+            return
         own = [one for one in verdict.findings if not one.follows and one.severity.is_alarm]
         own = [one for one in own if not is_about_rocksdb_rows(one, store)]
         if any(one.part == QUEUES for one in own):

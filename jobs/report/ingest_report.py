@@ -75,9 +75,9 @@ def _remedies(summary: Summary, lake: Lake, options: Sequence[str]) -> Iterator[
         )
     if summary.unreadable:
         yield Remedy(
-            "The RocksDB database of the queues is damaged. To compare it with the log:",
+            "Files of the store are damaged or cannot be read. To compare the store with its log:",
             verify,
-            Grid("Unreadable databases", ("damage",), [(text,) for text in summary.unreadable]),
+            Grid("Unreadable files", ("damage",), [(text,) for text in summary.unreadable]),
         )
     if summary.gaps:
         rows = [(Severity.GAP.value, gap["from"], gap["to"], gap["why"]) for gap in summary.gaps]

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from glob import escape
 from pathlib import Path
 from threading import Lock
@@ -26,7 +26,8 @@ from uuid import uuid4
 
 from jobs.console.process import raise_if_stopped
 from jobs.storage.locations import is_local, local_path
-from jobs.storage.model import FileInfo, Reader, Storage
+from jobs.storage.model import FetchingReader, FileInfo, Reader, Storage
+from rmq_formats.errors import is_disk_error
 from rmq_formats.layout import Buffer
 
 _BURST_SECONDS = 0.5  # the most unused time that later reads may use
@@ -217,10 +218,21 @@ class LocalStorage(Storage):
         return sorted(found)
 
     @contextmanager
-    def open(self, location: str) -> Iterator[LocalReader]:
-        """Open a file read-only; the descriptor is closed with the block."""
+    def open(self, location: str) -> Iterator[Reader]:
+        """
+        Open a file read-only; the descriptor is closed with the block.
+
+        If the disk cannot open the file, each read fails, as if the disk could not read its bytes.
+        """
         path = local_path(location)
-        descriptor = _opened(path)
+        try:
+            descriptor = _opened(path)
+        except OSError as error:  # of the disk: each read raises it
+            size = Path(path).stat().st_size if is_disk_error(error) else 0
+            if not size:
+                raise
+            yield FetchingReader(size, partial(_raise_error, error.errno, error.strerror, path))
+            return
         try:
             with naming_file_in_errors(path):
                 if self.read_limits is not None:
@@ -312,6 +324,10 @@ def _opened(path: str) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _raise_error(number: int | None, reason: str | None, path: str, _position: int, _length: int) -> bytes:
+    raise OSError(number, reason, path)
 
 
 def _check_opened(descriptor: int, link_owner: int | None, path: str) -> None:

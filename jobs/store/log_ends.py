@@ -18,7 +18,7 @@ from rmq_formats.commitlog.layout import HEAD, RECORD
 from rmq_formats.commitlog.record import decode_record, has_right_body_crc
 from rmq_formats.commitlog.segment import is_fully_written
 from rmq_formats.consumequeue.dispatch import BatchUnit, QueueKind, QueueName, Unit
-from rmq_formats.errors import FormatError
+from rmq_formats.errors import FormatError, skip_lost_file
 from rmq_formats.layout import Read
 from rmq_formats.properties import MAX_LONG
 from rmq_formats.store import file_name_of_offset
@@ -120,11 +120,10 @@ def _index_files(store: Store) -> Iterator[tuple[str, int]]:
 
 
 def _newest_of(file: StoredFile, store: Store) -> int | None:
-    try:
+    with skip_lost_file():
         header = read_index_header(file, store)
-    except FileNotFoundError:
-        return None
-    return None if header is None else header.end_physical_offset
+        return None if header is None else header.end_physical_offset
+    return None
 
 
 def _queue_files(queues: Iterable[StoredQueue], log_start: int) -> Iterator[tuple[str, int]]:

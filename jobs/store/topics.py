@@ -26,7 +26,7 @@ from jobs.store.broker_config import (
 from jobs.store.store import Store
 from rmq_formats.broker_conf import change_counter, change_time, decode_json_config
 from rmq_formats.consumequeue.dispatch import ABANDONED_TOPIC, SCHEDULE_TOPIC
-from rmq_formats.errors import FormatError, UnsupportedFormat
+from rmq_formats.errors import FormatError, UnsupportedFormat, skip_lost_file
 
 # Topics that brokers of some releases use without an entry in the table.
 _SYSTEM = ("rmq_sys_", "RMQ_SYS_", "%LMQ%", SCHEDULE_TOPIC, ABANDONED_TOPIC, "CID_RMQ_SYS_")
@@ -103,9 +103,10 @@ def newest_time_by_topic(queues: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 def list_known_topics(store: Store) -> frozenset[str]:
     """Return the topics that the broker's configuration lists or that have queues; the log may have others."""
-    return frozenset(read_broker_config(store).topics).union(
-        file.path_facts.topic for file in store.queue_files if file.path_facts.topic
-    )
+    found = {file.path_facts.topic for file in store.queue_files if file.path_facts.topic}
+    with skip_lost_file():  # an unreadable configuration file is reported when its own table is written
+        found |= read_broker_config(store).topics.keys()
+    return frozenset(found)
 
 
 class RecordedTopics(NamedTuple):

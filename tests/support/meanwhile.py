@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.storage.local import LocalReader, LocalStorage
 from jobs.store.ranges import Range
 from jobs.store.workers import Item, Result, SerialWorkers, Sizes, Task
 
@@ -76,12 +75,12 @@ def call_after(step: Callable[P, T], happens: Callable[[], object]) -> Callable[
 
 
 def refuse_to_open(part: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each attempt to open a file fail if its location contains *part*."""
-    opened = LocalStorage.open
+    """Let each attempt to open a file fail if its path contains *part*."""
+    opened = os.open
 
-    def refuse(self: LocalStorage, location: str) -> AbstractContextManager[LocalReader]:
-        if part in location:
-            raise OSError(code, os.strerror(code), location)
-        return opened(self, location)
+    def refuse(path: str | Path, *flags: int) -> int:
+        if part in str(path):
+            raise OSError(code, os.strerror(code), str(path))
+        return opened(path, *flags)
 
-    monkeypatch.setattr(LocalStorage, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)

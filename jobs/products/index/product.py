@@ -114,9 +114,8 @@ def _first(run: Run) -> ContinuationPoint:
 
 def _continuation(run: Run, state: State) -> ContinuationPoint:
     # Where the broker has cut off its log, keys of the new records follow the entries of the old ones, as in its own
-    # files.
-    taken_to = state["to_offset"] if run.log_truncated_at is None else min(state["to_offset"], run.log_truncated_at)
-    start = max(taken_to, run.store.start_offset)  # earlier than the run's start, if earlier runs left the index out
+    # files. The start is before the run's start if earlier runs left the index out.
+    start = max(state["to_offset"], run.store.start_offset)
     geometry = Known(Geometry(*state["geometry"]), state["geometry_origin"], "the lake")
     rules = make_rules(*((since, Release.from_version(name)) for since, name in state["rules"]))
     known = Writers(rules, state.get("releases") or ", ".join(name for _, name in state["rules"]))

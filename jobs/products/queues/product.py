@@ -9,7 +9,6 @@ before its unit was seen, the unit is compared with the record's row in the lake
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 
 from jobs.lake.tables import CONSUME_QUEUE
@@ -23,47 +22,16 @@ from jobs.products.queues.unmatched import CollectedLog
 from jobs.store.chain import RangeOutcome, collect_damaged_ranges, ranges_deleted_meanwhile
 from jobs.store.log_ends import find_lost_ends
 from jobs.store.queue_ends import probe_queue_ends
-from jobs.store.queue_files import QueueStorage, detect_queue_storage, is_about_queue_database
+from jobs.store.queue_files import QueueStorage, detect_queue_storage
 from jobs.store.ranges import Range
 from jobs.store.store import Store
 from jobs.store.topics import TopicFate
 from rmq_formats.commitlog.segment import UNDECIDED_REASON
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName
-from rmq_formats.errors import FormatError
 
 
 def start_product(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
-    """
-    Probe the queues before the log is read, so that the log contains the record of each unit found.
-
-    If the queues are in a damaged database, the run leaves them out; the next run that can read them continues there.
-    """
-    if state is not None and run.log_truncated_at is not None:  # the broker has cut off its log there
-        state = {**state, **{name: min(state[name], run.log_truncated_at) for name in ("dispatched", "boundary")}}
-    try:
-        started = _start(run, state)
-    except FormatError as error:
-        left_out = _leave_out(run, state, error)
-        return StartedProduct(run.from_offset, None, lambda _outcomes, _to_offset: left_out)
-
-    def finish(outcomes: Sequence[RangeOutcome[RangeUnits]], to_offset: int) -> FinishedProduct:
-        try:
-            return started.finish(outcomes, to_offset)
-        except FormatError as error:
-            return _leave_out(run, state, error)
-
-    return replace(started, finish=finish)
-
-
-def _leave_out(run: Run, state: State | None, error: FormatError) -> FinishedProduct:
-    """Return the product of a run without the queues, if their database is damaged; otherwise raise *error*."""
-    if not is_about_queue_database(error, run.store):
-        raise error
-    text = f"{error}. The queues were not read; the next run that can read them adds the rows of consume_queue"
-    return FinishedProduct(state=state, unreadable=[text])
-
-
-def _start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
+    """Probe the queues before the log is read, so that the log contains the record of each unit found."""
     wants_topic = run.selection.topic_filter
     taken_to = int(state["dispatched"]) if state else 0
     seen = probe_queue_ends(run.workers, run.store, _processed_ends(state), taken_to, wants_topic)

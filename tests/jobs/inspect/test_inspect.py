@@ -132,8 +132,8 @@ def test_an_unreadable_file_is_reported_as_a_separate_problem(
     outcome = inspect_json(run, store)
 
     assert outcome.code is ExitCode.DAMAGE
-    assert ("damage", bad, None) in problems(outcome)
-    assert "cannot be read: Input/output error" in outcome.out
+    assert [("not verified", bad, None), ("damage", bad, int(bad))] == problems(outcome)
+    assert "16,384 bytes cannot be read: Input/output error" in outcome.out
     assert outcome.document["log"]["segments"][3]["end"] == "open"
 
 

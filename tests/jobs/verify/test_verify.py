@@ -21,7 +21,8 @@ from jobs.products.index.explanation import FileVerdict as IndexVerdict
 from jobs.products.queues import DifferenceKind
 from jobs.query.source import do_nothing
 from jobs.repair.run import RepairRequest, repair
-from jobs.storage.local import LocalReader, LocalStorage
+from jobs.storage.local import LocalStorage
+from jobs.storage.model import Reader
 from jobs.storage.scratch import open_scratch, open_scratch_below_output
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
@@ -64,7 +65,7 @@ def test_a_segment_that_cannot_be_opened_is_not_treated_as_a_stray_file(
     first.write_bytes(first.read_bytes() + second.read_bytes()[:4096])
     opened = LocalStorage.open
 
-    def failing(self: LocalStorage, location: str) -> AbstractContextManager[LocalReader]:
+    def failing(self: LocalStorage, location: str) -> AbstractContextManager[Reader]:
         if location == str(second):
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), location)
         return opened(self, location)
@@ -188,9 +189,9 @@ def test_timers_may_point_to_a_segment_created_meanwhile(tmp_path: Path, golden:
     [f"consumequeue/T1/0/{200:020} consumequeue/T1/1/{0:020} checkpoint", "index/", "config/subscriptionGroup.json"],
 )
 def test_files_that_the_disk_cannot_read_are_reported_and_the_rest_is_compared(
-    golden: StoreOf, monkeypatch: pytest.MonkeyPatch, paths: str
+    golden: StoreOf, monkeypatch: pytest.MonkeyPatch, paths: str, tmp_path: Path
 ) -> None:
-    """The command ended with 1, and without a report. The log is read once more, not once for each file."""
+    """The commands ended with 1, and without a report. The log is read once more, not once for each file."""
     store = golden("b551-base")
     bad = {file for path in paths.split() for file in [store / path, *(store / path).glob("*")] if file.is_file()}
     for path in paths.split():
@@ -202,3 +203,8 @@ def test_files_that_the_disk_cannot_read_are_reported_and_the_rest_is_compared(
     assert found == {("unreadable_range", str(file.relative_to(store)), "Input/output error") for file in bad}
     assert verdict.exit_code is ExitCode.DAMAGE
     assert len(passes) <= 2  # over the log
+    refuse_to_open("/commitlog/00000000000000016384", errno.EIO, monkeypatch)
+    assert verify(VerifyRequest(str(store)), SerialWorkers()).findings[0].kind == "unreadable_range"
+    summary = ingest_store(store, tmp_path / "lake")
+    assert (summary.quarantined, str(store) in summary.unreadable[0]) == (1, True)
+    assert repair(RepairRequest(str(store), tmp_path / "plan"), SerialWorkers()).severity is Severity.DAMAGE
