@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.lake.lake import Lake
-from jobs.lake.tables import Table, storable_text
+from jobs.lake.tables import CONSUME_QUEUE, INDEX_ENTRIES, Table, storable_text
 from jobs.storage import object_store
 from jobs.storage.local import explaining_full_disk, start_flush
 from jobs.storage.locations import is_local, local_path, object_key
@@ -31,6 +31,7 @@ _SAMPLE_SIZE = 1 << 19
 _ROWS_AT_ONCE = 1 << 12
 _WORTH_IT = 0.95  # bodies that compress to more than this part of their size are stored uncompressed
 ROW_GROUP_BYTES = 4 << 20  # bytes of rows in a row group, except the last one
+_TABLES_OF_SHORT_VALUES, _VALUES_PER_BATCH = {CONSUME_QUEUE.name, INDEX_ENTRIES.name}, 1 << 14
 STATISTICS_LENGTH = 56  # characters of text minima and maxima: IPv6 ids are this long
 _CONSTANT_TEXT = pa.dictionary(pa.int32(), pa.string())
 _ASCENDING = ("physical_offset", "queue_offset", "store_timestamp")
@@ -233,6 +234,8 @@ def open_parquet_writer(
         write_statistics=[name for name in table.columns_with_limits if name in schema.names],
         store_schema=False,
         write_page_checksum=True,
+        # Each batch of values has its own costs, mostly of statistics. With long values, a large batch is a large page.
+        write_batch_size=_VALUES_PER_BATCH if table.name in _TABLES_OF_SHORT_VALUES else None,
         use_dictionary=list(_dictionary_columns(table)),
         column_encoding={
             name: "DELTA_BINARY_PACKED" for name in (*_ASCENDING, *table.random_numbers) if name in table.schema.names

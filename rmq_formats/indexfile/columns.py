@@ -36,6 +36,7 @@ SCHEMA = pa.schema(
         column("store_timestamp", pa.int64(), "store time of the message, in ms; NULL if topic is NULL"),
     ]
 )
+_ENTRY_SCHEMA = SCHEMA.remove(0)  # without `index_file`
 _KINDS = pa.array([kind.value for kind in KEY_KINDS])
 KEY_TEXT_SCHEMA = pa.schema([("topic", REPEATED_TEXT), ("key", pa.string()), ("kind", REPEATED_TEXT)])
 
@@ -58,18 +59,20 @@ def _repeated(numbers: NDArray[np.int32], texts: pa.Array) -> pa.DictionaryArray
 
 
 def entry_batch(
-    index_file: int,
     first_entry: int,
     geometry: Geometry,
     entries: NDArray[np.void],
     store_timestamps: NDArray[np.int64] | None = None,
     texts: pa.RecordBatch | None = None,
 ) -> pa.RecordBatch:
-    """Return rows of consecutive *entries*; without times and *texts* (`KEY_TEXT_SCHEMA`), these columns are NULL."""
+    """
+    Return rows of consecutive *entries* of one index file, without the column of its ordinal.
+
+    Without times and *texts* (`KEY_TEXT_SCHEMA`), these columns are NULL.
+    """
     count = len(entries)
     native = {name: entries[name].astype(entries[name].dtype.newbyteorder("=")) for name in STORED_ENTRY.names or ()}
     columns: dict[str, Any] = {
-        "index_file": np.full(count, index_file, np.int64),
         "entry": np.arange(first_entry, first_entry + count, dtype=np.int32),
         "slot": native["key_hash"] % np.int32(geometry.hash_slots),
         **native,
@@ -79,6 +82,6 @@ def entry_batch(
         columns["store_timestamp"] = store_timestamps
     arrays = [
         pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type)
-        for field in SCHEMA
+        for field in _ENTRY_SCHEMA
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+    return pa.RecordBatch.from_arrays(arrays, schema=_ENTRY_SCHEMA)

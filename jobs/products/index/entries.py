@@ -25,7 +25,6 @@ from jobs.lake.snapshot_files import SnapshotFile, read_batches, read_rows_where
 from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
 from jobs.products.committed_records import read_committed_records
-from jobs.products.index import KeyBlock
 from jobs.products.index.file_builder import CACHE_SIZED_BLOCK, IndexRecipe, add_entries, hash_file
 from jobs.products.product import RunOutput
 from jobs.storage.local import write_all
@@ -125,12 +124,13 @@ class _RowWriter:
         group = pa.concat_batches(batches)
         if self._rows is None:
             first = group["entry"][0].as_py()
-            opened = self._output.new_file(INDEX_ENTRIES, f"index-{self._file_ordinal:08d}-{first:010d}")
+            name = f"index-{self._file_ordinal:08d}-{first:010d}"
+            opened = self._output.new_file(INDEX_ENTRIES, name, index_file=self._file_ordinal)
             self._rows = self._files.enter_context(opened)
         # Numbers are sorted faster than their places; those of equal hashes keep their order.
         order = group["key_hash"].to_numpy().astype(np.int64) << 32 | np.arange(group.num_rows)
         order.sort()
-        self._rows.write(group.take((order & 0xFFFFFFFF).astype(np.uint32)))
+        self._rows.write(pc.take(group, (order & 0xFFFFFFFF).astype(np.uint32), boundscheck=False))
         self._rows_written += group.num_rows
         if self._rows_written >= ROWS_PER_FILE:
             self._close_rows()
@@ -242,7 +242,8 @@ class _FileWriter:
                 first, more = min(more, last), max(more - last, 0)
                 entries, number = keys[first:last].copy(), builder.header.index_count
                 builder.add(entries)
-                self._note(number, entries, (keys[first:last], key_texts(texts, last).slice(first)))
+                times = keys["store_timestamp"][first:last].astype(np.int64)
+                self._note(number, entries, times, key_texts(texts, last).slice(first))
         self._found, self._needs_lake_until = None, earlier_runs_end
         builder.resume_file(builder.slots, opened)
         return True
@@ -255,15 +256,12 @@ class _FileWriter:
         pieces = (item for range_ in ranges for item in RangeReader(range_).pieces())
         return (item for item in pieces if isinstance(item, RawRecords) and item.base_offset < end)
 
-    def _note(self, first: int, entries: NDArray[np.void], block: KeyBlock | None) -> None:
+    def _note(
+        self, first: int, entries: NDArray[np.void], times: NDArray[np.int64] | None, texts: pa.RecordBatch | None
+    ) -> None:
         """Collect entries as rows; entries of messages that the log does not have are stored without keys."""
-        stored, geometry = entries.view(STORED_ENTRY), self._work.recipe.geometry
-        if block is None:
-            batch = entry_batch(self._work.file_ordinal, first, geometry, stored)
-        else:
-            keys, texts = block
-            times = keys["store_timestamp"].astype(np.int64)
-            batch = entry_batch(self._work.file_ordinal, first, geometry, stored, times, texts)
+        stored = entries.view(STORED_ENTRY)
+        batch = entry_batch(first, self._work.recipe.geometry, stored, times, texts)
         offsets = stored["physical_offset"].astype(np.int64)
         wanted = offsets >= self._needs_lake_until
         if not wanted.all():

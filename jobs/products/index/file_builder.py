@@ -25,10 +25,11 @@ from typing import NamedTuple
 from uuid import uuid4
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.console.process import raise_if_stopped
-from jobs.products.index import ENTRIES_OF_FILE_ITSELF, KEYS_PER_BLOCK, KeyBlock, KeyPart, read_key_blocks
+from jobs.products.index import ENTRIES_OF_FILE_ITSELF, KEYS_PER_BLOCK, KeyPart, read_key_blocks
 from jobs.storage import AnyStorage, storage_for
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local, join_location, local_path
@@ -49,8 +50,8 @@ from rmq_formats.release import Rules
 from rmq_formats.store import OFFSET_DIGITS, TIME_DIGITS
 
 Write = Callable[[int, Buffer], object]
-# The number of the first entry, the entries, and their keys if the log has these.
-OnEntries = Callable[[int, NDArray[np.void], KeyBlock | None], object]
+# The number of the first entry, the entries, and the store times and texts of their keys if the log has these.
+OnEntries = Callable[[int, NDArray[np.void], NDArray[np.int64] | None, pa.RecordBatch | None], object]
 _STEP = timedelta(minutes=15)  # every zone in use is a multiple of it away from UTC
 _SLACK = timedelta(minutes=5)  # the longest time between the creation of a file and its first message
 _FURTHEST = timedelta(hours=14)
@@ -117,11 +118,11 @@ def add_entries(builder: FileBuilder, recipe: IndexRecipe, on_entries: OnEntries
             continue
         for keys, texts in read_key_blocks(recipe.scratch, part, with_texts=on_entries is not None):
             raise_if_stopped()
-            entries = keys if on_entries is None else keys.copy()
             number = builder.header.index_count
-            builder.add(entries)
+            times = None if on_entries is None else keys["store_timestamp"].astype(np.int64)
+            builder.add(keys)  # which become entries, without these times
             if on_entries is not None:
-                on_entries(number, entries, (keys, texts))
+                on_entries(number, keys, times, texts)
 
 
 def _adopt(builder: FileBuilder, recipe: IndexRecipe, part: KeyPart, note: OnEntries | None) -> None:
@@ -136,7 +137,7 @@ def _adopt(builder: FileBuilder, recipe: IndexRecipe, part: KeyPart, note: OnEnt
             first = builder.header.index_count
             builder.add_entries(entries, recipe.broker_file.header)
             if note is not None:
-                note(first, entries.view(PACKED_KEY), None)
+                note(first, entries.view(PACKED_KEY), None, None)
 
 
 class BuiltIndexFile(NamedTuple):
