@@ -55,7 +55,7 @@ from jobs.store.broker_config import ReaderKind, ReaderProgress
 from jobs.store.log_ends import LostPart
 from jobs.store.release import RELEASE_SETTING, writers_of_eras
 from jobs.store.selection import TopicChoices
-from rmq_formats.commitlog.layout import COMPRESSED
+from rmq_formats.commitlog.layout import COMPRESSED, INNER_BATCH
 from rmq_formats.commitlog.record import Host, parse_host
 from rmq_formats.consumequeue.dispatch import Unit, UnitRules, expected_units
 from rmq_formats.detection import detect_eras, record_marks
@@ -70,6 +70,7 @@ _SAMPLED_BYTES = 1 << 20
 _DECOMPRESSED = 500  # messages that one statement reads to search their bodies
 _FIRST_ROWS = 200_000  # rows in the newest part of a large table
 WITH_UNIT = "transaction_type NOT IN ('prepared', 'rollback')"
+_IS_BATCH = f"sys_flag & {INNER_BATCH} = {INNER_BATCH}"
 _PREPARED = "state = 'prepared'"
 _QUEUES, _PROGRESS = "consume_queue", "consumer_offsets"
 _CHECKS = {  # by the status of a unit; a unit points to its record if the record agrees, or needs no unit
@@ -304,7 +305,17 @@ class LakeSource(Source):
 
     def by_queue_offset(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
         """Return a queue's message by queue offset; if several have it, the one stored first."""
-        return self._first(*_in_queue(topic, queue_id), f"queue_offset = {queue_offset}")
+        in_queue = _in_queue(topic, queue_id)
+        found = self._first(*in_queue, f"queue_offset = {queue_offset}")
+        if found is not None:
+            return found
+        batch = self._first(*in_queue, f"queue_offset < {queue_offset}", _IS_BATCH, order="DESC")
+        return batch if batch is not None and queue_offset < self._end_in_queue(batch) else None
+
+    def _end_in_queue(self, message: Message) -> int:
+        """Return the queue offset after a message; a batch has one for each of its messages."""
+        units = expected_units(message.record, UnitRules(((0, self.release),)))
+        return message.record.queue_offset + (next((unit.batch_count for unit in units), None) or 1)
 
     def read_before(self, wanted: ListConditions, end_offset: int, limit: int) -> Iterator[tuple[int, Message | None]]:
         """Read a large table in parts, by the statistics of files: a first page reads only the newest files."""
@@ -381,9 +392,12 @@ class LakeSource(Source):
 
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
         self._note_left_out(self.note_incomplete, topic)
-        columns = "min(queue_offset) AS first, max(queue_offset) AS last"
+        columns = "min(queue_offset) AS first, max(queue_offset) AS last, bit_or(sys_flag) AS flags"
         row = self.select_rows(columns, MESSAGES_NAME, *_in_queue(topic, queue_id))[0]
-        return None if row["first"] is None else OffsetRange(row["first"], row["last"] + 1)
+        if row["first"] is None:
+            return None
+        newest = self.by_queue_offset(topic, queue_id, row["last"]) if row["flags"] & INNER_BATCH else None
+        return OffsetRange(row["first"], row["last"] + 1 if newest is None else self._end_in_queue(newest))
 
     def complete_queues(self, topic: str) -> None:
         """Note why the queues of a topic may lack messages: a lake has no source other than its rows."""

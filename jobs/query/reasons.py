@@ -15,7 +15,7 @@ from jobs.query.source import MAX_OCCURRENCES, Occurrence, Reason, ReasonKind, S
 from jobs.store.selection import list_similar_topics
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import Host
-from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC
+from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.message_id import OffsetId, decode_offset_id
@@ -160,6 +160,9 @@ def explain_unknown_topic(source: Source, topic: str) -> Reason:
             f"still in the log, from {_place(first)}, to {_place(last)}; --through-log finds them"
         )
         return Reason(ReasonKind.TOPIC_DELETED, text)
+    if topic.startswith(LMQ_PREFIX) and source.config is None:  # a lake
+        text = f"{topic} is a light queue: a lake has its units in the table consume_queue, and its messages only under"
+        return Reason(ReasonKind.TOPIC_UNKNOWN, f"{text} the topics that they were sent to")
     near = list_similar_topics(topic, source.topics())
     hint = f"; did you mean {', '.join(near)}?" if near else ""
     if not source.knows_topics:
