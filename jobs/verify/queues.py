@@ -54,6 +54,7 @@ from jobs.verify import PartReport, unreadable_database_finding
 from jobs.verify.rocksdb_queues import (
     DoubleWriteComparison,
     compare_double_write,
+    findings_on_queue_ends,
     queues_left_out_of_double_write,
     step_for_rocksdb_queues,
     unflushed_rows_note,
@@ -208,6 +209,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
             *(finding for finding in units if finding.file not in wrong_sizes and finding.kind not in facts),
             *chain.from_iterable(tails),
             *_double_write_findings(double),
+            *findings_on_queue_ends(store),
             *findings_on_sequence(joined, store),
             *_progress_findings(config.progress, queues, joined),
         ],
@@ -384,19 +386,17 @@ def _folder(path: str, queues: Sequence[Finding], counts: Mapping[str, int]) -> 
 
 def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Finding]:
     queues = [queue for queue in queues if not queue.in_rocksdb]
-    usual = {
-        QUEUE_KIND_OF_FILE[kind]: size for kind, size in queue_file_sizes(store).items() if kind in QUEUE_KIND_OF_FILE
-    }
+    usual = queue_file_sizes(store)
     for kind, sizes in undecided_queue_file_sizes(store).items():
         found = ", ".join(map(str, sizes))
         folder = QUEUE_KIND_OF_FILE[kind].value if kind in QUEUE_KIND_OF_FILE else kind.value
         values = "sizes", found, "one size for all files", _UNDECIDED_SIZE
         yield Finding(QUEUES, kinds.WRONG_FILE_SIZE, folder, None, *values, is_undecided=True)
     for queue in queues:
-        for file in queue.files:
+        for file in (*queue.files, *queue.extension):
             # A broker creates a file before it sets its size: a killed one may leave an empty last file.
-            if file.size or file != queue.files[-1] or store.has_clean_shutdown:
-                yield from _size_and_name(file, usual.get(queue.name.kind, 0))
+            if file.size or file not in {queue.files[-1], *queue.extension[-1:]} or store.has_clean_shutdown:
+                yield from _size_and_name(file, usual.get(file.path_facts.kind, 0))
     for path in (stored.path_facts.path for stored in store.other_files_of_kind(FileKind.UNKNOWN)):
         root, *folders = path.split("/")[:-1] or [""]
         # Brokers skip files outside the folders of queues (ConsumeQueueStore#loadConsumeQueues).

@@ -41,6 +41,7 @@ from jobs.store.queue_files import (
     split_into_chunks,
 )
 from jobs.store.record_places import segment_bytes
+from jobs.store.rocksdb_queues import find_queue_database
 from jobs.store.store import Segment, Store, relist_store
 from jobs.store.units import read_stored_units
 from jobs.verify import PartReport, unreadable_database_finding
@@ -55,6 +56,7 @@ from rmq_formats.rocksdb.layout import ROCKSDB_HALF_TOPIC
 from rmq_formats.store import CONSUME_QUEUE_FOLDER, ROCKSDB_STORE_FOLDER
 
 _AT_ONCE = 1 << 16  # units
+_OF_ROWS = frozenset({kinds.DOUBLE_WRITE_DIFFERS, kinds.UNREADABLE_DATABASE, kinds.WRONG_QUEUE_END})
 _ROOTS = frozenset(QueueKind)
 _RECOVERED = 10  # segments, the newest ones, that a broker of 5.4.0 or later dispatches when it starts
 _LITE_PREFIX = f"{LMQ_PREFIX}$"  # %LMQ%$parent$child: queues of LITE topics
@@ -133,6 +135,21 @@ def compare_double_write(store: Store, file_queues: Mapping[QueueName, StoredQue
     return result
 
 
+def findings_on_queue_ends(store: Store) -> Iterator[Finding]:
+    """Yield findings on rows of last units; after a kill, such a row may be older or newer than the units."""
+    database = find_queue_database(store) if store.has_clean_shutdown else None
+    last_units = {} if database is None else database.read_bounds()[1]
+    for queue in queues_in_rocksdb(store) if database is not None else ():
+        last, stated = queue.capacity_end - 1, last_units.get(queue.name)
+        if queue.capacity_end > queue.first_unit_number and (stated is None or stated.queue_offset != last):
+            found = "none" if stated is None else str(stated.queue_offset)
+            cause = (
+                "the row was lost or overwritten; the broker numbers the next message after it, so that messages "
+                "overwrite others, or consumers wait at a gap"
+            )
+            yield Finding(QUEUES, kinds.WRONG_QUEUE_END, queue.name.path, None, "last unit", found, str(last), cause)
+
+
 def _is_lite(name: QueueName) -> bool:
     return name.topic.startswith(_LITE_PREFIX)
 
@@ -176,7 +193,7 @@ def queues_left_out_of_double_write(
 def is_about_rocksdb_rows(finding: Finding, store: Store) -> bool:
     """Return whether a finding is about rows, which only a broker writes, and not about files."""
     folder = finding.file.partition("/")[0]
-    if finding.kind in {kinds.DOUBLE_WRITE_DIFFERS, kinds.UNREADABLE_DATABASE} or folder == rocksdbstore_folder(store):
+    if finding.kind in _OF_ROWS or folder == rocksdbstore_folder(store):
         return True
     return finding.part == QUEUES and folder in _ROOTS and step_for_rocksdb_queues(store) is not None
 
