@@ -356,8 +356,8 @@ def _is_filler_changed(case: DamagedStore) -> bool:
 
 def _changed_offsets(case: DamagedStore) -> list[int]:
     return [
-        int(Path(name).name) + at
-        for name in case.changed if name.startswith("commitlog/")
+        start + at
+        for name, start in ((name, int(Path(name).name)) for name in case.changed if name.startswith("commitlog/"))
         for at, (was, now) in enumerate(zip(case.pristine.get(name, b""), case.damaged.get(name, b""), strict=False))
         if was != now
     ]  # fmt: skip
