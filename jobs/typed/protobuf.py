@@ -197,6 +197,9 @@ def _message(descriptor: Descriptor, outer: tuple[str, ...], path: str) -> tuple
             if cursor.at > end:
                 raise refused_at_byte(CUT_OFF_REASON, end)
         _check(checked, found, end)
+        for field in fields.values() if is_entry and len(found) < len(fields) else ():
+            if field.name not in found:  # the default, as zero bytes encode it: of a message, an empty one
+                found[field.name] = field.scalar.read(Cursor(bytes(8), {}))
         return {**missing, **found}
 
     return fields, read
@@ -210,8 +213,6 @@ def _field(field: FieldDescriptor, outer: tuple[str, ...], path: str) -> _Field:
         type_, default = pa.map_(pa.string(), scalar.type.field("value").type), {}
     elif field.is_repeated:
         type_, default = pa.list_(scalar.type), []
-    elif field.containing_type.GetOptions().map_entry:
-        default = scalar.default
     oneof = field.containing_oneof
     return _Field(field.name, type_, scalar, default, field.is_repeated, is_map, field.is_required,
                   None if oneof is None else oneof.name)  # fmt: skip
