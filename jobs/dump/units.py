@@ -162,6 +162,8 @@ def _ext_items(file: DumpFile, request: DumpRequest) -> Iterator[DumpItem]:
 
 def dump_index(file: DumpFile, request: DumpRequest) -> Iterator[DumpItem]:
     """Yield the items of a file, or of one chain; the last item has the number of entries and the verdict."""
+    if file.size < HEADER.size:
+        return dump_numbers(HEADER, HEADER.size, file, request)
     reader = IndexReader(file.read, _geometry(file, request), file.location)
     return _whole(file, reader, request) if request.chain is None else _chain(file, reader, request.chain, request)
 
@@ -309,9 +311,11 @@ def _chain(file: DumpFile, reader: IndexReader, wanted: str, request: DumpReques
 
 def dump_numbers(layout: Layout, size: int, file: DumpFile, request: DumpRequest) -> Iterator[DumpItem]:
     """Yield each number; the last item says whether the file has the length that a broker gives it."""
-    values = map(int, layout.unpack(file.read(0, size)))
+    values = map(int, layout.unpack(bytes(file.read(0, size)).ljust(layout.size, b"\0")))
     rows = (
-        (row, value) for row, value in zip(layout.describe_fields(), values, strict=True) if row.offset >= request.start
+        (row, value)
+        for row, value in zip(layout.describe_fields(), values, strict=True)
+        if request.start <= row.offset <= file.size - row.size
     )
     for row, value in islice(rows, request.limit):
         shown = short_time_text(value) if row.name.endswith("timestamp") and value else value
@@ -319,7 +323,8 @@ def dump_numbers(layout: Layout, size: int, file: DumpFile, request: DumpRequest
     odd = [] if file.size == size else [f"{file.size} bytes long instead of {size}"]
     odd += ["the bytes after the fields are not all zero"] if any(file.read(layout.size, size)) else []
     text = "; ".join(odd) or "zeros to the end"
-    yield DumpItem(layout.size, file.size - layout.size, "end", text, {"end": text}, is_damage=bool(odd))
+    end = min(layout.size, file.size)
+    yield DumpItem(end, file.size - end, "end", text, {"end": text}, is_damage=bool(odd))
 
 
 def dump_wheel(file: DumpFile, request: DumpRequest) -> Iterator[DumpItem]:

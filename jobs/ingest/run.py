@@ -333,7 +333,9 @@ class _Run(NextRun):
         """Note the offsets before the end of this run that no file contains; later ones belong to the next run."""
         for before, start, end in find_holes(self.store.segments):
             if self.summary.from_offset < end and start < read_to:
-                self.summary.add_gap(start, end, f"no file contains these offsets; {before.location} ends before them")
+                why = f"no file contains these offsets; {before.location} ends before them. Later runs do not read "
+                why += "them: if you restore the file, ingest the store into a new lake"
+                self.summary.add_gap(start, end, why)
 
     def _add_finished(self, product: Product, finished: FinishedProduct) -> None:
         summary = self.summary

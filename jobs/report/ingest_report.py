@@ -83,7 +83,8 @@ def _remedies(summary: Summary, lake: Lake, options: Sequence[str]) -> Iterator[
         rows = [(Severity.GAP.value, gap["from"], gap["to"], gap["why"]) for gap in summary.gaps]
         yield Remedy(
             "These offsets are missing in the lake. If a replica or a backup has the files, copy them into the store, "
-            "with the broker stopped. If retention deleted them before they were read, run ingest more often.",
+            "with the broker stopped, and ingest the store into a new lake. If retention deleted them before they were "
+            "read, run ingest more often.",
             (),
             Grid("Gaps", ("severity", "from", "to", "why"), rows),
         )
