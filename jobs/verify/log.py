@@ -43,6 +43,11 @@ from rmq_formats.properties import MAX_LONG
 from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, file_name_of_offset
 
 _FLUSHED = ("physical_timestamp", "logic_timestamp")
+_DISPATCHED = "dispatched_offset"
+_CHECKPOINT_WRONG = (
+    "the checkpoint was overwritten or belongs to another store, or the end of the log was lost; after a crash, the "
+    "broker would start its recovery at too high an offset"
+)
 UNCHECKED_FIELDS = (
     "flag, sysFlag, born time and host, store host, reconsume times, prepared transaction offset, and properties "
     "except keys and tags"
@@ -88,7 +93,7 @@ def findings_on_log(
         lost.append((log_end, log_end + _AHEAD if store.segments else MAX_LONG, finding.title))
     findings.sort(key=lambda finding: finding.log_offset or 0)
     newest = max((check.newest_timestamp for check in checks), default=0)
-    checkpoint, doubts = findings_on_checkpoint(store, newest)
+    checkpoint, doubts = findings_on_checkpoint(store, newest, log_end)
     if (known := undecided_lost_end(store, log_end)) is not None:  # a copy of one at work looks the same
         doubts.append(
             f"queues or index files point to a record at offset {known:,}, but the log ends at {log_end:,}. Undecided: "
@@ -331,8 +336,8 @@ def lost_end_finding(log_end: int, lost_record_offset: int, store: Store) -> Fin
     )
 
 
-def findings_on_checkpoint(store: Store, newest_ms: int) -> tuple[list[Finding], list[str]]:
-    """Return findings on the times of log and queues (*newest_ms*: the log's latest), and notes on unknown times."""
+def findings_on_checkpoint(store: Store, newest_ms: int, log_end: int) -> tuple[list[Finding], list[str]]:
+    """Return findings on times (*newest_ms*: the log's latest) and the offset of queues, and notes on unknown ones."""
     stored = find_checkpoint_file(store)
     if stored is None:
         return [], [NO_CHECKPOINT]
@@ -349,12 +354,16 @@ def findings_on_checkpoint(store: Store, newest_ms: int) -> tuple[list[Finding],
         time = getattr(checkpoint, name)
         if time > newest_ms:
             cause = (
-                f"{_moment(time)} is later than the log's latest store time, {_moment(newest_ms)}: the checkpoint was "
-                "overwritten or belongs to another store, or the end of the log was lost; after a crash, the broker "
-                "would start its recovery at too high an offset"
+                f"{_moment(time)} is later than the log's latest store time, {_moment(newest_ms)}: {_CHECKPOINT_WRONG}"
             )
             place, values = ("checkpoint", CHECKPOINT.offset(name), name), (str(time), str(newest_ms))
             findings.append(Finding(LOG, kinds.CHECKPOINT_AFTER_LOG, *place, *values, cause, right_time=newest_ms))
+    offset = checkpoint.dispatched_offset if checkpoint is not None and newest_ms and store.has_clean_shutdown else 0
+    if offset >= max(log_end, 1):  # 5.5.0+: if it is positive, a recovery does not look at the times
+        place = "checkpoint", CHECKPOINT.offset(_DISPATCHED), _DISPATCHED
+        values = str(offset), f"less than {log_end}"
+        cause = f"the log ends before this offset: {_CHECKPOINT_WRONG}"
+        findings.append(Finding(LOG, kinds.CHECKPOINT_AFTER_LOG, *place, *values, cause, right_time=0))
     return findings, []
 
 

@@ -120,6 +120,7 @@ def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, Part
         {**numbers, "from_offset": 0, "to_offset": sum(sizes)},
         [f"tiered storage: {queue_text}, each with its own log; the table shows the totals", UNCHECKED_NOTE],
         unverified="" if tier_queues else _NO_QUEUES,
+        doubts=[doubt for one in logs for doubt in one.doubts],
         database_step=_ONLY_BROKERS_WRITE,
     )
     behind = sum(max(one.numbers["expected"] - one.numbers["matched"], 0) for one in units if not one.findings)
@@ -132,6 +133,7 @@ def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, Part
             *[f"{count_text(behind, 'record')} had no unit in the tier yet"] * (behind > 0),
             *[f"{count_text(ahead, 'unit')} of newer records than the tier's log has: {_NEWER}"] * (ahead > 0),
         ],
+        doubts=[doubt for one in units for doubt in one.doubts],
         database_step=_ONLY_BROKERS_WRITE,
     )
     index = verify_tier_index(index_files, [indexed for _, _, indexed in each], workers)
@@ -161,7 +163,11 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> tuple[PartReport, Par
         ]
     indexed = IndexedQueue(queue.broker_folder, queue.topic, queue.queue_id, store.start_offset, end, keys, tuple(lost))
     numbers = {"expected": int(units.size), "matched": matched, "ahead": ahead}
-    return PartReport(findings, log_numbers(store, checks, end)), PartReport(wrong, numbers), indexed
+    place = f"{queue.broker_folder}/{name}"
+    no_log = [f"{place}: no segments of the log, although there are units: they have expired, or are lost"]
+    no_units = [f"{place}: no files of units, although there are records: they have not been copied yet, or are lost"]
+    log = PartReport(findings, log_numbers(store, checks, end), doubts=no_log * (not store.segments))
+    return log, PartReport(wrong, numbers, doubts=no_units * (not store.queue_files)), indexed
 
 
 class _KeyCollector:
