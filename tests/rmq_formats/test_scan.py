@@ -110,12 +110,7 @@ def segments(draw: st.DrawFn) -> tuple[bytes, Framing]:
 )
 @settings(max_examples=300)
 def test_scans_of_consecutive_ranges_find_the_same_pieces_as_one_scalar_walk(  # noqa: PLR0913, PLR0917 - a file and its use
-    segment: tuple[bytes, Framing],
-    window: int,
-    final: bool,
-    timestamp: int | None,
-    block: int | None,
-    cuts: list[int],
+    segment: tuple[bytes, Framing], window: int, final: bool, timestamp: int | None, block: int | None, cuts: list[int]
 ) -> None:
     raw, framing = segment
     next_written = stored_by_blocks(raw, block) if block else int

@@ -31,12 +31,7 @@ def test_recipes_find_slow_consumers_and_unconsumed_messages(broker: Broker) -> 
     failed = _CONSUMED
     succeeded = _CONSUMED.replace("false", "true").replace("\x013\x01", "\x0190\x01").replace("consumers", "slow")
     broker.append(
-        [
-            report("never", _SENT),
-            report("in-vain", _SENT + failed),
-            report("at-last", failed + _SENT),
-            *some_records(2),
-        ]
+        [report("never", _SENT), report("in-vain", _SENT + failed), report("at-last", failed + _SENT), *some_records(2)]
     )
     broker.append([report("at-last", succeeded)])
     ingest_into_own_lake(broker.root)

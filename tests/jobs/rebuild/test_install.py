@@ -140,10 +140,7 @@ def test_a_store_is_locked_if_no_broker_runs_and_the_output_is_elsewhere(store: 
     out = store.parent / "out"
     with hold_lock(store), pytest.raises(NotInstalledError, match="a broker is running"), lock_store(str(store), out):
         pytest.fail("the broker holds the lock")
-    with (
-        pytest.raises(NotInstalledError, match="inside the store"),
-        lock_store(str(store), store / "new" / "out"),
-    ):
+    with pytest.raises(NotInstalledError, match="inside the store"), lock_store(str(store), store / "new" / "out"):
         pytest.fail("our own files would be changes of the store")
     (store / "lock").unlink()  # the store is a copy, or of a release before 4.2.0
     with lock_store(str(store), out):
