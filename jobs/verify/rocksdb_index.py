@@ -23,10 +23,10 @@ from jobs.products.index import KeySequence, collect_keys, read_key_blocks
 from jobs.storage.locations import join_location
 from jobs.storage.scratch import Scratch
 from jobs.store.queue_files import rocksdbstore_folder
-from jobs.store.ranges import Range
+from jobs.store.ranges import Range, plan_ranges
 from jobs.store.release import determine_writers
 from jobs.store.rocksdb import Database, open_database
-from jobs.store.store import Store
+from jobs.store.store import Store, relist_store
 from jobs.store.workers import Workers
 from jobs.verify import PartReport, unreadable_database_finding
 from rmq_formats.arrays import are_inside
@@ -57,6 +57,8 @@ def verify_rocksdb_index(
         with open_database(join_location(store.root, folder), store.storage) as database:
             if not any(key not in _PROGRESS for keys, _ in database.rows(INDEX_FAMILY, batch_size=4) for key in keys):
                 return None
+            if not store.has_clean_shutdown:  # a running broker may have created the segment of a row since
+                ranges = plan_ranges(relist_store(store))
             rules = determine_writers(store, release).value.rules
             keys = collect_keys(workers, store, ranges, rules, scratch)
             compared = compare_rows(database, keys, scratch)

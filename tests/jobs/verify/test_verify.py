@@ -174,10 +174,11 @@ def test_index_files_that_disappear_while_they_are_compared_are_missing(golden: 
     assert [finding.kind for finding in verdict.findings] == ["missing_index_entries"]
 
 
-def test_timers_may_point_to_a_segment_created_meanwhile(tmp_path: Path, golden: StoreOf) -> None:
-    store = shutil.copytree(golden("b551-timerwheel") / "store", tmp_path / "store")
+@pytest.mark.parametrize(("name", "end"), [("b551-timerwheel", 6018), ("b551-indexrocks", 8240)])
+def test_rows_may_point_to_a_segment_created_meanwhile(tmp_path: Path, golden: StoreOf, name: str, end: int) -> None:
+    store = shutil.copytree(golden(name) / "store", tmp_path / "store")
     (store / "abort").touch()
-    log, end = store / "commitlog" / f"{0:020}", 6018
+    log = store / "commitlog" / f"{0:020}"
     data = log.read_bytes()
     os.truncate(log, end)
     create = partial(log.with_name(f"{end:020}").write_bytes, data[end : 2 * end])
