@@ -323,12 +323,18 @@ class LakeItem:
 ExportItem = LogItem | LakeItem
 
 
+def is_outside_times(item: ExportItem) -> bool:
+    """Return whether an item has no row within the time bounds; of a segment, this is only probable."""
+    (since, until), (low, high) = item.time_range, item.store_times
+    return (low is not None and low > until) or (high is not None and high < since)
+
+
 def read_rows(item: ExportItem, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
     """Yield the rows of an item that are within the time bounds."""
-    (since, until), (low, high) = item.time_range, item.store_times
+    since, until = item.time_range
     if item.time_range == ANY_TIME:
         return item.read(columns)
-    if (low is not None and low > until) or (high is not None and high < since):
+    if is_outside_times(item):
         return iter(())
 
     def in_times(rows: pa.RecordBatch | Piece) -> pa.RecordBatch | Piece:

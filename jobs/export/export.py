@@ -32,6 +32,7 @@ from jobs.export import (
     LogItem,
     TimeRange,
     add_decoded_bodies,
+    is_outside_times,
     iterate_decoded_slices,
     read_rows,
 )
@@ -46,7 +47,7 @@ from jobs.query import Message, json_text, record_of_row
 from jobs.query.place import Place, detect_likely_writers, open_stores
 from jobs.query.reasons import coverage_text, explain_unknown_topic
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, find_only_answer
-from jobs.query.store_reader import StoreReader
+from jobs.query.store_reader import SKIPPED_SEGMENTS, StoreReader
 from jobs.restore import NEWER_COLUMNS, NothingToRestoreError, plan_log
 from jobs.storage.local import explaining_full_disk, naming_file_in_errors, temporary_directory_for
 from jobs.store.log_ends import find_lost_ends
@@ -93,7 +94,7 @@ class ExportSummary:
     damaged_ranges: int = 0
     damaged: list[ExportDefect] = field(default_factory=list)  # only the first ones of a part
     gaps: list[ExportDefect] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # ranges that the lake never had, without a selection of topics
+    notes: list[str] = field(default_factory=list)  # skipped segments, or topics that the lake never had
     file: str = ""  # the file of a part; not written if there are no messages
 
 
@@ -117,7 +118,7 @@ def plan_export(request: ExportRequest, options: Mapping[str, str]) -> tuple[lis
         for _, start, end in find_holes(store.segments)
     ]
     gaps += [ExportDefect(label, lost.start, lost.end - lost.start, lost.text) for lost in find_lost_ends(store)]
-    return items, ExportSummary(gaps=gaps)
+    return items, ExportSummary(gaps=gaps, notes=[SKIPPED_SEGMENTS] if any(map(is_outside_times, items)) else [])
 
 
 def _plan_lake(request: ExportRequest, lake: Lake) -> tuple[list[ExportItem], ExportSummary]:

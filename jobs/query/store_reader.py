@@ -40,6 +40,9 @@ from rmq_formats.layout import make_block_reader
 
 _OPEN_FILES = 64  # more open files than this are all closed
 CLOCK_SLACK_MS = 3_600_000  # how far a broker's clock may be reset while it writes a segment
+SKIPPED_SEGMENTS = (
+    "skipped segments whose first messages were stored more than 1 h before or after the requested time range"
+)
 _SMALL_READ = 4096  # most records are read with one call
 
 

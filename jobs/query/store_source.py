@@ -43,7 +43,7 @@ from jobs.query.store_index import (
     StoreIndex,
     search_records,
 )
-from jobs.query.store_reader import CLOCK_SLACK_MS, StoreReader
+from jobs.query.store_reader import SKIPPED_SEGMENTS, StoreReader
 from jobs.store.broker_config import BrokerConfig, ReaderProgress, read_broker_config, read_config
 from jobs.store.log_ends import find_lost_ends
 from jobs.store.queue_files import QueueStorage, StoredQueue, detect_queue_storage
@@ -638,11 +638,7 @@ class StoreSource(Source):
                 start = parts.pop().start if is_adjacent else segment.base_offset
                 parts.append(range(start, min(segment.base_offset + segment.size, before)))
             elif not is_wanted:
-                hours = CLOCK_SLACK_MS // _HOUR_MS
-                self.note_once(
-                    f"skipped segments whose first messages were stored more than {hours} h before or after the "
-                    "requested time range"
-                )
+                self.note_once(SKIPPED_SEGMENTS)
             is_adjacent = is_wanted
         return parts[::-1]
 
