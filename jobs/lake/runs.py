@@ -555,15 +555,17 @@ def delete_files_outside_manifest(lake: Lake, manifest: Manifest) -> None:
     naming = FileNaming(manifest.store_id, manifest.run)
     dead_before = time.time() * 1000 - _DEAD_AFTER_MS
     for table in WRITTEN_BY_RUNS:
+        # Listed once: a file that another process writes later may be committed, because nothing aborts its commit.
+        names = _file_names(lake, table.name)
         merged_prefix = f"{naming.prefix}{MERGED_MARK}-"  # the prefix of files that the run merged after it was done
-        if any(name.startswith(merged_prefix) for name in _file_names(lake, table.name)):
+        if any(name.startswith(merged_prefix) for name in names):
             abort_file_replacements(lake, table)  # otherwise a slow process may still commit it
         log = f"{table.name}/_delta_log"
         for info in lake.list_files(log):  # unfinished commits: `deltalake` begins their names with '#'
             if ("#" in info.name or ".json.attempt-" in info.name) and info.modified_ms < dead_before:
                 lake.delete(f"{log}/{info.name}")
         kept_names = {action.path for action in manifest.tables.get(table.name, ())}
-        delete_uncommitted_files(lake, table.name, naming, kept_names)
+        _delete_uncommitted(lake, table.name, {name for name in names if name.startswith(naming.prefix)} - kept_names)
     row = _find_prepared_row(lake, manifest.store_id, manifest.run)
     kept = row["manifest"].removeprefix(f"{MANIFEST_FOLDER}/") if row else ""
     for name in _file_names(lake, MANIFEST_FOLDER):
@@ -572,11 +574,14 @@ def delete_files_outside_manifest(lake: Lake, manifest: Manifest) -> None:
             lake.delete(f"{MANIFEST_FOLDER}/{name}")
 
 
-def delete_uncommitted_files(lake: Lake, table: str, naming: FileNaming, kept_names: Collection[str] = ()) -> None:
-    """Delete files of a run that no version of a table has, except *kept_names*, which will be committed."""
-    names = {name for name in _file_names(lake, table) if name.startswith(naming.prefix)}
+def delete_uncommitted_files(lake: Lake, table: str, naming: FileNaming) -> None:
+    """Delete files of a run that no version of a table has."""
+    _delete_uncommitted(lake, table, {name for name in _file_names(lake, table) if name.startswith(naming.prefix)})
+
+
+def _delete_uncommitted(lake: Lake, table: str, names: Collection[str]) -> None:
     snapshot = open_table(lake, table)
-    for name in sorted(names.difference(kept_names, file_paths(snapshot) if snapshot is not None else ())):
+    for name in sorted(set(names).difference(file_paths(snapshot) if snapshot is not None else ())):
         lake.delete(f"{table}/{name}")
 
 

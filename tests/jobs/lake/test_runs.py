@@ -29,7 +29,7 @@ from jobs.lake.runs import (
     prepare_run,
     register_store,
 )
-from jobs.lake.table_file import AddedFile, FileNaming, TableFile
+from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming, TableFile
 from jobs.lake.tables import QUARANTINE, Table
 from jobs.lake.upkeep import MergeGroup, merge_here, merge_small_files, optimize
 from jobs.store.record_places import Fingerprint
@@ -81,12 +81,10 @@ def test_the_second_of_two_runs_with_the_same_number_is_refused_and_leaves_no_fi
     prepare_run(lake, winner)
     if newest is not None:  # the newest run when the loser looked it up
         monkeypatch.setattr("jobs.lake.runs.newest_committed_transaction", lambda *_: newest)
-
     with pytest.raises(OtherRunActiveError, match=r"run 1 of this store was prepared by another process on .* UTC"):
         prepare_run(lake, loser)
     monkeypatch.undo()
     commit_prepared(lake, winner)
-
     assert len(rows_of(Path(lake.location), "quarantine")) == 1
     assert list_leftovers(Path(lake.location)) == []
 
@@ -96,10 +94,8 @@ def test_a_prepared_run_is_committed_once_from_its_manifest_alone(lake: Lake, st
     (found,) = list_known_stores(lake)
     leftover = find_unfinished_run(lake, found)
     assert leftover is not None
-
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: commit_prepared(lake, leftover), range(4)))
-
     assert len(rows_of(Path(lake.location), "quarantine")) == 1
     assert find_unfinished_run(lake, found) is None
     assert [row["state"] for row in rows_of(Path(lake.location), "runs", "time")] == ["registered", "prepared", "done"]
@@ -120,7 +116,6 @@ def test_a_lost_response_to_a_commit_is_not_treated_as_a_conflict(lake: Lake, st
 
     with patch.object(commits, "_write", write):
         prepare_run(lake, manifest)
-
     assert list_known_stores(lake)[0].newest == manifest
     assert Path(lake.location, "quarantine", manifest.tables["quarantine"][0].path).exists()
 
@@ -128,7 +123,6 @@ def test_a_lost_response_to_a_commit_is_not_treated_as_a_conflict(lake: Lake, st
 def test_the_second_of_two_registrations_checks_the_lake_again(lake: Lake, store: KnownStore) -> None:
     with pytest.raises(OtherRunActiveError):
         register_store(lake, KnownStore("", "b", (FIRST,)), 0)
-
     assert [known.store_id for known in list_known_stores(lake)] == [store.store_id]
 
 
@@ -156,10 +150,8 @@ def test_a_lock_whose_holder_died_does_not_block(lake: Lake, store: KnownStore, 
 def test_two_concurrent_compactions_keep_every_row_once(lake: Lake, store: KnownStore) -> None:
     """Delta-rs lets two commits remove the same file; a common transaction prevents that."""
     commit_eight(lake, store)
-
     with ThreadPoolExecutor(4) as pool:
         saved = list(pool.map(lambda _: merge_small_files(lake, QUARANTINE), range(4)))
-
     assert sum(outcome.merged for outcome in saved) == 8
     assert [row["physical_offset"] for row in rows_of(Path(lake.location), "quarantine")] == list(range(1, 9))
     assert list_leftovers(Path(lake.location)) == []
@@ -179,8 +171,23 @@ def test_a_slow_merge_is_refused_after_its_files_were_deleted(lake: Lake, store:
         return merged
 
     merge_small_files(lake, QUARANTINE, naming=FileNaming(store.store_id, 8), merge=merge)
-
     assert [row["physical_offset"] for row in rows_of(Path(lake.location), "quarantine")] == list(range(1, 9))
+
+
+def test_a_merged_file_that_was_written_after_the_listing_is_kept(lake: Lake, store: KnownStore) -> None:
+    """Only the commits of listed files are aborted, so the commit of another one may follow."""
+    commit_eight(lake, store)
+    late = Path(lake.locate(QUARANTINE.name, FileNaming(store.store_id, 8).new_file_name(MERGED_MARK)))
+
+    def list_then_write(where: Lake, folder: str) -> Sequence[str]:
+        found = [info.name for info in where.list_files(folder)]
+        if folder == QUARANTINE.name:
+            late.touch()
+        return found
+
+    with patch("jobs.lake.runs._file_names", list_then_write):
+        delete_files_outside_manifest(lake, a_manifest(lake, store, 8))
+    assert late.exists()
 
 
 @pytest.fixture
@@ -198,7 +205,6 @@ def test_runs_merge_small_files_without_losing_rows(filled: LakeOfBroker) -> Non
     lake = filled.path
     with patch.object(upkeep, "MAX_SMALL_FILES", 4):
         run_often(filled, 7)
-
     assert len(raw_rows(lake)) == 7 * 3
     assert len(DeltaTable(lake / "messages").file_uris()) < 4 + 2
     files = DeltaTable(lake / "runs").file_uris()
@@ -235,7 +241,6 @@ def test_files_of_a_task_that_died_and_was_repeated_are_deleted_at_the_end_of_th
     broker.append(some_records(5))
     workers = DisturbedWorkers(has_repeated=is_known, attempt=lambda work, is_of_pass: is_of_pass and work())
     ingest_into_own_lake(broker.root, workers=workers)
-
     assert len(raw_rows(tmp_path / "lake")) == 5
     assert (list_leftovers(tmp_path / "lake") == []) == is_known
 
@@ -253,11 +258,9 @@ def test_files_of_a_dead_task_are_left_to_the_vacuum_for_the_retention_of_their_
         left.append(lake / "messages" / naming.new_file_name(f"{days:020d}"))
         left[-1].write_bytes(b"PAR1 and no end")
         os.utime(left[-1], (time.time() - days * 86400,) * 2)
-
     run_often(filled, 1)
     assert [path.exists() for path in left] == [True, True]
     optimize(str(lake), SerialWorkers())
-
     assert [path.exists() for path in left] == [True, False]  # a younger file may belong to a running run
     assert raw_rows(lake)[: len(rows)] == rows
 
@@ -269,13 +272,11 @@ def test_all_stores_of_a_lake_are_read_from_one_snapshot(tmp_path: Path) -> None
         broker.append(some_records(3, seed=number))
         ingest_store(broker.root, tmp_path / "lake", f"broker-{number}")
     opened = commits.open_table
-
     with (
         patch("jobs.lake.commit.open_table", side_effect=opened) as opening,
         patch("jobs.lake.runs.open_table", opening),
     ):
         stores = list_known_stores(Lake(str(tmp_path / "lake")))
-
     assert [f"broker-{number}" for number in range(4)] == [store.broker for store in stores]
     assert [1] * 4 == [store.newest.run for store in stores if store.newest is not None]
     assert 1 == opening.call_count
