@@ -136,6 +136,9 @@ def _check_output(
     if type_.local_kind is None and kind == _FILE:
         wanted = "a lake is a directory of tables" if is_lake else "pass a directory"
         raise click.BadParameter(f"{location!r} is a file; {wanted}", ctx, param)
+    above = next((one for one in path.absolute().parents if os.path.lexists(one)), None) if path and not kind else None
+    if above is not None and _kind_of(above) == _FILE:
+        raise click.BadParameter(f"{location!r} is below {str(above)!r}, which is a file", ctx, param)
 
 
 def _kind_of(path: Path) -> str | None:

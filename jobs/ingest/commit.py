@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from jobs.console import process
 from jobs.console.log import log_message
 from jobs.ingest import OPEN_DAMAGE_KEY, IngestRequest, OpenDamage, StepTimer, Summary
-from jobs.lake.commit import find_lost_files, newest_committed_transaction
+from jobs.lake.commit import find_lost_files, lost_file_text, newest_committed_transaction
 from jobs.lake.integrity import newest_run_by_table, tables_of_run
 from jobs.lake.lake import Lake
 from jobs.lake.runs import (
@@ -211,7 +211,7 @@ def _leave_out_lost_files(lake: Lake, known: KnownStore, manifest: Manifest) -> 
     }
     if not lost:
         return manifest
-    why = f"{next(iter(lost.values()))}: another engine's VACUUM deleted this file before it was committed"
+    why = lost_file_text(next(iter(lost.values())))
     left = _make_empty(lake, known, manifest) if not taken else _drop_products(lake, manifest, lost, taken)
     if left is None:
         raise FileNotFoundError(

@@ -310,14 +310,18 @@ def _is_committed(
     raise TransactionTakenError(f"{table.name} already contains run {done} of {app}")
 
 
+def lost_file_text(lost: str) -> str:
+    """Return why a file of a commit may be missing, as text."""
+    return (
+        f"{lost}: this file was deleted before it was committed: by another run that was committed first, by another "
+        "engine's VACUUM with a short retention, or by a lifecycle rule of the storage"
+    )
+
+
 def refuse_lost_files(lake: Lake, table: str, actions: Sequence[AddedFile]) -> None:
     """Raise `FileNotFoundError` if files of a commit were deleted after they were written."""
     for lost in find_lost_files(lake, table, actions):
-        raise FileNotFoundError(
-            f"{lost}: this file was deleted before it was committed: by another run that was committed first, or by "
-            "another engine's VACUUM with a retention shorter than this run. The next run writes the rows that are "
-            "still missing"
-        )
+        raise FileNotFoundError(f"{lost_file_text(lost)}. The next run writes the rows that are still missing")
 
 
 def rewrite_without_rows(

@@ -181,7 +181,7 @@ def plan_log(
     if not bases:
         begin = f"; its log begins at offset {known_bases[0]:,}" if known_bases else ""
         raise NothingToRestoreError(f"the lake has no messages of broker {known.broker} before offset {end:,}{begin}")
-    length = _determine_file_size(sorted(noted) or bases, size, {row["length"] for row in noted.values()})
+    length = _determine_file_size(sorted(noted) or bases, size, [row["length"] for row in noted.values()])
     # Another engine may have changed the segment of a row: only offsets at which a file can begin count.
     bases = [base for base in bases if base >= 0 and not (base - min(noted, default=base)) % length.value]
     kept = [base for base in bases if base + length.value > start]
@@ -280,10 +280,13 @@ def _list_segments_in(lake: Lake, file: SnapshotFile, store_id: str) -> Iterator
 
 def _determine_file_size(bases: Sequence[int], given: int | None, noted: Collection[int]) -> Known[int]:
     """Return the size of the log's files: as the lake notes it, or else from their names, which are multiples of it."""
-    if given is None and len(noted) == 1:
-        (size,) = noted
-        return Known(size, DETECTED, "recorded in the lake")
+    usual = next((size for size, _ in Counter(noted).most_common(1)), 0)  # a damaged file may have another size
+    if given is None and {usual} == {*noted}:
+        return Known(usual, DETECTED, "recorded in the lake")
     if given is not None:
+        if given < usual:
+            reason = f"--segment-size {given}: smaller than the segments of this log, which have {usual:,} bytes"
+            raise NothingToRestoreError(f"{reason}. Omit --segment-size to use the size recorded in the lake")
         odd = next((base for base in bases if (base - bases[0]) % given), None)
         if odd is not None:
             raise NothingToRestoreError(

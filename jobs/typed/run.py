@@ -18,7 +18,7 @@ from jobs.console.amounts import count_text
 from jobs.console.log import log_message
 from jobs.console.process import tool_command
 from jobs.console.result import RequestError
-from jobs.lake.commit import ObsoleteRows, find_lost_files, open_table
+from jobs.lake.commit import ObsoleteRows, find_lost_files, lost_file_text, open_table
 from jobs.lake.integrity import refuse_unsupported_tables
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
@@ -138,7 +138,7 @@ def _messages(lake: Lake) -> DeltaTable:
 
 def _for_all_topics(request: TypeRequest, left: Typing, lost: str) -> TypeRequest:
     """Return the request to type all topics again, as a file of the last typing was lost before its commit."""
-    why = f"{lost}: another engine's VACUUM deleted this file before it was committed"
+    why = lost_file_text(lost)
     missing = sorted(left.topics.keys() - {one.topic for one in request.types})
     if missing:
         raise RequestError(

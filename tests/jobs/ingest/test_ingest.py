@@ -212,7 +212,7 @@ def test_the_next_run_rereads_lost_rows(
     assert [*range(1, len(runs) + 1)] == runs
     assert (summary.recovered, summary.run, summary.exit_code) == (*runs[-2:], 0)
     assert re.search(
-        rf"/{table}/.*\.parquet: .*deleted this file before it was committed.* adds no rows to .*{table}",
+        rf"/{table}/.*\.parquet: .*this file was deleted before it was committed.* adds no rows to .*{table}",
         capsys.readouterr().err,
     )
     verdict = check_lake(tmp_path)
@@ -249,7 +249,7 @@ def test_a_lost_file_of_a_partly_committed_run_is_named_with_the_remedy(
 
     with pytest.raises(
         FileNotFoundError,
-        match=rf"/{table}/.*: .*deleted this file before it was committed.* from a copy of the lake, or",
+        match=rf"/{table}/.*: .*this file was deleted before it was committed.* from a copy of the lake, or",
     ):
         run(tmp_path)
 
