@@ -56,7 +56,7 @@ class Problems(list[Problem]):
         except UnsupportedFormat as error:  # a library of RocksDB is missing
             self.add_note(file, error.reason)
         except FormatError as error:
-            self.add_damage(file, error.reason, error.offset)
+            self.add_damage(error.file or file, error.reason, error.offset)
         except OSError as error:  # any: it is reported as a problem of this file
             is_damage = is_disk_error(error) or isinstance(error, FileNotFoundError)
             how = "no access" if isinstance(error, PermissionError) else "cannot be read"

@@ -62,8 +62,10 @@ def read_timer_state(store: Store) -> TimerState | None:
     progress = store.other_file("config/timercheck")
     if wheel is None or progress is None:
         return None
-    with store.open(progress) as file:
-        read_until = decode_read_timestamp(file.read(0, TIMER_PROGRESS.size))
+    try:
+        read_until = decode_read_timestamp(store.read(progress, 0, TIMER_PROGRESS.size))
+    except FormatError as error:
+        raise error.in_file(progress.location) from None
     with store.open(wheel) as file:
         used = [slot for _, slot in used_slots(file.read, file.size) if slot.messages > 0]
     with ExitStack() as files:

@@ -169,9 +169,10 @@ _IN_ROCKSDB = frozenset(
     {kinds.MISSING_INDEX_ROWS, kinds.INDEX_ROWS_WITHOUT_MESSAGE, kinds.DAMAGED_INDEX_ROWS, kinds.UNREADABLE_DATABASE}
 )
 # Kinds of queue findings that no repair can fix.
-_NOT_MADE = frozenset(
-    {kinds.UNREADABLE_RANGE, kinds.UNREADABLE_DATABASE, kinds.DAMAGED_CONFIGURATION, *kinds.COMPACTED_LOG_KINDS}
-)
+_OF_TIMER_FILES = frozenset({kinds.DAMAGED_TIMER, kinds.TIMER_UNIT_WITHOUT_MESSAGE})
+_OF_PROGRESS = frozenset({kinds.CONSUMER_PAST_QUEUE_END, kinds.DELAY_PAST_QUEUE_END})
+_NOT_MADE = kinds.COMPACTED_LOG_KINDS | _OF_TIMER_FILES | _OF_PROGRESS
+_NOT_MADE |= {kinds.UNREADABLE_RANGE, kinds.UNREADABLE_DATABASE, kinds.DAMAGED_CONFIGURATION}
 _COPY = "from a replica, a backup or another copy, and verify again. If a lake has the messages, repair or export:"
 REPAIR_COMMAND = "{repair}"
 REPAIR_FROM_LAKE_COMMAND = f"{REPAIR_COMMAND} --lake LAKE"
@@ -224,6 +225,17 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     (
         QUEUES, {kinds.DAMAGED_CONFIGURATION},
         "A configuration file is damaged. Restore it from its .bak file or a replica.", (),
+    ),
+    (
+        QUEUES, _OF_TIMER_FILES,
+        ("This tool does not modify timer files. With the broker stopped, restore `timerwheel`, `timerlog` and "
+        "`config/timercheck` together from a backup."), (),
+    ),
+    (
+        QUEUES, _OF_PROGRESS,
+        ("This tool does not modify offsets of consumers and delay levels. Once the queues have no findings, reset "
+        "those of a group with `mqadmin resetOffsetByTime`; with the broker stopped, correct those of delay levels in "
+        "`config/delayOffset.json`."), (),
     ),
     (
         QUEUES, kinds.COMPACTED_LOG_KINDS,
