@@ -32,7 +32,7 @@ from jobs.query.story import timeline_lines
 from jobs.store.selection import list_similar_topics
 from jobs.store.store import format_place_options, log_directories, read_broker_conf
 from rmq_formats.commitlog.record import encode_record
-from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.errors import FormatError, UnsupportedFormat
 
 _PAGE = 100  # messages or rows
 _DOWNLOADED = 500  # messages that are read in one batch for a download
@@ -86,7 +86,13 @@ class Pages:
             view = self._table if request.path.startswith("/tables/") else views.get(request.path)
             if view is None or self._lists is None:
                 return self._problem(HTTPStatus.NOT_FOUND, self._words("This page does not exist."))
-            return view(self._lists, request)
+            try:
+                return view(self._lists, request)
+            except FormatError as error:
+                if not isinstance(self._lists, StoreLists):
+                    raise
+                self._lists.source.drop_queue_database(error)  # raises the error if it is about anything else
+                return view(self._lists, request)
         except (UnsupportedFormat, ValueError) as error:
             return self._problem(HTTPStatus.BAD_REQUEST, one_line_message(error))
         except expected_error_types() as error:

@@ -100,7 +100,9 @@ class StoreLists:
             newest = max(self._times((queue, end - 1) for queue, _, end in own), default=None)
             count = sum(end - first for _, first, end in own)
             rows.append((topic, len(ranges.get(topic, ())), count, message_rate(count, oldest, newest), oldest, newest))
-        return PageTable(("topic", "queues", "messages", "per second", "first stored", "last stored"), rows)
+        why = self._reader.why_rocksdb_queues_unknown
+        note = f"queues in RocksDB are not counted: {why}" if why else ""
+        return PageTable(("topic", "queues", "messages", "per second", "first stored", "last stored"), rows, note=note)
 
     def groups(self) -> PageTable:
         """Return the lag of each group, according to the broker's table of offsets."""

@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 from jobs.console.result import ExitCode
 from jobs.query.mqadmin import host_port_text, pad_right, time_text
 from jobs.query.mqadmin.java import decode_as_java, hash_map_text
+from jobs.query.place import Place
 from jobs.store.rocksdb_queues import DatabaseQueueOpener
 from rmq_formats.commitlog.record import Host
 from rmq_formats.errors import CorruptData
 from tests.golden import FOLDER, StoreOf, unpack_feature
 from tests.rmq_formats.strategies import I64
 from tests.support.commands import Run
+from tests.support.pages import render_page
 
 
 @pytest.fixture
@@ -110,6 +112,7 @@ def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(  # noqa: PLR091
     if source == "RocksDB up to a damaged block":
         damage = CorruptData("block checksum mismatch", None, f"{store}/consumequeue")
         monkeypatch.setattr(DatabaseQueueOpener, "read_units", Mock(side_effect=damage))
+        assert "queues in RocksDB are not counted" in render_page(Place(str(store)), "/topics").text
     elif source == "the log alone":
         monkeypatch.setitem(sys.modules, "rocksdict", None)
         store = Path(shutil.copytree(store, tmp_path / "store"))  # databases are cached
