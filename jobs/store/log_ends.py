@@ -14,7 +14,7 @@ from jobs.store.queue_files import StoredQueue, queues_in_files
 from jobs.store.ranges import find_holes, find_newest_segment, usual_segment_size
 from jobs.store.record_places import find_record, record_bounds, segment_bytes
 from jobs.store.store import Segment, Store, StoredFile, read_index_header
-from rmq_formats.commitlog.layout import HEAD, RECORD
+from rmq_formats.commitlog.layout import DLEDGER_ENTRY, DLEDGER_MAGIC, HEAD, RECORD
 from rmq_formats.commitlog.record import decode_record, has_right_body_crc
 from rmq_formats.commitlog.segment import is_fully_written
 from rmq_formats.consumequeue.dispatch import BatchUnit, QueueKind, QueueName, Unit
@@ -162,12 +162,13 @@ def find_right_segment_name(store: Store, segment: Segment, read: Read) -> int |
     must agree: the record, with its CRC, and the gap or the record's unit. A changed bit would contradict one of them,
     and in a segment of another log the unit contradicts the record.
     """
-    right, size = int.from_bytes(read(_PLACE, 8)), usual_segment_size(store.segments)[0]
+    start = DLEDGER_ENTRY.size if int.from_bytes(read(0, 4)) == DLEDGER_MAGIC else 0
+    right, size = int.from_bytes(read(start + _PLACE, 8)) - start, usual_segment_size(store.segments)[0]
     is_missing = any(start == right for _, start, _ in find_holes(store.segments))
     if not is_missing and not (right < store.start_offset and size and right % size == 0):
         return None
     try:
-        first = decode_record(bytes(read(0, min(segment.size, _LONGEST_RECORD))))
+        first = decode_record(bytes(read(start, min(segment.size, _LONGEST_RECORD))))
     except FormatError:
         return None
     name = QueueName(QueueKind.PLAIN, first.topic, first.queue_id)
