@@ -140,8 +140,9 @@ def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = 
         found = _in_log_order(islice(source.by_key(KeyQuery(KeyKind.UNIQUE, candidate, text)), UNIQUE_KEY_QUERY_LIMIT))
         if found:
             return Answer(found[:1])
-    unique = (one.message.topic for one in source.occurrences(text) if one.kind is KeyKind.UNIQUE)
-    topic = topic or next(unique, None)  # the log may have the id, although no index file leads to it
+    if not topic and source.config is not None:  # a store, whose index may lack an id that the log has
+        unique = (one.message.topic for one in source.occurrences(text) if one.kind is KeyKind.UNIQUE)
+        topic = next(unique, None)
     if not topic and reasons.parse_offset_id(text) is None:
         return Answer(reason=reasons.explain_unknown_id(text))
     answer = by_offset_id(source, text, any_host=any_host)
