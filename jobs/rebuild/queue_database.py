@@ -26,6 +26,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from jobs.console.log import log_message
 from jobs.lake.tables import storable_text
 from jobs.launch.engine import count_cores
 from jobs.products.queues.unit_files import RangeUnits, has_units, read_units
@@ -281,7 +282,7 @@ def _bounds(queues: Sequence[QueueRowBuilder], carried: CarriedEnds, dispatched_
 
 def stored_queue_ends(store: Store, excluded: Container[QueueName]) -> dict[QueueName, UnitPlace]:
     """
-    Return the last unit of each plain queue that is not in *excluded*; none for an unreadable database.
+    Return the last unit of each plain queue that is not in *excluded*; warn if a database cannot be read.
 
     A directory whose name is not UTF-8 is not the queue of any topic.
 
@@ -298,7 +299,8 @@ def stored_queue_ends(store: Store, excluded: Container[QueueName]) -> dict[Queu
     try:
         database = find_queue_database(store)
         last_units = {} if database is None else database.read_bounds()[1]
-    except FormatError:
+    except FormatError as error:
+        log_message(f"{error}. So brokers restart queues without messages in the log at queue offset 0", "warning")
         last_units = {}
     for name, last in last_units.items():
         if name not in excluded and last.queue_offset > ends.get(name, UnitPlace(-1, -1)).queue_offset:
