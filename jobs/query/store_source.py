@@ -547,6 +547,8 @@ class StoreSource(Source):
             named = f" (offset id {record.offset_id})" if record else ""
             text = f"offset {physical_offset:,} points inside the record at offset {begin:,}{named}"
             return Reason(ReasonKind.INSIDE_RECORD, text)
+        if physical_offset < begin:  # in the header of a DLedger entry
+            return Reason(ReasonKind.NO_RECORD, f"no record begins at offset {physical_offset:,}")
         if segment.base_offset == find_newest_segment_offset(store):
             text = f"offset {physical_offset:,} is after the last record, which ends at {end:,}"
             return Reason(ReasonKind.PAST_LOG_END, text)
