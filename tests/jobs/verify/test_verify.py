@@ -178,8 +178,7 @@ def test_index_files_that_disappear_while_they_are_compared_are_missing(golden: 
 def test_rows_may_point_to_a_segment_created_meanwhile(tmp_path: Path, golden: StoreOf, name: str, end: int) -> None:
     store = shutil.copytree(golden(name) / "store", tmp_path / "store")
     (store / "abort").touch()
-    log = store / "commitlog" / f"{0:020}"
-    data = log.read_bytes()
+    data = (log := store / "commitlog" / f"{0:020}").read_bytes()
     os.truncate(log, end)
     create = partial(log.with_name(f"{end:020}").write_bytes, data[end : 2 * end])
     assert not verify(VerifyRequest(str(store)), DisturbedWorkers(happens=create)).findings
