@@ -322,17 +322,20 @@ def _read_rows(
     ]
     dataset = ds.FileSystemDataset(fragments, schema, _LAYOUT, filesystem)
     found = list(dataset.get_fragments(where))
-    whole = [fragment for fragment in found if stored[fragment.path].kept_row_mask is None and not only_deleted]
     with _naming_damaged_files(_decode_uri(uri).rstrip("/"), "a file of this table"):
         with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
             for metadata in pool.map(lambda fragment: fragment.metadata, found):  # the fragment keeps it
                 refuse_wrong_row_counts(metadata)
+        # Arrow does not compare a string with views, which DataFusion writes: these are converted before the filter.
+        views = {one.path for one in found if any(map(pa.types.is_string_view, one.physical_schema.types))}
+        whole = [one for one in found if stored[one.path].kept_row_mask is None and one.path not in views]
+        whole = [] if only_deleted else whole
         tables = [ds.FileSystemDataset(whole, schema, _LAYOUT, filesystem).to_table(columns, where)]
     asked = str(where)  # may match more columns than needed
     needed = None if columns is None else [name for name in schema.names if name in columns or name in asked]
     for fragment in found:
         file = stored[fragment.path]
-        if file.kept_row_mask is not None:
+        if file.kept_row_mask is not None or (fragment.path in views and not only_deleted):
             rows = fragment.to_table(schema, needed)
             rows = rows.filter(pa.array(file.mask_kept_rows(rows.num_rows) != only_deleted))
             rows = rows if where is None else rows.filter(where)
