@@ -219,8 +219,12 @@ class LakeLists:
                 yield IndexChain(keys[key_hash], key_hash, str(file), slot, of_slot)
 
     def tables(self) -> Sequence[str]:
-        """List the lake's readable tables except messages, and its views; `query sql` reports why others are not."""
+        """List the lake's readable tables except messages, and its views."""
         return [name for name in self._tables.tables_and_views if name != MESSAGES_NAME]
+
+    def unreadable_tables(self) -> Sequence[str]:
+        """Return why `tables` lacks tables, or views over them."""
+        return sorted({str(error) for error in self._tables.unreadable.values()})
 
     def table(self, name: str, filters: Mapping[str, str], skip: int, limit: int) -> PageTable:
         """Return the newest rows of a table or view whose columns contain the texts of *filters*."""

@@ -121,6 +121,7 @@ class Pages:
                 growth=lists.messages_added_by_runs(),
                 histogram=lists.histogram(ListConditions()),
                 tables=lists.tables(),
+                unreadable=lists.unreadable_tables(),
             )
         if self._overview is None:
             conf = read_broker_conf(self._place.broker_conf)

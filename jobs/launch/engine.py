@@ -216,7 +216,7 @@ def find_java_home() -> Path:
         if _major_version(home) >= _OLDEST_JAVA:
             return home
     # Not Path.expanduser: that raises where there is neither HOME nor an entry for the user.
-    expanded = (Path(os.path.expanduser(pattern)) for pattern in _USUAL)  # noqa: PTH111
+    expanded = (Path(os.path.expanduser(pattern)) for pattern in _USUAL)  # noqa: PTH111  see above
     homes = (home for one in expanded for home in Path(one.anchor).glob(str(one.relative_to(one.anchor))))
     usual = {home: _major_version(home) for home in homes}
     suitable = [home for home, major in usual.items() if major >= _OLDEST_JAVA]

@@ -73,7 +73,7 @@ def merge_settings(defaults: Mapping[str, str], overrides: Mapping[str, str]) ->
 def _of_profile(environment: Mapping[str, str]) -> dict[str, str]:
     profile = environment.get("AWS_PROFILE") or "default"
     # Not Path.expanduser: that raises where there is neither HOME nor an entry for the user.
-    home = Path(os.path.expanduser(environment.get("HOME") or "~"))  # noqa: PTH111
+    home = Path(os.path.expanduser(environment.get("HOME") or "~"))  # noqa: PTH111  see above
     section = profile if profile == "default" else f"profile {profile}"
     files = (
         (Path(environment.get("AWS_CONFIG_FILE") or home / ".aws" / "config"), section),

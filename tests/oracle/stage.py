@@ -188,11 +188,7 @@ _SPEED = re.compile(r"Topic Put TPS: [0-9.E-]+")
 
 
 def find_different_answers(
-    stage: Stage,
-    captured: pytest.CaptureFixture[bytes],
-    *,
-    lake: Path | None = None,
-    bodies: Path | None = None,
+    stage: Stage, captured: pytest.CaptureFixture[bytes], *, lake: Path | None = None, bodies: Path | None = None
 ) -> list[tuple[AnsweredLine, int, str]]:
     """
     Return the lines with another output than mqadmin's, or an exit code that contradicts the output.

@@ -355,10 +355,11 @@ def _is_filler_changed(case: DamagedStore) -> bool:
 
 
 def _changed_offsets(case: DamagedStore) -> list[int]:
+    logs = {name: int(Path(name).name) for name in case.changed & {*case.pristine} if name.startswith("commitlog/")}
     return [
         start + at
-        for name, start in ((name, int(Path(name).name)) for name in case.changed if name.startswith("commitlog/"))
-        for at, (was, now) in enumerate(zip(case.pristine.get(name, b""), case.damaged.get(name, b""), strict=False))
+        for name, start in logs.items()
+        for at, (was, now) in enumerate(zip(case.pristine[name], case.damaged.get(name, b""), strict=False))
         if was != now
     ]  # fmt: skip
 

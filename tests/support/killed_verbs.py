@@ -236,12 +236,7 @@ def _read_by_duckdb(location: Path, columns: Sequence[str] | None = None) -> pa.
 
 
 SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
-    "typings": partial(
-        killing.kill_after_each_effect,
-        _make_typed_lake,
-        command=_type,
-        finished=_complete_typing,
-    ),
+    "typings": partial(killing.kill_after_each_effect, _make_typed_lake, command=_type, finished=_complete_typing),
     "typings-during-ingests": kill_typings_during_ingests,
     "restores": partial(
         killing.kill_after_each_effect,

@@ -430,13 +430,7 @@ def stop_processes(background: Iterable[int]) -> None:
 
 
 def kill_at_random_moments(  # noqa: PLR0913 - parameters of campaigns
-    folder: Path,
-    kills: int,
-    *,
-    crashes: bool = False,
-    kept: int = 6,
-    optimizes: bool = False,
-    follows: bool = False,
+    folder: Path, kills: int, *, crashes: bool = False, kept: int = 6, optimizes: bool = False, follows: bool = False
 ) -> dict[str, Any]:
     """
     Kill runs at any moment while a broker writes to the store, then complete a run and check the lake.

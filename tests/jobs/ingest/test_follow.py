@@ -309,8 +309,7 @@ def test_small_steps_do_not_start_a_spark_session(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_rate", "step_bytes", "engine"),
-    [(1 << 20, 1 << 40, HERE), (None, 1 << 40, SPARK), (None, 1 << 27, HERE)],
+    ("max_rate", "step_bytes", "engine"), [(1 << 20, 1 << 40, HERE), (None, 1 << 40, SPARK), (None, 1 << 27, HERE)]
 )
 def test_large_steps_stay_in_this_process_if_it_is_faster_or_has_a_max_rate(
     max_rate: int | None, step_bytes: int, engine: str, broker: Broker, monkeypatch: pytest.MonkeyPatch

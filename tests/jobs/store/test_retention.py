@@ -78,8 +78,7 @@ def _rebuild_queues(store: Path, out: Path, workers: Workers) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rebuild", "offset"),
-    [(_rebuild_index, 0), (_rebuild_index, 8192), (_rebuild_index, 16384), (_rebuild_queues, 0)],
+    ("rebuild", "offset"), [(_rebuild_index, 0), (_rebuild_index, 8192), (_rebuild_index, 16384), (_rebuild_queues, 0)]
 )
 def test_files_are_built_from_the_remaining_log(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rebuild: Callable[..., None], offset: int
