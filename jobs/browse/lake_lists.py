@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from jobs.browse.rendering import MAX_CHAIN_ENTRIES_SHOWN, Histogram, IndexChain, PageTable, message_rate, spread_evenly
+from jobs.diagnosis.findings import Finding
 from jobs.query import ListConditions, Message
 from jobs.query.lake_source import WITH_UNIT, LakeSource
 from jobs.query.lake_tables import (
@@ -132,10 +133,12 @@ class LakeLists:
         by_broker = "GROUP BY broker ORDER BY broker"
         damaged = self.source.select_rows("broker, count(*) AS places", "quarantine", rest=by_broker)
         newest = "verification = (SELECT max(f.verification) FROM findings f WHERE f.store_id = findings.store_id)"
-        columns, by_kind = "broker, kind, sum(times) AS times", "GROUP BY broker, kind ORDER BY broker, kind"
-        found = self.source.select_rows(columns, "findings", newest, rest=by_kind)
+        by_kind = "GROUP BY broker, part, kind ORDER BY broker, kind"
+        found = self.source.select_rows("broker, part, kind, sum(times) AS times", "findings", newest, rest=by_kind)
         rows = [("damage", row["broker"], "quarantine", row["places"]) for row in damaged]
-        rows += [("contradiction", row["broker"], row["kind"], row["times"]) for row in found]
+        for row in found:
+            severity = Finding(row["part"], row["kind"], "", None, "", "", "", "").severity
+            rows.append((severity.value, row["broker"], row["kind"], row["times"]))
         return PageTable(("severity", "broker", "kind", "count"), rows)
 
     def gaps(self) -> PageTable:

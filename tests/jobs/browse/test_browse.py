@@ -69,6 +69,16 @@ def messages_of(pages: Pages, path: str = "/messages") -> list[str]:
     return found
 
 
+def test_findings_on_the_log_have_the_severity_that_verify_gives_them(store: Path, tmp_path: Path, run: Run) -> None:
+    bad, lake = copy_store(store, tmp_path), tmp_path / "lake"
+    overwrite(min((bad / "commitlog").iterdir()), 8, b"????")
+    run("ingest", store, "--lake", lake)
+    found = run("verify", bad, "--findings-lake", lake, "--json").document["findings"]
+    assert [(one["kind"], one["severity"]) for one in found] == [("wrong_body_crc", "damage")]
+    with serve_pages(lake) as pages:
+        assert re.findall(r'title="(\w+)".*>wrong_body_crc<', pages.get("/").text) == ["damage"]
+
+
 def test_the_first_address_sets_a_cookie_that_scripts_and_other_sites_cannot_read(store_pages: Pages) -> None:
     reply = store_pages.get(f"/?token={store_pages.token}", Cookie=None)
 
