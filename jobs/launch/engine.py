@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from jobs.console.amounts import count_text, size_text
+from jobs.storage.locations import expand_home
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -215,9 +216,9 @@ def find_java_home() -> Path:
     for home in map(Path, filter(None, preferred)):
         if _major_version(home) >= _OLDEST_JAVA:
             return home
-    # Not Path.expanduser: that raises where there is neither HOME nor an entry for the user.
-    expanded = (Path(os.path.expanduser(pattern)) for pattern in _USUAL)  # noqa: PTH111  see above
-    homes = (home for one in expanded for home in Path(one.anchor).glob(str(one.relative_to(one.anchor))))
+    homes = (
+        home for one in map(expand_home, _USUAL) for home in Path(one.anchor).glob(str(one.relative_to(one.anchor)))
+    )
     usual = {home: _major_version(home) for home in homes}
     suitable = [home for home, major in usual.items() if major >= _OLDEST_JAVA]
     if not suitable:

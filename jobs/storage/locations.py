@@ -2,6 +2,7 @@
 
 import os
 import re
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 LOCAL_SCHEME = "file"
@@ -38,6 +39,11 @@ def object_key(location: str) -> str:
     """Return *location* as an object store client names it: bucket or container, and path."""
     place, slash, path = location.split("://", 1)[1].rstrip("/").partition("/")
     return f"{place.partition('@')[0]}{slash}{path}"
+
+
+def expand_home(path: str) -> Path:
+    """Replace `~` at the start of a local path; unlike `Path.expanduser`, leave it if the user has no home directory."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - see above
 
 
 def join_location(location: str, *names: str) -> str:

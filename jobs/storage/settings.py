@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from jobs.console.log import is_secret, remember_secret
+from jobs.storage.locations import expand_home
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -72,8 +73,7 @@ def merge_settings(defaults: Mapping[str, str], overrides: Mapping[str, str]) ->
 
 def _of_profile(environment: Mapping[str, str]) -> dict[str, str]:
     profile = environment.get("AWS_PROFILE") or "default"
-    # Not Path.expanduser: that raises where there is neither HOME nor an entry for the user.
-    home = Path(os.path.expanduser(environment.get("HOME") or "~"))  # noqa: PTH111  see above
+    home = expand_home(environment.get("HOME") or "~")
     section = profile if profile == "default" else f"profile {profile}"
     files = (
         (Path(environment.get("AWS_CONFIG_FILE") or home / ".aws" / "config"), section),

@@ -219,19 +219,19 @@ def test_spark_adds_new_columns_and_properties(lake: SharedLake) -> None:
 def test_the_second_of_two_writers_of_one_run_is_refused(lake: SharedLake) -> None:
     """The second writer has read the table before the first one committed."""
     lake.sql(*FEATURES["clustering"])
-    where, transaction = lake.lake, ("somebody", 7)
+    where, transaction = lake.lake, ("another application", 7)
 
     def other(snapshot: DeltaTable) -> tuple[list[SnapshotFile], list[AddedFile]]:
         with suppress(StopIteration):
             next(first)
             commit(where, MESSAGES, (), transaction, {})
-        assert snapshot.transaction_version("somebody") is None
+        assert snapshot.transaction_version("another application") is None
         return [], []
 
     first = iter([None])
     with pytest.raises(TransactionTakenError):
         commit(where, MESSAGES, (), transaction, {}, other)
-    assert DeltaTable(lake.path / "messages").transaction_version("somebody") == 7
+    assert DeltaTable(lake.path / "messages").transaction_version("another application") == 7
 
 
 @pytest.mark.parametrize("name", ["rowTracking", "clustering"])
