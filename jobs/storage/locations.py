@@ -42,8 +42,8 @@ def object_key(location: str) -> str:
 
 
 def expand_home(path: str) -> Path:
-    """Replace `~` at the start of a local path; unlike `Path.expanduser`, leave it if the user has no home directory."""
-    return Path(os.path.expanduser(path))  # noqa: PTH111 - see above
+    """Replace `~` at the start of a local path, if the user has a home directory."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser would raise without one
 
 
 def join_location(location: str, *names: str) -> str:
