@@ -29,7 +29,13 @@ from jobs.products.index.file_builder import (
 )
 from jobs.products.index.plan import IndexPlan, is_covered
 from jobs.products.index.settings import IndexSettings
-from jobs.products.index.survivors import FilePlacer, Survivor, ranges_truncated_by_promotion, refusal_reason
+from jobs.products.index.survivors import (
+    FilePlacer,
+    Survivor,
+    list_index_files,
+    ranges_truncated_by_promotion,
+    refusal_reason,
+)
 from jobs.storage.model import file_exists
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import RangeOutcome
@@ -198,13 +204,19 @@ def explain_index_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how
     explained = tuple(
         by_name.get(file.name) or classify_unreadable(file, geometry, refused[file.name] or "") for file in files
     )
-    if files and not store.has_clean_shutdown and files[-1].size == geometry.file_size and refused[files[-1].name]:
-        # A broker creates a file before it writes the first entry and the header.
-        with store.storage.open(files[-1].location) as file:
-            if is_all_zeros(file, files[-1].size):
-                newest = ExplainedFile(files[-1], FileVerdict.GROWING, detail="it has no entries yet")
-                explained = (*explained[:-1], newest)
+    if files and not store.has_clean_shutdown and refused[files[-1].name] and _is_begun(store, files[-1], geometry):
+        newest = ExplainedFile(files[-1], FileVerdict.GROWING, detail="it has no entries yet")
+        explained = (*explained[:-1], newest)
     return Explanation(store, settings, keys, explained)
+
+
+def _is_begun(store: Store, newest: BrokerIndexFile, geometry: Geometry) -> bool:
+    """Return whether the newest file, which could not be read, is empty or has received its first entries since."""
+    with store.storage.open(newest.location) as file:
+        if newest.size == geometry.file_size and is_all_zeros(file, newest.size):
+            return True  # a broker creates a file before it writes the first entry and the header
+    listed = (file for file in list_index_files(relist_store(store)) if file.name == newest.name)
+    return any(refusal_reason(file, geometry) is None for file in listed)
 
 
 def _misnamed(explained: Sequence[ExplainedFile]) -> Iterator[tuple[str, str | None]]:

@@ -146,9 +146,7 @@ class _EffectListener:
             self.call = call
 
 
-@cache
-def _listener() -> _EffectListener:
-    return _EffectListener()
+_listener = cache(_EffectListener)
 
 
 @contextmanager
