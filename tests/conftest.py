@@ -127,11 +127,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         sizes = Counter(map(_group_of, items))
 
-        def rank(item: pytest.Item) -> tuple[bool, int, bool]:
-            group = _group_of(item)
-            return group != "spark", -sizes[group], item.path.name == "test_faults.py"
-
-        items.sort(key=rank)
+        groups = {item: _group_of(item) for item in items}
+        items.sort(key=lambda one: (groups[one] != "spark", -sizes[groups[one]], one.path.name == "test_faults.py"))
 
 
 def _groups_of(item: pytest.Item) -> list[str]:

@@ -35,15 +35,10 @@ from tests.support.query_stores import Sent, stored, write_store
 
 _SLOW = "<!-- slow -->\n"  # the first line of a page that only `make test-slow` runs
 
-
-def _marks(page: Path) -> list[pytest.MarkDecorator]:
-    group = pytest.mark.xdist_group(page.stem)  # any free worker runs the next page
-    return [group, pytest.mark.slow] if page.read_text(encoding="utf-8").startswith(_SLOW) else [group]
-
-
-PAGES = [
-    pytest.param(page, id=page.stem, marks=_marks(page))
+PAGES = [  # any free worker runs the next page
+    pytest.param(page, id=page.stem, marks=[pytest.mark.xdist_group(page.stem), *[pytest.mark.slow] * is_slow])
     for page in sorted((Path(__file__).parent / "transcripts").glob("*.md"))
+    for is_slow in [page.read_text(encoding="utf-8").startswith(_SLOW)]
 ]
 _PART = re.compile(r"<!-- store: (\S[^>]*\S) -->|^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n", re.MULTILINE)

@@ -201,7 +201,7 @@ class _Run(NextRun):
             self.timer.end_step(product.step)
         for outcome in outcomes:
             output.delete_scratch(outcome.payload)
-        self._confirm_not_rewritten(outcomes)
+        self._confirm_not_rewritten(outcomes, superseded)
         if not self.is_registered:
             self._register()
         self._commit_read(outcomes, superseded)
@@ -352,15 +352,18 @@ class _Run(NextRun):
             if not (summary.bytes_left and end > summary.to_offset):  # a step ends before the log does
                 summary.add_gap(start, end, why)
 
-    def _confirm_not_rewritten(self, outcomes: Sequence[RangeOutcome[Results]]) -> None:
+    def _confirm_not_rewritten(
+        self, outcomes: Sequence[RangeOutcome[Results]], superseded: SupersededRows | None
+    ) -> None:
+        """Raise `LogTruncatedError` if the broker has rewritten records that were read, or the ones before them."""
         known = next((outcome.facts.fingerprints for outcome in reversed(outcomes) if outcome.facts.fingerprints), ())
-        for fingerprint in known:
-            if has_fingerprint(fingerprint, self.store) is False:
-                reason = (
-                    f"the log was rewritten from offset {fingerprint.offset:,} on while it was being read; run the "
-                    "command again"
-                )
-                raise LogTruncatedError(errno.ESTALE, reason, self.store.root)
+        changed = [one.offset for one in known if has_fingerprint(one, self.store) is False]
+        now = find_superseded_rows(self.lake, self.known_store, self.store)
+        if now is not None and (superseded is None or now.from_offset != superseded.from_offset):
+            changed.append(now.from_offset)
+        if changed:
+            reason = f"the log was rewritten from offset {min(changed):,} on while it was being read"
+            raise LogTruncatedError(errno.ESTALE, f"{reason}; run the command again", self.store.root)
 
     def _commit_read(self, outcomes: Sequence[RangeOutcome[Results]], superseded: SupersededRows | None) -> None:
         summary = self.summary

@@ -23,12 +23,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from jobs.lake.commit import open_table, read_rows
+from jobs.lake.commit import open_table
 from jobs.lake.identity import compare_fingerprints
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, SupersededRows
 from jobs.lake.snapshot_files import has_rows_within, read_rows_where
-from jobs.lake.tables import MESSAGES, QUARANTINE
+from jobs.lake.tables import MESSAGES
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.record_places import Fingerprint
@@ -178,9 +178,7 @@ def _compare_group(lake: Lake, known: KnownStore, group: _Group, end: int) -> It
     compared: dict[int, int | None] = dict(zip(both.tolist(), unequal.tolist(), strict=True))
     of_lake_alone = set(np.delete(of_lake, in_lake).tolist()) - group.damaged
     new = [at for at in np.delete(of_log, in_log).tolist() if at >= known.topic_choices.end_offset]
-    of_store = ds.field("store_id") == known.store_id
-    damage = read_rows(lake, QUARANTINE.name, ("physical_offset", "length"), of_store) if new else ()
-    compared |= {at: None for at in new if not any(start <= at < start + length for start, length in damage)}
+    compared |= dict.fromkeys(new)
     compared |= dict.fromkeys(of_lake_alone, len(_COMPARED))
     yield from sorted(compared.items())
 

@@ -26,7 +26,8 @@ from itertools import combinations, pairwise, zip_longest
 from pathlib import Path
 from random import Random
 from time import process_time
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 from jobs.console.result import ExitCode, RequestError, Severity
 from jobs.diagnosis.findings import Finding
@@ -174,7 +175,7 @@ Check = Callable[[DamagedStore], Iterator[Violation]]
 
 def find_violations(draw: Draw, check: Check) -> list[Violation]:
     """Return the violations that *check* finds in a draw; a timeout or a traceback is also a violation."""
-    signal.signal(signal.SIGVTALRM, _raise_hang)
+    signal.signal(signal.SIGVTALRM, Mock(side_effect=HangError))
     with tempfile.TemporaryDirectory() as name:
         case = plant_faults(draw, Path(name))
         signal.setitimer(signal.ITIMER_VIRTUAL, _TIMEOUT_S)
@@ -188,10 +189,6 @@ def find_violations(draw: Draw, check: Check) -> list[Violation]:
             return [Violation("traceback", f"{type(error).__name__} in {place}: {error}")]
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-
-
-def _raise_hang(_number: int, _frame: object) -> NoReturn:
-    raise HangError
 
 
 def check_faults(case: DamagedStore) -> Iterator[Violation]:
@@ -357,8 +354,7 @@ def _is_filler_changed(case: DamagedStore) -> bool:
 def _changed_offsets(case: DamagedStore) -> list[int]:
     logs = {name: int(Path(name).name) for name in case.changed & {*case.pristine} if name.startswith("commitlog/")}
     return [
-        start + at
-        for name, start in logs.items()
+        start + at for name, start in logs.items()
         for at, (was, now) in enumerate(zip(case.pristine[name], case.damaged.get(name, b""), strict=False))
         if was != now
     ]  # fmt: skip

@@ -135,11 +135,6 @@ def shift(target: Target, path: Path) -> None:
     path.write_bytes((data[:at] + new + data[at:])[: len(data)])
 
 
-def _empty(target: Target, path: Path) -> None:
-    """Truncate a file to nothing, or zero its content."""
-    path.write_bytes(bytes(target.random.choice((0, path.stat().st_size))))
-
-
 def _misdirect(target: Target, path: Path) -> None:
     """Overwrite a page of a file with another page of it, like a misdirected write of a disk."""
     page, data = target.random.choice((512, 4096)), path.read_bytes()
@@ -181,7 +176,8 @@ def _copy(target: Target, path: Path) -> None:
 _OF_ANY_FILE: dict[str, Change] = {
     "cut": cut,
     "lengthen": lambda target, path: os.truncate(path, path.stat().st_size + target.random.choice((1, 20, 4096))),
-    "break-off": _break_off, "shift": shift, "empty": _empty, "copy": _copy,
+    "break-off": _break_off, "shift": shift, "copy": _copy,
+    "empty": lambda target, path: path.write_bytes(bytes(target.random.choice((0, path.stat().st_size)))),  # or zeroed
     "delete": lambda _, path: path.unlink(),
 }  # fmt: skip
 

@@ -79,10 +79,7 @@ def words(
     places |= {"lake": shutil.copytree(newer_lake, tmp_path / "lake"), "types": tmp_path / "types.toml"}
     places["types"].write_text('topic.T1 = {format = "json", schema = "id bigint"}')
 
-    def fill_in(text: str) -> list[str]:
-        return text.format(**places).split()
-
-    return fill_in
+    return lambda text: text.format(**places).split()
 
 
 def _prepare_line(text: str, words: Callable[[str], list[str]]) -> list[str]:

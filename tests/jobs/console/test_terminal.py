@@ -75,13 +75,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def await_handler(process: "subprocess.Popen[str]", number: signal.Signals) -> None:
-    status = Path(f"/proc/{process.pid}/status")
-
-    def is_handled() -> bool:
-        caught = int(re.findall(r"SigCgt:\s*(\w+)", status.read_text())[0], 16)
-        return bool(caught >> (number - 1) & 1)
-
-    wait_until(is_handled, lambda: f"{number.name} is not handled")
+    status, caught = Path(f"/proc/{process.pid}/status"), re.compile(r"SigCgt:\s*(\w+)")
+    bit = 1 << (number - 1)
+    wait_until(
+        lambda: int(caught.findall(status.read_text())[0], 16) & bit > 0, lambda: f"{number.name} is not handled"
+    )
 
 
 @pytest.mark.spark

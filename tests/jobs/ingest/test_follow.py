@@ -16,8 +16,8 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Event
-from typing import Any, NoReturn
-from unittest.mock import patch
+from typing import Any
+from unittest.mock import Mock, patch
 from uuid import uuid4
 
 import pytest
@@ -296,10 +296,7 @@ def test_small_steps_do_not_start_a_spark_session(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", segment_size=1 << 20)
     broker.append(some_records(5))
 
-    def start_session() -> NoReturn:
-        raise InterruptedError("a session")
-
-    workers = WorkersOnDemand(start_session, min_spark_size=SEGMENT_SIZE)
+    workers = WorkersOnDemand(Mock(side_effect=InterruptedError("a session")), min_spark_size=SEGMENT_SIZE)
     ranges = plan_ranges(list_store(str(broker.root)))
     assert sum(range_.end - range_.start for range_ in ranges) > workers.min_spark_size
     assert [outcome.facts.records for outcome in read_chained(workers, ranges, [])] == [5]

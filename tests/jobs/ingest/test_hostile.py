@@ -142,10 +142,9 @@ def test_unreadable_sectors_around_a_hole_are_damage_and_reading_continues_after
         file.seek(last)
         file.write(data[last:])
 
-    def is_bad(offset: int, size: int) -> bool:
-        return any(offset < at + BLOCK and offset + size > at for at in (start, last))
-
-    with fail_reads_of_first_segment(errno.EIO, is_bad):
+    with fail_reads_of_first_segment(
+        errno.EIO, lambda offset, size: any(offset < at + BLOCK and offset + size > at for at in (start, last))
+    ):
         summary = ingest_into_own_lake(broker.root)
 
     hit = [one for one in written if start < one.end_offset and one.physical_offset < last + BLOCK]

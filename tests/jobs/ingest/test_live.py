@@ -94,6 +94,20 @@ def test_a_log_that_is_rewritten_during_a_run_is_listed_again(
     assert list_leftovers(tmp_path / "lake") == []
 
 
+def test_a_log_that_is_rewritten_before_the_watermark_during_a_run_is_read_again(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "store", history=tmp_path / "history")
+    written = broker.append(some_records(30))
+    ingest_into_own_lake(broker.root)
+
+    def crash() -> None:
+        if broker.offset == written[-1].end_offset:
+            broker.truncate(written[20].physical_offset)
+            broker.append(some_records(20, seed=2, stored=STORED + 10_000))
+
+    ingest_into_own_lake(broker.root, workers=DisturbedWorkers(happens=crash))
+    assert [data for _, data in raw_rows(tmp_path / "lake")] == raw_records(tmp_path / "history")
+
+
 @pytest.mark.parametrize("records", [1, 30])
 def test_leftovers_of_a_recovery_are_not_damage_of_a_segment_that_was_complete_before(
     records: int, tmp_path: Path

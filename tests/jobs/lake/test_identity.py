@@ -16,10 +16,11 @@ from jobs.lake.runs import KnownStore, list_known_stores, register_store, thin_f
 from jobs.store.range_reader import TAIL_SIZE
 from jobs.store.record_places import Fingerprint
 from jobs.store.store import list_store
-from tests.rmq_formats.builders import STORED
+from tests.rmq_formats.builders import STORED, make_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.lakes import encode_rows, ingest_into_own_lake, ingest_store, raw_rows, rows_of
 from tests.support.meanwhile import fail_reads_of_first_segment
+from tests.support.stores import raw_records
 
 
 @pytest.fixture
@@ -68,6 +69,20 @@ def test_a_record_in_the_place_of_a_files_end_is_read(tmp_path: Path) -> None:
     assert ingest_into_own_lake(broker.root).from_offset == written[-1].end_offset
     assert raw_rows(tmp_path / "lake") == encode_rows(written) + encode_rows(new)
     assert ingest_into_own_lake(broker.root).run is None
+
+
+def test_records_in_the_place_of_leftovers_before_a_files_end_are_read(tmp_path: Path) -> None:
+    """A part of an old record and the old end of the file follow the new end of the log: both look like damage."""
+    broker = Broker(tmp_path / "store", history=tmp_path / "history")
+    (last,) = broker.append([*some_records(30), make_record(b"x" * 400)])[-1:]
+    broker.seal()
+    ingest_into_own_lake(broker.root)
+    broker.truncate(last.physical_offset)
+    for seed in (2, 3):
+        broker.append(some_records(seed - 1, seed=seed, stored=STORED + seed * 1000))
+        ingest_into_own_lake(broker.root)
+
+    assert [data for _, data in raw_rows(tmp_path / "lake")] == raw_records(tmp_path / "history")
 
 
 @pytest.mark.parametrize(

@@ -84,18 +84,15 @@ def test_verbs_that_read_the_log_limit_their_load(
         seen["half"] = half
         raise Begun
 
-    def keep_priority() -> None:
-        seen["stepped back"] = True
-
     # Otherwise, `ingest` reads such a small store itself.
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "--master local[2]")
     monkeypatch.setattr("jobs.launch.session.spark_session", session)
-    monkeypatch.setattr("jobs.store.running_broker.lower_priority", keep_priority)
+    monkeypatch.setattr("jobs.store.running_broker.lower_priority", lambda: seen.update(lowered=True))
     where = {"ingest": ["--lake", str(tmp_path / "lake")], "verify": []}.get(verb, ["--out", str(tmp_path / "out")])
     with hold_lock(store), pytest.raises(Begun):
         cli.run_nested([verb, str(store), *where])
 
-    assert {"half": True, "stepped back": True} == seen
+    assert {"half": True, "lowered": True} == seen
 
 
 def test_half_of_the_cores_are_used_unless_a_master_is_given() -> None:
