@@ -36,6 +36,8 @@ class Problem(NamedTuple):
 class Problems(list[Problem]):
     """The problems found so far."""
 
+    misses_listed_file = False  # a file was deleted after it was listed
+
     def add_damage(self, file: str, text: str, offset: int | None = None) -> None:
         """Note bytes that are not as they were written."""
         self.append(Problem(Severity.DAMAGE, file, text, offset))
@@ -58,6 +60,7 @@ class Problems(list[Problem]):
         except FormatError as error:
             self.add_damage(error.file or file, error.reason, error.offset)
         except OSError as error:  # any: it is reported as a problem of this file
+            self.misses_listed_file |= isinstance(error, FileNotFoundError)
             is_damage = is_disk_error(error) or isinstance(error, FileNotFoundError)
             how = "no access" if isinstance(error, PermissionError) else "cannot be read"
             severity = Severity.DAMAGE if is_damage else Severity.NOT_ACCESSIBLE

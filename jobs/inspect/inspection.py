@@ -54,6 +54,7 @@ from rmq_formats.store import (
 )
 
 _SMALL = 256
+_TIMES = 3  # attempts
 _LARGEST_CONFIG = 64 << 20
 _OURS = {"MANIFEST.json": "list of the files that restore wrote"}
 _DATABASES = {
@@ -73,7 +74,16 @@ def inspect_store(
     root: str, commitlog: Sequence[str], conf: BrokerConf, *, deep: bool, progress: Callable[[int, int], None]
 ) -> StoreReport:
     """Look at a store, part by part; *progress* hears how many bytes of how many were walked."""
-    store = list_store(root, commitlog=commitlog, options=file_system_options())
+    attempts = _TIMES
+    while True:
+        store = list_store(root, commitlog=commitlog, options=file_system_options())
+        report = _inspect(store, conf, deep=deep, progress=progress)
+        attempts -= 1
+        if not attempts or not report.problems.misses_listed_file:  # retention deletes files, a broker replaces others
+            return report
+
+
+def _inspect(store: Store, conf: BrokerConf, *, deep: bool, progress: Callable[[int, int], None]) -> StoreReport:
     with StoreReader(store) as reader:
         problems, marks, sampled = Problems(), list[Mark](), SampledRecords()
 

@@ -201,10 +201,10 @@ def read_json_config(store: Store, name: str) -> dict[str, object] | None:
 
 
 def read_json_file(store: Store, file: StoredFile) -> dict[str, object]:
-    """Return the content of a file of JSON, which a running broker writes over: a half-written one is read again."""
+    """Return the content of a file of JSON, which a running broker writes over or replaces: then it is read again."""
     try:
         return decode_json_config(store.read(file, 0, LARGEST_FILE))
-    except FormatError:
+    except (FormatError, FileNotFoundError):
         sleep(_WRITTEN_S)
         return decode_json_config(store.read(file, 0, LARGEST_FILE))
 
