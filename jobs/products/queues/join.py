@@ -57,7 +57,7 @@ from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import find_holes, plan_ranges
 from jobs.store.store import DEFAULT_RANGE_SIZE, Store
 from jobs.store.topics import RecordedTopics, TopicEvidence, TopicFate, collect_topic_evidence
-from jobs.store.units import Units, read_stored_units, read_tags_codes
+from jobs.store.units import Units, is_of_deleted_file, read_stored_units, read_tags_codes
 from jobs.store.workers import Workers
 from rmq_formats.arrays import slices_between_cuts
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, UnitRules
@@ -281,22 +281,27 @@ class _GroupComparison:
         """
         is_plain = part.name.kind is QueueKind.PLAIN
         stored = _units_at(own.queue, part.units["queue_offset"]) if is_plain else None
-        at_place = np.zeros(part.units.size, np.bool_)
+        at_place, expired = np.zeros((2, part.units.size), np.bool_)
         wrong: dict[str, NDArray[np.bool_]] = {}
         if stored is not None:
             at_place = (stored["physical_offset"] == part.units["physical_offset"]) & (stored["size"] != 0)
             at_place &= stored["size"] != PRE_BLANK_SIZE  # a record may also begin at 0
+            expired |= is_of_deleted_file(stored)  # retention has deleted the record as well since it was read
             right = {"size": stored["size"], "tags_code": read_tags_codes(own.queue, stored, at_place)}
             wrong = {name: at_place & (values != part.units[name]) for name, values in right.items()}
             for name, kind in (("size", DifferenceKind.WRONG_SIZE), ("tags_code", DifferenceKind.WRONG_TAGS_CODE)):
                 self._result.wrong_fields += _wrong_fields(kind, part, np.flatnonzero(wrong[name]), name, right[name])
         self._result.matched += int(at_place.sum())
         self._result.expected += int(at_place.sum()) if is_kept else 0
-        own.add_matched(part.units["queue_offset"][at_place], is_kept=is_kept)
-        if not is_kept and not at_place.all():
-            own.add_unmatched(part, ~at_place)
+        self._result.expired += int(expired.sum())
+        settled = at_place | expired
+        own.add_matched(part.units["queue_offset"][settled], is_kept=is_kept)
+        if not is_kept and not settled.all():
+            own.add_unmatched(part, ~settled)
         if part.tag_numbers is not None and stored is not None:
             yield from _blocks(part, stored, at_place, wrong)
+            if expired.any():
+                yield make_row_block(part.name, part.units[expired], UnitStatus.EXPIRED, part.tag_numbers[expired])
 
 
 def find_undispatched_runs(name: QueueName, units: Units) -> Iterator[UndispatchedRecords]:
