@@ -43,7 +43,7 @@ from jobs.store.queue_files import (
 from jobs.store.record_places import segment_bytes
 from jobs.store.rocksdb_queues import find_queue_database
 from jobs.store.store import Segment, Store, relist_store
-from jobs.store.units import read_stored_units
+from jobs.store.units import is_of_deleted_file, read_stored_units
 from jobs.verify import PartReport, unreadable_database_finding
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import SegmentBytes
@@ -171,7 +171,8 @@ def _compare(result: DoubleWriteComparison, queue: StoredQueue, copy: StoredQueu
     for low, high in split_into_chunks(max(start, first), min(end, last), _AT_ONCE):
         own, other = read_stored_units(queue, low, high), read_stored_units(copy, low, high)
         are_blanks = (own["size"] == PRE_BLANK_SIZE) & (other["size"] == PRE_BLANK_SIZE)  # regardless of their targets
-        result.different_units += int(np.count_nonzero((own != other) & ~are_blanks))
+        are_equal = (own == other) | are_blanks | is_of_deleted_file(own)
+        result.different_units += int(np.count_nonzero(~are_equal))
 
 
 def _add_last(result: DoubleWriteComparison, queue: StoredQueue, start: int, end: int) -> None:

@@ -57,7 +57,6 @@ def test_bytes_being_written_by_a_broker_are_not_damage(
 
     monkeypatch.setattr(LocalReader, "read", read_growing)
     outcome = inspect_json(run, store, *deep)
-
     assert [problem for problem in problems(outcome) if problem[0] != "not verified"] == []
     assert outcome.document["log"]["left_over_bytes"] == 0
 
@@ -72,7 +71,6 @@ def test_a_queue_file_created_during_an_inspection_is_not_missing(
     before = replace(listed, queue_files=tuple(file for file in listed.queue_files if file.location != newest))
     monkeypatch.setattr("jobs.inspect.inspection.list_store", lambda *_, **__: before)
     found = [problem for problem in problems(inspect_json(run, store)) if problem[0] == "gap"]
-
     assert bool(found) is not is_at_work
 
 
@@ -82,7 +80,6 @@ def test_a_queue_without_read_permission_is_not_reported_as_lost(
     refuse_to_open("/consumequeue/T1/0/", errno.EACCES, monkeypatch)
 
     outcome = run("inspect", store)
-
     assert "NOT ACCESSIBLE consumequeue/T1/0/" in outcome.out
     assert "is missing" not in outcome.out
     assert "Errno" not in outcome.out
@@ -123,7 +120,6 @@ def test_an_unreadable_file_is_reported_as_a_separate_problem(
     bad = "00000000000000016384"
     refuse_to_open(f"commitlog/{bad}", errno.EIO, monkeypatch)
     outcome = inspect_json(run, store)
-
     assert outcome.code is ExitCode.DAMAGE
     assert [("not verified", bad, None), ("damage", bad, int(bad))] == problems(outcome)
     assert "16,384 bytes cannot be read: Input/output error" in outcome.out
@@ -139,7 +135,6 @@ def test_missing_evidence_of_the_release_is_reported_once(
     refuse_to_open(f"/{name}", errno.EIO, monkeypatch)
     ingested = run("ingest", store, "--lake", tmp_path / "lake", "--engine", "here")
     line = f"{store / name}: Input/output error; the release of the broker was detected without this file"
-
     assert 1 == ingested.err.count(line)
     assert ingested.code is ExitCode.CLEAN
     assert line not in run("verify", store, "--engine", "here").err
@@ -168,7 +163,6 @@ def test_inspect_recognises_every_file_of_a_store(situation: StoreOf, run: Run, 
     store = situation(name) / "store"
     document = inspect_json(run, store).document
     folders = document["state"]["folders"]
-
     assert [folder for folder in folders if folder["kind"] == str(FileKind.UNKNOWN)] == []
     assert sum(folder["files"] for folder in folders) == sum(path.is_file() for path in store.rglob("*"))
     assert document["health"] == "not verified"

@@ -1,5 +1,6 @@
 """Commands that need a complete log, while retention deletes the beginning of the store."""
 
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,9 +14,11 @@ from jobs.rebuild import index as rebuilding
 from jobs.rebuild import queue_run as rebuild_consumequeue
 from jobs.store.ranges import Range
 from jobs.store.workers import SerialWorkers, Workers
+from jobs.verify.rocksdb_queues import compare_double_write
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
+from tests.golden import StoreOf
 from tests.support.meanwhile import DisturbedWorkers, call_before
 from tests.support.stores import list_segments
 
@@ -53,6 +56,13 @@ def test_segments_deleted_before_a_step_are_not_a_finding(store: Path, step: str
     assert list_segments(store)[0].name == f"{2 * 16384:020}"
     assert index["files"] == len(list((store / "index").iterdir()))
     assert step or (queues["expired"] > 0 and index["messages"] == queues["matched"])
+
+
+def test_units_in_rocksdb_do_not_differ_from_those_of_a_deleted_file(situation: StoreOf, tmp_path: Path) -> None:
+    store = Path(shutil.copytree(situation("b551-cqdouble") / "store", tmp_path / "store"))
+    (store / "abort").touch()
+    with patch("jobs.verify.queues.compare_double_write", call_before(compare_double_write, partial(expire, store, 1))):
+        assert verify_store(store, SerialWorkers()).findings == []
 
 
 def test_a_newest_segment_that_disappears_is_an_error(store: Path) -> None:
