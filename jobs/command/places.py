@@ -172,7 +172,9 @@ def _problem(location: str, lacks: _Lacks, ctx: click.Context) -> str | None:
 
 
 def _find_inner_store(root: Path) -> Path | None:
-    return next((root / name for name in sorted(_names(root)) if (root / name / COMMITLOG_FOLDER).is_dir()), None)
+    places = (root / name for name in sorted(_names(root)))
+    # Path.is_dir raises errors before Python 3.14.
+    return next((place for place in places if os.path.isdir(place / COMMITLOG_FOLDER)), None)  # noqa: PTH112
 
 
 def _lacks_store(root: Path, location: str) -> str | None:

@@ -40,6 +40,7 @@ _IOPRIO_WHO_PROCESS = 1
 _IDLE_CLASS = 3 << 13
 _PIPE_SECONDS = 10
 _NICENESS = 10
+LOST_FOUND = "lost+found"  # a directory of a separate disk, which only root can read; brokers ignore it
 
 
 class ReadLimits(NamedTuple):
@@ -202,7 +203,7 @@ class LocalStorage(Storage):
                     raise
                 continue  # the broker deletes the folders of a deleted topic
             with entries:
-                for entry in entries:
+                for entry in (one for one in entries if one.name != LOST_FOUND):
                     with suppress(FileNotFoundError):  # retention may delete files meanwhile
                         status = _status(entry)
                         if entry.is_symlink() and not stat.S_ISLNK(status.st_mode):

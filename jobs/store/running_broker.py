@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 
 from jobs.console.amounts import count_text, names_text
 from jobs.console.result import RequestError
-from jobs.storage.local import ReadLimits, identify_enclosing_folders, lower_priority, real_path
+from jobs.storage.local import LOST_FOUND, ReadLimits, identify_enclosing_folders, lower_priority, real_path
 from jobs.storage.locations import is_local, local_path
 from jobs.store.store import SET_ASIDE_MARK
 from rmq_formats.store import INDEX_FOLDER
@@ -171,7 +171,7 @@ def list_file_states(folder: Path) -> Iterator[tuple[Path, FileState]]:
             continue
         seen.add((status.st_dev, status.st_ino))
         for entry in entries:
-            if SET_ASIDE_MARK in entry.name or UNFINISHED_MARK in entry.name:
+            if SET_ASIDE_MARK in entry.name or UNFINISHED_MARK in entry.name or entry.name == LOST_FOUND:
                 continue
             path = place / entry.name
             if entry.is_symlink() and not path.exists():  # the target is missing, or the link leads to itself
