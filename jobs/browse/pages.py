@@ -66,12 +66,7 @@ class Pages:
         self._words = Translator(request.language)
         try:
             if snapshot != self._snapshot or self._lists is None:
-                self._stack.close()
-                self._lists = self._overview = None
-                source = self._stack.enter_context(open_place(self._place))
-                assert isinstance(source, StoreSource | LakeSource)
-                self._lists = StoreLists(source) if isinstance(source, StoreSource) else LakeLists(source)
-                self._snapshot = snapshot
+                self._lists, self._snapshot = self._open(), snapshot
             views: Mapping[str, Callable[[PageLists, PageRequest], PageReply]] = {
                 "/": self._front,
                 "/messages": self._messages,
@@ -92,7 +87,9 @@ class Pages:
                 if not isinstance(self._lists, StoreLists):
                     raise
                 self._lists.source.drop_queue_database(error)  # raises the error if it is about anything else
-                return view(self._lists, request)
+            except FileNotFoundError:  # retention has deleted a file since the place was opened
+                self._lists = self._open()
+            return view(self._lists, request)
         except (UnsupportedFormat, ValueError) as error:
             return self._problem(HTTPStatus.BAD_REQUEST, one_line_message(error))
         except expected_error_types() as error:
@@ -100,6 +97,13 @@ class Pages:
         except Exception as error:  # noqa: BLE001 - a bug of one page must not end the others; it is printed as a whole
             traceback.print_exc(file=sys.stderr)
             return self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {one_line_message(error)}")
+
+    def _open(self) -> PageLists:
+        self._stack.close()
+        self._lists = self._overview = None
+        source = self._stack.enter_context(open_place(self._place))
+        assert isinstance(source, StoreSource | LakeSource)
+        return StoreLists(source) if isinstance(source, StoreSource) else LakeLists(source)
 
     def _page(self, name: str, **shown: object) -> PageReply:
         common = {"words": self._words, "place": self._place}

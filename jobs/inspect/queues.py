@@ -83,7 +83,7 @@ def _check_files(queue: StoredQueue, problems: Problems, size: int | None) -> No
 
 def _find_ends(report: QueueReport, queue: StoredQueue, reader: StoreReader) -> None:
     report.first_unit, (_, report.next_unit) = queue.first_unit_number, reader.live_unit_range(queue)
-    report.left_over = queue.find_written_end() - report.next_unit
+    report.left_over = reader.left_over_units[queue.name]
     report.min_offset, report.max_offset = reader.offsets_in_files(queue)
     first, last = (
         queue.read_unit(number) if report.unit_count else None

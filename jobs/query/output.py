@@ -37,6 +37,7 @@ class Printer:
     body_folder: Path | None = None  # the folder that body files are written to
     charset: str | None = None  # the character set in which the body is printed
     has_damage: bool = False  # whether the body of a printed message is damaged
+    has_printed: bool = False  # whether a row or line was printed, or will be at the end
     _rows: RowPrinter = field(init=False)
     _said: dict[str, None] = field(default_factory=dict)
     _named: dict[str, list[int]] = field(default_factory=dict)  # name of a body's file → offsets of the messages
@@ -58,6 +59,7 @@ class Printer:
 
     def write(self, output: str) -> None:
         """Write to standard output, in UTF-8 in any locale."""
+        self.has_printed = True
         if sys.stdout.isatty():
             # mqadmin fills its columns with blanks, which a terminal would wrap; a pipe gets all of them.
             lines = [(line, line.lstrip(_TAB)) for line in output.removesuffix("\n").split("\n")]
@@ -131,6 +133,7 @@ class Printer:
 
     def print_object(self, kind: str, value: Mapping[str, object]) -> None:
         """Print one row."""
+        self.has_printed = True
         row = {"version": json_text.JSON_VERSION, "type": kind, **value}
         is_for_people = self.form in {RowFormat.TABLE, RowFormat.CSV}
         self._rows.add(value if is_for_people else row)

@@ -59,6 +59,7 @@ class StoreReader:
         self._logs: dict[str, SegmentBytes] = {}
         self._chains: dict[int, frozenset[int]] = {}  # the offsets of the records that follow the start of an epoch
         self._live_unit_ranges: dict[QueueName, tuple[int, int]] = {}
+        self.left_over_units: dict[QueueName, int] = {}  # at the ends of the queues with a known range of live units
 
     def __enter__(self) -> Self:
         return self
@@ -227,11 +228,12 @@ class StoreReader:
     def live_unit_range(self, queue: StoredQueue) -> tuple[int, int]:
         """Return the number of a queue's first unit that points into the log, and the one after its last."""
         if queue.name not in self._live_unit_ranges:
-            end = queue.find_written_end()
+            written = end = queue.find_written_end()
             # Units at the end may point to leftovers of a replaced master.
             while end and (unit := queue.read_unit(end - 1)) is not None and self.is_left_over(unit.physical_offset):
                 end -= 1
             self._live_unit_ranges[queue.name] = queue.first_unit_pointing_from(self.store.start_offset, end), end
+            self.left_over_units[queue.name] = written - end
         return self._live_unit_ranges[queue.name]
 
     def offsets_in_files(self, queue: StoredQueue) -> OffsetRange:

@@ -315,13 +315,14 @@ class StoreSource(Source):
 
     def _offsets_in_files(self, queue: StoredQueue) -> OffsetRange:
         reader = self.reader
-        left_over = queue.find_written_end() - reader.live_unit_range(queue)[1]
+        offsets = reader.offsets_in_files(queue)
+        left_over = reader.left_over_units[queue.name]
         if left_over:
             self.note_once(
                 f"{count_text(left_over, 'unit')} at the end of {queue.name.topic}/{queue.name.queue_id} are not used: "
                 f"their messages were truncated when another replica became the master ({reader.newest_epoch_text})"
             )
-        return reader.offsets_in_files(queue)
+        return offsets
 
     def _may_lack_files(self, queue: StoredQueue, offsets: OffsetRange) -> bool:
         """

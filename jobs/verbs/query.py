@@ -54,6 +54,7 @@ from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST
 
+_ATTEMPTS = 3
 _LONGEST_S = 1_000_000  # maximum of --seconds: eleven days
 _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
 
@@ -143,14 +144,30 @@ def _opened(options: QueryOptions) -> Iterator[Sequence[Source]]:
         click.get_current_context().exit(options.printer.print_reason(reason))
 
 
+def _query(options: QueryOptions, use: Callable[[Sequence[Source]], ExitCode]) -> ExitCode:
+    """Return the result of *use*; list the store again if a file was deleted before anything was printed."""
+    attempts = 1 if options.place.is_lake else _ATTEMPTS
+    while True:
+        attempts -= 1
+        try:
+            with _opened(options) as sources:
+                return use(sources)
+        except FileNotFoundError:  # retention deletes files
+            if not attempts or options.printer.has_printed:
+                raise
+
+
 def _answer(
     options: QueryOptions, ask: Callable[[Source], Answer], show: Callable[[Answer, Source], object]
 ) -> ExitCode:
     """Query the store, or each store of the lake; print the answer and return the exit code."""
-    with _opened(options) as sources:
+
+    def print_answer(sources: Sequence[Source]) -> ExitCode:
         source, answer = find_only_answer(sources, ask)
         show(answer, source)
         return options.printer.finish(answer, source)
+
+    return _query(options, print_answer)
 
 
 def _limit(default: int, text: str = "Print the newest N messages; 0: all.", *, least: int = 0) -> Any:  # noqa: ANN401 - the default of a parameter
@@ -247,14 +264,17 @@ def message(
 
 def _print_ids(options: QueryOptions, texts: Sequence[str], topic: str | None) -> ExitCode:
     printer = options.printer
-    outcome = ExitCode.CLEAN
-    with _opened(options) as sources:
+
+    def print_each(sources: Sequence[Source]) -> ExitCode:
+        outcome = ExitCode.CLEAN
         for text in texts:
             ask = partial(lookups.by_any_id, text=text, topic=topic, any_host=options.any_host)
             source, answer = find_only_answer(sources, ask)
             printer.print_details(answer)
             outcome = max(outcome, printer.finish(answer, source))
-    return outcome
+        return outcome
+
+    return _query(options, print_each)
 
 
 @verb(group=query, name="by-unique-key", short_help="Find messages by unique key (queryMsgByUniqueKey).")
@@ -477,9 +497,8 @@ def mqadmin_line(
         if not options.place.location:
             # An invalid line is reported before a missing store.
             parse_mqadmin_line(arguments, options.place.release or NEWEST)
-        with _opened(options) as sources:
-            now = time.time_ns() // 1_000_000
-            call = mqadmin.choose_call(arguments, sources, options.printer, now, any_host=options.any_host)
-            return mqadmin.run_command(call)
+        now = time.time_ns() // 1_000_000
+        choose = partial(mqadmin.choose_call, printer=options.printer, now_ms=now, any_host=options.any_host)
+        return _query(options, lambda sources: mqadmin.run_command(choose(arguments, sources)))
     except UnsupportedFormat as error:
         raise click.UsageError(str(error)) from error

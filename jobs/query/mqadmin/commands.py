@@ -371,8 +371,9 @@ def _topic_status(call: MqadminCall) -> ExitCode:
     topic = call.options["topic"]
     if not source.has_topic(topic):
         return call.refuse(reasons.explain_unknown_topic(source, topic))
+    rows = sorted(_status_rows(topic, call))
     printer.print_mqadmin_line(topic_status_row("#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated"))
-    for broker, queue_id, offsets, stored in sorted(_status_rows(topic, call)):
+    for broker, queue_id, offsets, stored in rows:
         queue = {"topic": topic, "broker": broker, "queue_id": queue_id}
         limits = {"min_offset": offsets.minimum, "max_offset": offsets.maximum}
         updated = time_text(stored, printer.zone) if stored > 0 else ""

@@ -51,7 +51,6 @@ def test_a_time_is_printed_as_java_prints_it(milliseconds: int, zone: tzinfo) ->
 def test_values_are_printed_as_java_prints_them() -> None:
     """Java's calendar ends later than Python's, the buckets of its maps grow, and it counts UTF-16 units."""
     many = {f"n{number}": "v" for number in range(13)}
-
     assert "292278994-08-17 07:12:55,807" == time_text((1 << 63) - 1, UTC)
     assert "[2001:db8:0:0:0:0:0:1]:10911" == host_port_text(Host(bytes.fromhex(f"20010db8{1:024x}"), 10911))
     assert hash_map_text(many, 32) == hash_map_text(many, 16)
@@ -94,7 +93,6 @@ def test_an_unreadable_configuration_is_reported(tmp_path: Path, mqadmin: Run, m
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
     code, out, err = mqadmin(root, "consumerProgress -g G", "--release", "5.5.1")
-
     assert (code, out) == (ExitCode.NOT_FOUND, "")
     assert "pip install" in err
 

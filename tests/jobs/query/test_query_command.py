@@ -40,7 +40,6 @@ def test_a_small_command_imports_only_what_it_uses(
 ) -> None:
     """Imports take half of the time of such a command."""
     loaded = packages_loaded_by(*line.format(store=golden("b551-base"), lake=newer_lake).split())
-
     assert not loaded & unused
 
 
@@ -80,7 +79,6 @@ def test_a_message_cannot_control_the_terminal(
     sys.stdout.flush()
     captured = capfdbinary.readouterr()
     shown = captured.out.decode()
-
     assert "owned" in shown
     assert all(character.isprintable() for character in shown.replace("\n", ""))
     assert "\nrmq-lake: all is well" not in shown
@@ -128,7 +126,6 @@ def _query_duckdb(lake: Path, sql: str) -> list[dict[str, Any]]:
 def test_a_statement_returns_the_same_rows_as_another_engine(run: Run, newer_lake: Path, sql: str) -> None:
     expected = _query_duckdb(newer_lake, sql)
     answer = run("query", "sql", "--lake", newer_lake, sql, "--output", "ndjson")
-
     assert answer.code is ExitCode.CLEAN
     assert expected == answer.lines != []
 
@@ -142,7 +139,6 @@ def test_every_output_format_has_the_same_rows(run: Run, newer_lake: Path, tmp_p
     cells = list(csv.DictReader(io.StringIO(run("query", "sql", "--lake", newer_lake, sql, "--output", "csv").out)))
     parquet = run("query", "sql", "--lake", newer_lake, sql, "--output", "parquet", "--out", tmp_path / "rows.parquet")
     stored = pq.read_table(tmp_path / "rows.parquet").to_pylist()
-
     assert parquet.code is ExitCode.CLEAN
     assert lines == array
     assert [line["uniq_key"] for line in lines] == [cell["uniq_key"] for cell in cells]
@@ -153,7 +149,6 @@ def test_every_output_format_has_the_same_rows(run: Run, newer_lake: Path, tmp_p
 
 def test_without_a_statement_tables_and_views_are_listed(run: Run, newer_lake: Path) -> None:
     named = {row["name"]: row for row in run("query", "sql", "--lake", newer_lake, "--output", "ndjson").lines}
-
     assert {path.parent.name for path in newer_lake.glob("*/_delta_log")} <= {*named}
     assert {"dead_letters", "transactions", "timers_pending"} <= {*named}
     assert all(row["row"] for row in named.values())
@@ -165,7 +160,6 @@ def test_a_limit_on_time_ends_a_statement_that_the_engine_does_not_end(newer_lak
     crossed = "SELECT count(*) FROM messages " + " ".join(f"CROSS JOIN messages m{n}" for n in range(12))
     line = ["query", "sql", "--lake", str(newer_lake), crossed, "--seconds", "0.5"]
     ended = subprocess.run([sys.executable, "-m", "jobs.main", *line], capture_output=True, check=False, timeout=60)
-
     assert ended.returncode == ExitCode.FAILED
     assert b"stopped after 0.5 s" in ended.stderr
 

@@ -63,7 +63,6 @@ def test_each_verb_reads_only_the_rows_of_one_store(
         run("export", "--lake", lake_of_all, *place, tmp_path / "exported").code,
         run("type", lake_of_all, "--types", tmp_path / "types.toml").code,
     ]
-
     assert [ExitCode.CLEAN, ExitCode.DAMAGE, ExitCode.DAMAGE, ExitCode.CLEAN, ExitCode.CLEAN] == codes
     assert (11, 1, of_store["store_id"]) == (compared["equal"], len(compared["differences"]), compared["store_id"])
     for path in (Path("restored", "commitlog"), Path("repaired", "work", "log")):
@@ -83,5 +82,4 @@ def test_a_histogram_counts_the_messages_of_one_store(
 ) -> None:
     monkeypatch.setattr("jobs.browse.lake_lists._MOST_COUNTED", most_counted)
     found = [LakeLists(source).histogram(ListConditions()) for source in open_lake_stores(str(lake))]
-
     assert [12, 12, 12] == [sum(histogram.counts) for histogram in found if histogram is not None]

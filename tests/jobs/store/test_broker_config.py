@@ -59,7 +59,6 @@ def test_unchanged_offsets_are_shared_with_the_previous_state(store: Path) -> No
         (store / "config" / "consumerOffset.json").write_text(json.dumps(table))
         states.append(known := find_new_state(config_of(store), known))
     (_, before), (_, after) = states
-
     assert [after[key] is queues for key, queues in before.items() if key[2] == "T1"] == [True, False]
 
 

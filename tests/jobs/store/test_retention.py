@@ -10,8 +10,10 @@ from unittest.mock import patch
 import pytest
 
 from jobs.console.result import ExitCode
+from jobs.query.place import detect_likely_writers
 from jobs.rebuild import index as rebuilding
 from jobs.rebuild import queue_run as rebuild_consumequeue
+from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import Range
 from jobs.store.workers import SerialWorkers, Workers
 from jobs.verify.rocksdb_queues import compare_double_write
@@ -19,7 +21,8 @@ from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf
-from tests.support.meanwhile import DisturbedWorkers, call_before
+from tests.support.commands import Run
+from tests.support.meanwhile import DisturbedWorkers, call_after, call_before
 from tests.support.stores import list_segments
 
 
@@ -63,6 +66,20 @@ def test_units_in_rocksdb_do_not_differ_from_those_of_a_deleted_file(situation: 
     (store / "abort").touch()
     with patch("jobs.verify.queues.compare_double_write", call_before(compare_double_write, partial(expire, store, 1))):
         assert verify_store(store, SerialWorkers()).findings == []
+
+
+@pytest.mark.parametrize("words", ["by-offset -t T1 -i 0 -o 20", "mqadmin topicStatus -t T1"])
+def test_a_query_is_answered_while_a_broker_deletes_files_and_appends_units(store: Path, run: Run, words: str) -> None:
+    def append() -> None:
+        path = max(store.glob("consumequeue/T1/0/*"))
+        units = path.read_bytes().rstrip(b"\0")
+        path.write_bytes((units.ljust(-(-len(units) // 20) * 20, b"\0") + units[:20]).ljust(200, b"\0"))
+
+    writers = call_before(detect_likely_writers, partial(expire, store))
+    ends = call_after(StoredQueue.find_written_end, append)
+    with patch("jobs.query.place.detect_likely_writers", writers), patch.object(StoredQueue, "find_written_end", ends):
+        verb, *rest = words.split()
+        assert run("query", verb, "--store", store, *rest).code is ExitCode.CLEAN
 
 
 def test_a_newest_segment_that_disappears_is_an_error(store: Path) -> None:

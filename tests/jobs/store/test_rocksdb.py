@@ -55,7 +55,6 @@ def test_a_queue_is_one_file_however_its_rows_are_cut(
     root = unpack_feature("b551-lmq-rockscq", tmp_path).root
     monkeypatch.setattr(rocksdb.Database.rows, "__defaults__", (b"", size))
     queues = list_queues(list_store(str(root)))
-
     assert len(queues) == 10
     assert sum(queue.capacity_end - queue.first_unit_number for queue in queues) == 200
 
@@ -196,7 +195,6 @@ def test_probing_queues_in_rocksdb_reads_only_new_rows(tmp_path: Path, monkeypat
     monkeypatch.setattr(rocksdb.Database, "rows", count_reads)
     name = QueueName(QueueKind.PLAIN, "T", 0)
     seen = probe_queue_ends(SerialWorkers(), list_store(str(tmp_path)), {name: 4990}, 4990 * 100)
-
     assert [(one.processed_end, one.end) for one in seen.probed_queues] == [(4990, 5000)]
     assert read < 100
 
@@ -231,7 +229,6 @@ def test_timer_messages_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pyte
     part = PartReport()
     _, verify_peak = measure_peak(lambda: verify_waiting_messages(part, store))
     state, inspect_peak = measure_peak(lambda: inspect_state(store, [], Problems()))
-
     assert state.rocksdb is not None
     assert state.rocksdb.waiting_timers == pending + 20_000
     assert [(finding.kind, finding.times) for finding in part.findings] == [(TIMER_ROW_WITHOUT_MESSAGE, 20_000)]

@@ -67,7 +67,6 @@ def test_priorities_are_lowered_once_and_inherited(store: Path) -> None:
             [sys.executable, "-c", PRIORITIES, str(store)], capture_output=True, text=True, check=True, cwd=ROOT
         )
     before, after, child = (tuple(map(int, line.split())) for line in answer.stdout.splitlines())
-
     assert (max(before[0], 10), 3) == after == child
 
 
@@ -97,7 +96,6 @@ def test_verbs_that_read_the_log_limit_their_load(
 
 def test_half_of_the_cores_are_used_unless_a_master_is_given() -> None:
     cores = max(len(os.sched_getaffinity(0)) // 2, 1)
-
     assert ["--master", f"local[{cores},4]"] == list(use_half_the_cores([]))
     assert ["--master", "yarn"] == use_half_the_cores(["--master", "yarn"])
 
@@ -203,7 +201,6 @@ def test_reading_leaves_the_page_cache_unchanged(
     """
     request.getfixturevalue(kernel)
     first, second = pages_after_reading(half_cached, step)
-
     assert sum(first) * PAGE <= AT_ONCE * (kernel == "older_kernel" and MIB % step > 0)
     assert all(second)
 

@@ -50,7 +50,6 @@ def test_a_table_of_topics_that_cannot_be_read_here_leaves_queues_not_verified(
     assert verify_store(store).severity is Severity.HEALTHY
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     queues = verify_store(store).parts[QUEUES]
-
     assert (queues.findings, queues.severity) == ([], Severity.NOT_VERIFIED)
     assert "rocketmq-lake[rocksdb]" in " ".join(queues.doubts)
     assert ingest_store(store, tmp_path / "lake").contradictions == 0
@@ -89,7 +88,6 @@ def test_inspect_sees_a_lost_queue_folder_in_the_middle_of_a_small_log(tmp_path:
     (broker.root / "config" / "topics.json").write_text(json.dumps(table))
     shutil.rmtree(broker.root / "consumequeue" / "Orders")
     problems = inspect_store(str(broker.root), (), BrokerConf(), deep=False, progress=do_nothing).problems
-
     assert [(problem.severity, problem.file) for problem in problems if problem.severity.is_alarm] == [
         (Severity.GAP, "consumequeue/Orders/0")
     ]
@@ -109,7 +107,6 @@ def test_every_kind_of_finding_is_on_its_page() -> None:
         )
     }
     of_files = {verdict.kind for verdict in IndexVerdict if not verdict.is_explained}
-
     assert constants | {kind.value for kind in DifferenceKind} | of_files == named
 
 
@@ -130,7 +127,6 @@ def test_temporary_files_invisible_to_workers_are_reported_with_the_option(
     monkeypatch.setattr("jobs.command.engine.make_workers", lambda *_, **__: DisturbedWorkers(happens=hide))
     without = run("verify", golden("b533-base"), "--quiet")
     given = run("verify", golden("b533-base"), "--quiet", "--scratch", tmp_path / "shared")
-
     assert 1 == without.code
     assert without.err.splitlines()[-1].startswith(f"rmq-lake: {tmp_path / 'temporary'}/")
     assert without.err.splitlines()[-1].endswith(ADVICE)
