@@ -471,7 +471,8 @@ def _build_rest(
                 if other := [file.name for file in full if forms.index_names.contradict(file)]:
                     which = f"{len(other)} index files differ" if other[1:] else f"index file {other[0]} differs"
                     why = f"the restored log begins at offset {summary.from_offset:,}"
-                    why = why if request.start_offset else _LOG_HAS_EVERY_KEY_ONCE
+                    of_log = "the restored log lacks messages" if summary.missing else _LOG_HAS_EVERY_KEY_ONCE
+                    why = why if request.start_offset else of_log
                     summary.notes.append(f"{which} from what an ingest run recorded: {why}")
                 (folder / MANIFEST_FILE).unlink()
 
