@@ -36,12 +36,13 @@ from jobs.store.store import Store
 from rmq_formats.arrow import MESSAGE_SCHEMA
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.framing import find_framing
-from rmq_formats.commitlog.scan import RawRecords
+from rmq_formats.commitlog.kernels import read_store_timestamps
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import MAX_LONG, PropertyParser
 
 _LARGEST_MESSAGE = 16 << 20  # records end at most this far before their file's end; a broker accepts 4 MiB by default
+_CLOCK_ERROR_MS = 1000  # leftovers are older by more than that: a broker takes longer to start
 _NO_RECORDS = pa.RecordBatch.from_pylist([], MESSAGE_SCHEMA)
 _COMPARED = (
     "physical_offset", "total_size", "magic_code", "body_crc", "queue_id", "flag", "queue_offset", "sys_flag",
@@ -66,10 +67,10 @@ def find_superseded_rows(lake: Lake, known: KnownStore, store: Store) -> Superse
     before = _find_boundary_before(agreed, store) if differs is None else None
     if differs is not None:
         why = f"bytes at {differs:,} differ from those that were read before"
-    elif before is not None and not chain_leads_to(agreed[-1].offset, before, store):
+    elif before is not None and not chain_leads_to(agreed[-1].offset, before, store, is_strict=True):
         agreed_end = before
         why = f"the records before offset {agreed[-1].offset:,} are no longer contiguous with the record there"
-    elif agreed and agreed_end < known.newest.to_offset:  # after the last record was the end of its file
+    elif agreed_end < known.newest.to_offset:  # after the last record was the end of its file
         why = f"the record after offset {agreed_end:,} is no longer there"
     else:
         return None
@@ -94,14 +95,26 @@ def _find_boundary_before(agreed: Sequence[Fingerprint], store: Store) -> int | 
     return known[-1] if known else segment.base_offset
 
 
-def chain_leads_to(offset: int, start: int, store: Store) -> bool:
-    """Return whether the chain of records from the boundary *start* reaches a record at *offset*."""
+def chain_leads_to(offset: int, start: int, store: Store, *, is_strict: bool = False) -> bool:
+    """
+    Return whether the chain of records from the boundary *start* reaches a record at *offset*.
+
+    A strict chain has no damage, and no record much older than the previous one: leftovers may follow these.
+    """
+    last, newest, is_sound = -1, 0, True
     for range_ in plan_ranges(store, start, WHOLE_SEGMENTS)[:1]:
         reader = RangeReader(replace(range_, end=offset + 1 - range_.base_offset, final=True))
         with closing(reader.pieces()) as pieces:
-            last = [item.base_offset + int(item.positions[-1]) for item in pieces if isinstance(item, RawRecords)]
-        return offset in last[-1:]
-    return False
+            for item in pieces:
+                if isinstance(item, Piece):
+                    is_sound = False
+                    continue
+                last = item.base_offset + int(item.positions[-1])
+                times = np.full(item.positions.size + 1, newest)
+                read_store_timestamps(item.buffer, item.positions, times[1:])
+                newest = int(times[-1])
+                is_sound = is_sound and bool((np.diff(times) >= -_CLOCK_ERROR_MS).all())
+    return last == offset and (is_sound or not is_strict)
 
 
 def find_first_difference(lake: Lake, known: KnownStore, store: Store, agreed_until: int) -> int | None:

@@ -56,33 +56,33 @@ def test_truncated_messages_are_superseded_and_their_replacements_are_ingested(
     assert [row["physical_offset"] for row in new_lake] == [row["physical_offset"] for row in old]
 
 
-def test_a_record_in_the_place_of_a_files_end_is_read(tmp_path: Path) -> None:
-    """The log was truncated after the last record of a file, and a smaller record still fits into the file."""
-    broker = Broker(tmp_path / "store")
-    written = broker.append(some_records(30))
-    broker.seal()
-    sealed = ingest_into_own_lake(broker.root)
-    broker.truncate(written[-1].end_offset)
-    new = broker.append(some_records(3, seed=2, stored=STORED + 10_000))
-
-    assert sealed.to_offset == SEGMENT_SIZE
-    assert ingest_into_own_lake(broker.root).from_offset == written[-1].end_offset
-    assert raw_rows(tmp_path / "lake") == encode_rows(written) + encode_rows(new)
-    assert ingest_into_own_lake(broker.root).run is None
-
-
-def test_records_in_the_place_of_leftovers_before_a_files_end_are_read(tmp_path: Path) -> None:
-    """A part of an old record and the old end of the file follow the new end of the log: both look like damage."""
+@pytest.mark.parametrize("end", ["end_offset", "physical_offset"])
+def test_records_in_the_place_of_a_files_end_are_read(end: str, tmp_path: Path) -> None:
+    """A part of an old record may precede the old end: together they look like damage."""
     broker = Broker(tmp_path / "store", history=tmp_path / "history")
     (last,) = broker.append([*some_records(30), make_record(b"x" * 400)])[-1:]
     broker.seal()
     ingest_into_own_lake(broker.root)
-    broker.truncate(last.physical_offset)
+    broker.truncate(getattr(last, end))
     for seed in (2, 3):
         broker.append(some_records(seed - 1, seed=seed, stored=STORED + seed * 1000))
         ingest_into_own_lake(broker.root)
 
     assert [data for _, data in raw_rows(tmp_path / "lake")] == raw_records(tmp_path / "history")
+
+
+@pytest.mark.parametrize(("size", "kept"), [(100, 99), (50, 99), (50, 1)])
+def test_records_rewritten_between_fingerprints_are_read(size: int, kept: int, tmp_path: Path) -> None:
+    """Older records follow the new ones, directly or after a part of one; or the log ends before all fingerprints."""
+    broker = Broker(tmp_path / "store")
+    written = broker.append([make_record(bytes(100), store_timestamp=1)] * 150)
+    for first, new_size, count in (150, 0, 0), (30, 100, 150), (10, size, 3):
+        broker.truncate(written[first - 1].end_offset)
+        written[first:] = broker.append([make_record(bytes(new_size), store_timestamp=STORED - 9999 * first)] * count)
+        with patch("jobs.ingest.run.thin_fingerprints", lambda found: tuple(sorted(found)[-kept:])):
+            ingest_into_own_lake(broker.root)
+
+    assert raw_rows(tmp_path / "lake")[: len(written)] == encode_rows(written)
 
 
 @pytest.mark.parametrize(
