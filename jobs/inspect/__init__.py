@@ -59,11 +59,11 @@ class Problems(list[Problem]):
             self.add_note(file, error.reason)
         except FormatError as error:
             self.add_damage(error.file or file, error.reason, error.offset)
+        except FileNotFoundError:
+            self.misses_listed_file = True
         except OSError as error:  # any: it is reported as a problem of this file
-            self.misses_listed_file |= isinstance(error, FileNotFoundError)
-            is_damage = is_disk_error(error) or isinstance(error, FileNotFoundError)
             how = "no access" if isinstance(error, PermissionError) else "cannot be read"
-            severity = Severity.DAMAGE if is_damage else Severity.NOT_ACCESSIBLE
+            severity = Severity.DAMAGE if is_disk_error(error) else Severity.NOT_ACCESSIBLE
             self.append(Problem(severity, file, f"{how}: {error.strerror or error}"))
 
 

@@ -48,7 +48,7 @@ from jobs.store.broker_config import BrokerConfig, ReaderProgress, read_broker_c
 from jobs.store.log_ends import find_lost_ends
 from jobs.store.queue_files import QueueStorage, StoredQueue, detect_queue_storage
 from jobs.store.ranges import find_newest_segment_offset
-from jobs.store.store import StoredFile, read_checkpoint
+from jobs.store.store import Store, StoredFile, read_checkpoint, relist_store
 from rmq_formats.commitlog.record import Host, MessageRecord
 from rmq_formats.consumequeue.dispatch import (
     DEFAULT_DELAY_LEVELS,
@@ -165,9 +165,15 @@ class StoreSource(Source):
         if physical_offset < store.start_offset:
             place = f"that was deleted from the log (it begins at {store.start_offset:,})"
         elif store.segment_at(physical_offset) is None:
+            if self._store_now.segment_at(physical_offset) is not None:
+                return None  # newer than the list of files
             place = "that no file of the log contains"
         self._lost.setdefault(f"{pointer} points to an offset {place}", []).append(physical_offset)
         return None
+
+    @cached_property
+    def _store_now(self) -> Store:
+        return relist_store(self.reader.store)
 
     @property
     def lacking(self) -> list[str]:

@@ -111,7 +111,6 @@ def test_bytes_that_remain_invalid_are_damage(log: bytes, tmp_path: Path) -> Non
     damaged[2 * _PAGE - 1100 : 2 * _PAGE] = bytes(1100)
     (tmp_path / f"{0:020d}").write_bytes(damaged)
     records, others = read(tmp_path)
-
     assert records < 20
     assert others == [PieceKind.DAMAGE, PieceKind.UNWRITTEN]
 
@@ -246,7 +245,6 @@ def test_threads_of_one_process_share_all_of_its_rate(golden: StoreOf) -> None:
     limits, storages = ReadLimits(1 << 30), list[object]()
     workers = DisturbedWorkers(width=4, before_range=lambda range_: storages.append(range_.storage))
     verify(VerifyRequest(str(golden("b551-base")), read_limits=limits), workers)
-
     assert {limits} == {storage.read_limits for storage in storages if isinstance(storage, AnyStorage)}
 
 

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
@@ -15,6 +16,7 @@ from jobs.rebuild import index as rebuilding
 from jobs.rebuild import queue_run as rebuild_consumequeue
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import Range
+from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers, Workers
 from jobs.verify.rocksdb_queues import compare_double_write
 from jobs.verify.run import VerifyRequest, verify
@@ -80,6 +82,12 @@ def test_a_query_is_answered_while_a_broker_deletes_files_and_appends_units(stor
     with patch("jobs.query.place.detect_likely_writers", writers), patch.object(StoredQueue, "find_written_end", ends):
         verb, *rest = words.split()
         assert run("query", verb, "--store", store, *rest).code is ExitCode.CLEAN
+
+
+def test_messages_in_a_segment_that_is_newer_than_the_list_of_files_are_not_missing(store: Path, run: Run) -> None:
+    listed = list_store(str(store))
+    with patch("jobs.query.place.list_store", return_value=replace(listed, segments=listed.segments[:1])):
+        assert "may be missing" not in run("query", "by-key", "--store", store, "-t", "T1", "-k", "nn").err
 
 
 def test_a_newest_segment_that_disappears_is_an_error(store: Path) -> None:

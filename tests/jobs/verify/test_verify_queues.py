@@ -47,7 +47,6 @@ UNDISPATCHED = ("b533-crash-before", "b498-live")  # the broker had not dispatch
 def test_files_of_a_real_broker_have_no_findings(golden: StoreOf, name: str) -> None:
     report = compare_queues(golden(name), release_of(name))
     *_, (newest, _) = read_store_records(golden(name))
-
     assert report.findings == []
     assert report.numbers["matched"] == report.numbers["expected"] > 0
     assert report.numbers["behind"] == (newest.total_size if name in UNDISPATCHED else 0)
@@ -73,7 +72,6 @@ def test_a_unit_written_during_verification_breaks_no_sequence(newer_store: Path
     (newer_store / T1 / file_name_of_offset(0)).unlink()
     (queue,) = (queue for queue in list_queues(list_store(str(newer_store))) if queue.name.path == T1)
     first, last = 6904, 56303  # the physical offsets of units 10 and 25
-
     assert (queue.first_unit_number, queue.capacity_end) == (10, 30)
     assert _is_stored(queue, 10, first)
     assert _is_stored(queue, 25, last)
