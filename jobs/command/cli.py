@@ -29,7 +29,7 @@ from jobs.console.lines import line_width_limit, wrap_line
 from jobs.console.log import JsonLines, log_as_json, log_message
 from jobs.console.process import CONSOLE_SCRIPT, tool_command
 from jobs.console.result import ExitCode
-from jobs.launch.arguments import find_option_value, given_spark_options, split_arguments
+from jobs.launch.arguments import SPARK_OPTIONS_WITH_VALUE, find_option_value, given_spark_options, split_arguments
 from jobs.launch.engine import NO_SPARK_MESSAGE, SetupError, find_java_home, has_session
 from jobs.launch.failures import expected_error_types, is_caused_by_interrupt, one_line_message
 
@@ -280,6 +280,8 @@ def _explained(error: click.ClickException, words: list[str]) -> click.ClickExce
         text = f"To run an mqadmin command, use:\n{tool_command()} query mqadmin --store STORE {line}"
     elif stores and isinstance(error, click.NoSuchOption) and error.option_name == "--store":
         text = "No such option '--store': pass STORE without an option name."
+    elif isinstance(error, click.NoSuchOption) and error.option_name in SPARK_OPTIONS_WITH_VALUE:
+        text = f"{error.option_name} is a Spark option: pass it before the name of the command."
     elif context is not None and stores and "unexpected extra argument" in error.message:
         is_option = isinstance(stores[0], click.Option)
         takes = f"`{context.command.name}` takes exactly one STORE"

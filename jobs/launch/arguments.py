@@ -19,7 +19,7 @@ _VALUED = """
 --keytab --master --name --num-executors --packages --principal --properties-file --proxy-user --py-files
 --queue --repositories --total-executor-cores
 """
-_WITH_VALUE = frozenset(_VALUED.split())
+SPARK_OPTIONS_WITH_VALUE = frozenset(_VALUED.split())
 _FLAGS = frozenset(("--load-spark-defaults", "--supervise", "--verbose", "-v"))
 _OURS = frozenset(("--help", "-h", "--version", "--traceback", "--log-json"))
 
@@ -37,7 +37,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[st
             own.append(argument)
         elif argument in _FLAGS:
             spark.append(argument)
-        elif name in _WITH_VALUE:
+        elif name in SPARK_OPTIONS_WITH_VALUE:
             given = value if equals else next(remaining, None)
             if given is None:
                 raise click.UsageError(f"{name} needs a value")
@@ -45,7 +45,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[st
         else:
             from difflib import get_close_matches
 
-            similar = get_close_matches(name, _WITH_VALUE | _FLAGS | _OURS, n=1)
+            similar = get_close_matches(name, SPARK_OPTIONS_WITH_VALUE | _FLAGS | _OURS, n=1)
             hint = f" (did you mean {similar[0]}?)" if similar else ""
             raise click.UsageError(
                 f"{name} is not a Spark option{hint}. Pass options of a command after its name: rmq-lake COMMAND {name}"
