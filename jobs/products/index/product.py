@@ -26,6 +26,7 @@ from jobs.products.index.plan import IndexPlan
 from jobs.products.index.settings import detect_rules, determine_geometry, find_piece_start, have_same_index_switches
 from jobs.products.index.survivors import FilePlacer, Survivor, list_index_files, refusal_reason
 from jobs.products.product import FinishedProduct, Run, RunOutput, StartedProduct, State
+from jobs.storage.model import file_exists
 from jobs.store.chain import RangeOutcome, collect_damaged_ranges
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.release import ASSUMED, Known, UndecidedError, Writers
@@ -153,9 +154,11 @@ def plan_index_files_work(continuation: ContinuationPoint, run: Run, keys: KeySe
     index = IndexPlan(run.store.storage, keys, continuation.geometry.value, continuation.writers.rules)
     # Earlier runs read messages before its own, and may have left some out.
     earlier_runs_end = run.from_offset if continuation.from_offset < run.from_offset else 0
-    if not continuation.first_run_files:
+    # Retention may have deleted files while the log was read.
+    there = [one for one in continuation.first_run_files if file_exists(run.store.storage.open, one.location)]
+    if not there:
         return list(_continued(continuation, run, index, earlier_runs_end))
-    found = FilePlacer(keys, index.geometry, run.store).place_all(continuation.first_run_files)
+    found = FilePlacer(keys, index.geometry, run.store).place_all(there)
     # The broker's files that agree with the log, as far as their ends show.
     recipes = _following(index, [survivor for survivor in found if _ends_right(survivor, keys)])
     return [

@@ -8,6 +8,7 @@ happened between two files.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import tzinfo
 from functools import partial
@@ -111,8 +112,9 @@ def list_index_files(store: Store) -> list[BrokerIndexFile]:
     """Return the index files of a store with their headers; a file that is too short has an empty header."""
     found = []
     for file in store.index_files:
-        header = decode_header(store.read(file, 0, HEADER.size).ljust(HEADER.size, b"\0"))
-        found.append(BrokerIndexFile(file.path_facts.path.rpartition("/")[2], file.location, file.size, header))
+        with suppress(FileNotFoundError):  # retention has deleted it since it was listed
+            header = decode_header(store.read(file, 0, HEADER.size).ljust(HEADER.size, b"\0"))
+            found.append(BrokerIndexFile(file.path_facts.path.rpartition("/")[2], file.location, file.size, header))
     return found
 
 

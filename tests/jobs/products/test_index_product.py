@@ -96,7 +96,6 @@ def test_index_entries_equal_the_brokers_files_in_one_run_or_several(
         for _ in grow_in_steps(store, tmp_path / "growing"):
             run(tmp_path / "growing", lake, name)
     real = [path.read_bytes() for path in sorted((golden(name) / "index").iterdir())]
-
     assert lake_entries(lake) == read_index_entries(golden(name))
     assert complete_files(lake) == {
         number: hashlib.sha256(data).hexdigest()
@@ -117,7 +116,6 @@ def test_threads_that_write_an_index_file_together_write_each_row_once(
     expected = ingest_and_list_entries(broker.root, tmp_path / "serial", SerialWorkers())
     monkeypatch.setattr(entries, "_LEAST_ROWS_PER_FILE", 1)
     monkeypatch.setattr(entries, "ROWS_PER_ROW_GROUP", 1)
-
     assert ingest_and_list_entries(broker.root, tmp_path / "threads", InProcessWorkers(width=3)) == expected
     files = DeltaTable(tmp_path / "threads" / "index_entries").file_uris()
     assert len(files) == 3  # one of each thread
@@ -138,7 +136,6 @@ def test_the_first_run_takes_the_file_boundaries_from_the_brokers_own_files(
 ) -> None:
     store, lake = golden(name), tmp_path / "lake"
     run(store, lake, name)
-
     assert lake_entries(lake) == read_index_entries(store)
     assert [row["name"] for row in newest_headers(lake)] == sorted(path.name for path in (store / "index").iterdir())
     history = [row for row in entry_rows(lake) if row["topic"] is None]
@@ -186,7 +183,6 @@ def test_only_messages_that_the_lake_has_are_indexed(golden: StoreOf, tmp_path: 
         run(tmp_path / "growing", lake, "b533-base", change_topics=True)
     known = set(table_of(lake / "messages", ["physical_offset"])["physical_offset"].to_pylist())
     entries = lake_entries(lake)
-
     assert [row[:5] for row in entries] == [row[:5] for row in expected if row[3] in known]
     assert not any(row["topic"] == "T1" for row in entry_rows(lake) if row["physical_offset"] < 16384)
     assert entries
@@ -206,7 +202,6 @@ def test_entries_of_another_store_in_the_same_file_are_kept(tmp_path: Path) -> N
         read_index_file_entries(output, [SnapshotFile(path.name, 0, 0, {}, {})], 0, 1, ("key_hash",))[0]["key_hash"][0]
         for output in (RunOutput(lake, FileNaming(store, 1), "broker") for store in ("a", "b"))
     ]
-
     assert found == [1, 2]
 
 
@@ -241,7 +236,6 @@ def test_a_file_is_named_after_its_first_message(time: int, zone: timezone, name
 )
 def test_files_sort_between_their_neighbours(times: list[int], before: str, following: str, ends: list[str]) -> None:
     names = file_names_between(times, UTC, DAY + before if before else "", DAY + following if following else "")
-
     assert names == [DAY + end for end in ends]
 
 
@@ -256,7 +250,6 @@ def test_an_error_is_raised_if_no_file_name_is_left(files: int, following: str) 
 def test_the_time_zone_is_that_of_most_file_names() -> None:
     times = [1_700_000_000_000, 1_700_000_100_000, 1_700_000_200_000]
     named = [(file_name_for_time(time, CHINA), time) for time in times]
-
     assert detect_zone([*named, (file_name_for_time(times[0], UTC), times[0])]) == CHINA
     assert detect_zone([("0", times[0]), (file_name_for_time(times[0] + 420_000, UTC), times[0])]) is None
     assert detect_zone([(file_name_for_time(times[0], UTC), times[0])]) is UTC

@@ -180,7 +180,6 @@ def test_every_unit_of_a_real_store_is_a_row_once(name: str, group_size: int, go
     segments = list_segments(store)
     log_end = max(record.end_offset for record, _ in read_records(segments))
     expected = [unit for unit in _units(store) if unit[3] < log_end]  # a live copy may have more units than records
-
     assert expected == columns_of(rows)
     assert [row["is_pre_blank"] for row in rows] == [unit[3:] == PRE_BLANK for unit in expected]
 

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from jobs.console.result import ExitCode
+from jobs.products.index.survivors import list_index_files
 from jobs.query.place import detect_likely_writers
 from jobs.rebuild import index as rebuilding
 from jobs.rebuild import queue_run as rebuild_consumequeue
@@ -24,6 +25,7 @@ from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf
 from tests.support.commands import Run
+from tests.support.lakes import ingest_into_own_lake
 from tests.support.meanwhile import DisturbedWorkers, call_after, call_before
 from tests.support.stores import list_segments
 
@@ -88,6 +90,12 @@ def test_messages_in_a_segment_that_is_newer_than_the_list_of_files_are_not_miss
     listed = list_store(str(store))
     with patch("jobs.query.place.list_store", return_value=replace(listed, segments=listed.segments[:1])):
         assert "may be missing" not in run("query", "by-key", "--store", store, "-t", "T1", "-k", "nn").err
+
+
+def test_a_first_run_continues_without_index_files_that_are_deleted_meanwhile(store: Path) -> None:
+    listed = list_store(str(store))
+    summary = ingest_into_own_lake(store, workers=DisturbedWorkers(happens=partial(expire, store, 0)))
+    assert (summary.messages, len(list_index_files(listed))) == (65, len(listed.index_files) - 3)
 
 
 def test_a_newest_segment_that_disappears_is_an_error(store: Path) -> None:
