@@ -24,6 +24,7 @@ from jobs.diagnosis import kinds
 from jobs.diagnosis.findings import INDEX, LOG, QUEUES, Finding
 from jobs.products.index.explanation import FileVerdict
 from jobs.products.queues.settings import determine_unit_rules
+from jobs.store.chain import ranges_deleted_meanwhile
 from jobs.store.queue_files import StoredQueue, queues_in_files
 from jobs.store.release import determine_writers
 from jobs.store.store import Segment, Store, Tier, TierQueue
@@ -148,6 +149,8 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> tuple[PartReport, Par
     new_keys = [lambda *_: _KeyCollector()]
     checks, units, outcomes = check_log_of_queue(store, rules, (queue.topic, queue.queue_id), range_size, new_keys)
     end = outcomes[-1].facts.next_offset if outcomes else 0
+    # Files may have expired since they were listed.
+    start = max([store.start_offset, *(range_.end_offset for range_ in ranges_deleted_meanwhile(outcomes))])
     findings, lost = findings_on_records(store, checks)
     keys = np.concatenate([NO_KEYS, *(outcome.payload[0] for outcome in outcomes)])
     keys = keys[np.isin(keys["physical_offset"], units["physical_offset"])]
@@ -157,11 +160,11 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> tuple[PartReport, Par
     wrong = list(findings_on_foreign_records(store, foreign, kinds.FOREIGN_RECORD, name, cause))
     matched = ahead = 0
     for stored in queues_in_files(store):
-        matched, ahead, differences = _compared(stored, units, store)
+        matched, ahead, differences = _compared(stored, units, start)
         wrong += [
             LostRanges(lost).mark_consequence(one._replace(file=store.path_below_root(one.file))) for one in differences
         ]
-    indexed = IndexedQueue(queue.broker_folder, queue.topic, queue.queue_id, store.start_offset, end, keys, tuple(lost))
+    indexed = IndexedQueue(queue.broker_folder, queue.topic, queue.queue_id, start, end, keys, tuple(lost))
     numbers = {"expected": int(units.size), "matched": matched, "ahead": ahead}
     place = f"{queue.broker_folder}/{name}"
     no_log = [f"{place}: no segments of the log, although there are units: they have expired, or are lost"]
@@ -184,7 +187,7 @@ class _KeyCollector:
         return np.concatenate(self._keys)
 
 
-def _compared(stored: StoredQueue, expected: Units, store: Store) -> tuple[int, int, list[Finding]]:
+def _compared(stored: StoredQueue, expected: Units, log_start: int) -> tuple[int, int, list[Finding]]:
     """Return the number of units that match their records, that of newer units, and findings on the others."""
     matched, ahead, findings = 0, 0, []
     last, newest = (int(expected[name].max(initial=-1)) for name in ("queue_offset", "physical_offset"))
@@ -198,7 +201,7 @@ def _compared(stored: StoredQueue, expected: Units, store: Store) -> tuple[int, 
         matched += int(np.count_nonzero(is_right))
         is_ahead = (np.arange(start, stop) > last) & ((units["size"] == 0) | (units["physical_offset"] > newest))
         ahead += int(np.count_nonzero(is_ahead & (units["size"] > 0)))
-        may_differ = (units["physical_offset"] < store.start_offset) | is_ahead  # expired, or ahead
+        may_differ = (units["physical_offset"] < log_start) | is_ahead  # expired, or ahead
         wrong = np.flatnonzero(~is_right & ~may_differ)
         if wrong.size:
             findings.append(_differs(stored, start + int(wrong[0]), units[wrong[0]], made[wrong[0]], int(wrong.size)))

@@ -99,7 +99,6 @@ def test_names_are_treated_as_text(tmp_path: Path) -> None:
     before = tree_state(tmp_path / "outside"), tree_state(broker.root)
 
     ingest_into_own_lake(broker.root)
-
     assert raw_rows(tmp_path / "a" / "lake") == encode_rows(written)
     assert [row["topic"] for row in rows_of(tmp_path / "a" / "lake")] == list(HOSTILE)
     assert before == (tree_state(tmp_path / "outside"), tree_state(broker.root))
@@ -124,7 +123,6 @@ def test_names_of_files_that_are_not_utf8_are_escaped_and_wrong_queue_ids_left_o
     os.utime(broker.root / "config" / os.fsdecode(b"\xff.json"), (1e12, 1e12))
 
     ingest_into_own_lake(broker.root, workers=workers)
-
     assert raw_rows(tmp_path / "lake") == encode_rows(written)
     assert r"\udcb6\udca9" in {row["topic"] for row in rows_of(tmp_path / "lake", "consume_queue")}
     assert r"\udcff.json" in {row["name"] for row in rows_of(tmp_path / "lake", "config_files", "name")}
@@ -164,6 +162,5 @@ def test_a_full_disk_is_reported_and_loses_nothing(small_disk: Path, broker: Bro
         ingest_store(broker.root, small_disk / "lake", "b", range_size=4096)
     (small_disk / "filler").unlink()
     ingest_store(broker.root, small_disk / "lake", "b", range_size=4096)
-
     assert raw_rows(small_disk / "lake") == encode_rows(written)
     assert list_leftovers(small_disk / "lake") == []

@@ -92,7 +92,6 @@ def test_records_inside_bodies_are_not_read_as_records(tmp_path: Path, range_siz
     outcomes = read_chained(
         SerialWorkers(), plan_ranges(list_store(str(store)), 0, range_size), [_Offsets], fooled.append
     )
-
     assert expected == [offset for outcome in outcomes for offset in outcome.payload[0]]
     assert any(offset not in expected for (offsets,) in fooled for offset in offsets)
 

@@ -17,7 +17,7 @@ from jobs.rebuild import index as rebuilding
 from jobs.rebuild import queue_run as rebuild_consumequeue
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import Range
-from jobs.store.store import list_store
+from jobs.store.store import list_store, list_tier
 from jobs.store.workers import SerialWorkers, Workers
 from jobs.verify.rocksdb_queues import compare_double_write
 from jobs.verify.run import VerifyRequest, verify
@@ -96,6 +96,14 @@ def test_a_first_run_continues_without_index_files_that_are_deleted_meanwhile(st
     listed = list_store(str(store))
     summary = ingest_into_own_lake(store, workers=DisturbedWorkers(happens=partial(expire, store, 0)))
     assert (summary.messages, len(list_index_files(listed))) == (65, len(listed.index_files) - 3)
+
+
+def test_files_of_a_tier_that_expire_meanwhile_are_not_a_finding(situation: StoreOf, tmp_path: Path) -> None:
+    tier = Path(shutil.copytree(situation("b550-tiered") / "tiered", tmp_path / "tier"))
+    old = iter(sorted(tier.glob("*/b0/Orders/*/COMMIT_LOG/cfcd2084*")))
+    listed = call_after(list_tier, lambda: [path.rename(tmp_path / f"{number}") for number, path in enumerate(old)])
+    with patch("jobs.store.store.list_tier", listed):
+        assert verify_store(tier, SerialWorkers()).findings == []
 
 
 def test_a_newest_segment_that_disappears_is_an_error(store: Path) -> None:

@@ -117,7 +117,6 @@ def test_a_restart_inside_a_file_is_explained(
         done = max(restart - back, 0)
     write_files(store, [file.encode(1) for file in writer.files])
     report = verify_index(store, "5.3.3")
-
     assert findings(report) == []
     assert report.numbers.get("restarted", 0) >= 1
     assert report.numbers["behind"] == 0
@@ -174,6 +173,5 @@ def test_a_file_that_grows_while_it_is_read_is_compared_by_its_earlier_entries(
     monkeypatch.setattr(FilePlacer, "place_all", grow)
     (store / "abort").touch()
     report = verify_index(store, "5.3.3")
-
     assert findings(report) == []
     assert report.numbers["growing"] == 1

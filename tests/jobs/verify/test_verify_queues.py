@@ -187,7 +187,6 @@ def test_an_index_in_rocksdb_is_compared_range_by_range_of_the_log(
         overwrite(segment, segment.read_bytes().index(text), b"k?")
     at_once = verify(VerifyRequest(str(store)), SerialWorkers()).parts["index"]
     monkeypatch.setattr(rocksdb_index, "KEYS_PER_PORTION", 7)
-
     assert at_once == verify(VerifyRequest(str(store)), SerialWorkers()).parts["index"]
     assert [finding.times for finding in at_once.findings] == [2, 2]
 
@@ -227,5 +226,4 @@ def test_memory_does_not_grow_with_the_rows_of_an_index(tmp_path: Path, monkeypa
     monkeypatch.setattr(rocksdb_index, "KEYS_PER_PORTION", 1 << 12)
     hash_index_rows(*next(_Rows(1).rows("")))  # loads compiled code, which is slow while memory is traced
     smaller, larger = (_peak_of_comparison(count, tmp_path / str(count)) for count in (20_000, 40_000))
-
     assert larger < 1.2 * smaller
