@@ -49,6 +49,7 @@ from jobs.products.index.survivors import Survivor, has_keys_of_log, list_index_
 from jobs.storage import storage_for
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, join_location, local_path, normalise_location
+from jobs.storage.model import file_exists
 from jobs.storage.scratch import Scratch, open_scratch
 from jobs.store.chain import NewCollector, read_ranges_not_deleted, select_results
 from jobs.store.epochs import takeover_offsets
@@ -440,7 +441,7 @@ def _compare_with_store(built: BuiltIndexFile, files: Sequence[BrokerIndexFile],
     A broker names a file by its clock, so names may differ by milliseconds.
     """
     first = attrgetter("header.begin_timestamp", "header.begin_physical_offset")
-    alike = [file for file in files if first(file) == first(built)]
+    alike = [file for file in files if first(file) == first(built) and file_exists(store.storage.open, file.location)]
     for broker_file in alike:
         with store.storage.open(broker_file.location) as file:
             if broker_file.size == built.size and hash_file(file.read) == built.sha256:

@@ -80,7 +80,6 @@ def read_real_files(store: Path) -> dict[str, bytes]:
 def test_rebuilt_queue_files_equal_the_brokers_files(golden: StoreOf, tmp_path: Path, name: str) -> None:
     store = golden(name)
     rebuild_queues(request_for(store, tmp_path / "out", name), SerialWorkers())
-
     assert read_real_files(store) == read_rebuilt_files(tmp_path / "out")
 
 

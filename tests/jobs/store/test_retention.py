@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -122,6 +123,11 @@ def content(folder: Path) -> dict[str, bytes]:
 def _rebuild_index(store: Path, out: Path, workers: Workers) -> None:
     request = rebuilding.RebuildIndexRequest(str(store), str(out), range_size=4096)
     assert rebuilding.rebuild_index(request, workers).exit_code is ExitCode.CLEAN
+
+
+def test_an_index_file_that_is_deleted_before_it_is_compared_with_a_built_one(store: Path, tmp_path: Path) -> None:
+    with patch("jobs.rebuild.index.ThreadPoolExecutor", call_before(ThreadPoolExecutor, partial(expire, store))):
+        _rebuild_index(store, tmp_path / "out", SerialWorkers())
 
 
 def _rebuild_queues(store: Path, out: Path, workers: Workers) -> None:
