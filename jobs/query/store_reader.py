@@ -136,6 +136,14 @@ class StoreReader:
                 break
         return begin, end
 
+    def round_up_to_record(self, offset: int) -> int:
+        """Return the end of the record that an offset is inside; any other offset unchanged."""
+        segment = self.store.segment_at(offset)
+        if segment is None or self.read_record(offset) is not None:
+            return offset
+        begin, end = self.record_bounds_around(segment, offset)
+        return end if begin < offset < end else max(offset, begin)  # the latter after the header of a DLedger entry
+
     @property
     def log_end(self) -> int:
         """The offset after the last record; the end of its file if no zeros follow it."""

@@ -591,7 +591,7 @@ class StoreSource(Source):
 
     def read_before(self, wanted: ListConditions, end_offset: int, limit: int) -> Iterator[tuple[int, Message | None]]:
         """Read the log itself if it is short enough: it includes messages of lost queue and index files."""
-        end_offset = min(end_offset, self.reader.store.end_offset)
+        end_offset = self.reader.round_up_to_record(min(end_offset, self.reader.store.end_offset))
         if wanted.key is not None and (wanted.topic is not None or not self.searches_all):
             yield from ((offset, self.by_offset(offset)) for offset in self._under_key(wanted, end_offset, limit))
         elif not self.searches_all and wanted.topic is not None and self.list_queues(wanted.topic, wanted.queue_id):
