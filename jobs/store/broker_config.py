@@ -236,6 +236,9 @@ def read_config_files(store: Store) -> Iterator[tuple[str, int, bytes | None]]:
             if file is not None:
                 with suppress(FileNotFoundError):  # the broker replaces it at this moment
                     data = store.read(file, 0, LARGEST_FILE) if file.size <= LARGEST_FILE else None
+                    if data and not data.rstrip().endswith(b"}"):  # half-written
+                        sleep(_WRITTEN_S)
+                        data = store.read(file, 0, LARGEST_FILE)
             if file is not None and data != b"":
                 yield name, file.modified_ms, data
                 break

@@ -87,7 +87,6 @@ def test_a_worker_without_datafusion_is_named_before_any_work(
 
     monkeypatch.setattr(session, "require_worker_modules", refuse)
     command = ("export", "--store", places["--store"], "--out", tmp_path / "out", "--engine", "spark")
-
     assert "a worker has no datafusion" in run(*command, "--where", "queue_id = 0").err
     assert ExitCode.CLEAN == run(*command).code
 

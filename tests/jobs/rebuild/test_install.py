@@ -80,7 +80,6 @@ def test_lost_files_are_installed_into_the_store(
     delete_files(store, folder)
     inodes = {path: path.stat().st_ino for path in (store / folder).rglob("*") if path.is_file()}
     install(make_plan(store, folder))
-
     assert [*read_files(store / folder).values()] == [*read_files(golden(STORE) / folder).values()]
     assert {path: path.stat().st_ino for path in inodes} == inodes
     assert not list(store.glob("*.*-*"))
@@ -94,7 +93,6 @@ def test_the_times_of_a_kept_file_do_not_change_the_checkpoint(store: Path) -> N
     kept.write_bytes(kept.read_bytes()[:8] + bytes([0x20]) + kept.read_bytes()[9:])  # an end time in the future
 
     [plan] = plan_index_installation(str(store), made, advance_checkpoint=True)
-
     assert plan.target_folder.name == INDEX
 
 
@@ -132,7 +130,6 @@ def kill_at(number: int, plan: Installation) -> None:
         install(plan, step)
         os._exit(0)
     _, status = os.waitpid(child, 0)
-
     assert os.WIFSIGNALED(status)
 
 
@@ -270,7 +267,6 @@ def test_files_installed_by_root_cannot_leave_the_store_through_a_link_of_its_ow
 def test_root_installs_into_the_store_of_another_user(golden: StoreOf, foreign_store: Path, folder: str) -> None:
     delete_files(foreign_store, folder)
     install(make_plan(foreign_store, folder))
-
     assert [*read_files(foreign_store / folder).values()] == [*read_files(golden(STORE) / folder).values()]
     found = [path.lstat() for path in (foreign_store / folder, *(foreign_store / folder).rglob("*"))]
     assert {(NOBODY, NOBODY)} == {(it.st_uid, it.st_gid) for it in found}

@@ -62,7 +62,6 @@ def test_a_resumed_restore_writes_only_the_missing_files(
     first.unlink()
 
     summary = restore_log(lake, tmp_path / "out", resume=True)
-
     assert log_of(base) == log_of(tmp_path / "out")
     assert summary.resumed == summary.segments - 1
 
@@ -71,7 +70,6 @@ def test_a_resumed_restore_writes_only_the_missing_files(
 @pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.campaign), 97])
 def test_a_restore_killed_after_any_effect_is_resumed_to_the_same_bytes(stride: int, tmp_path: Path) -> None:
     result = run_campaign("tests.support.killed_verbs", "restores", tmp_path, stride)
-
     assert result["reached"] > (100 if stride == 1 else 0)
     assert result["bad"] == []
 
@@ -98,7 +96,6 @@ def test_a_time_is_found_in_memory_that_does_not_grow_with_the_messages(lake: Pa
     rows = pa.table({"store_id": ids, "physical_offset": numbers, "store_timestamp": numbers})
     write_deltalake(copy / "messages", rows, mode="append", schema_mode="merge")
     found, peak = measure_arrow_peak(lambda: find_offset_at_time(Lake(str(copy)), store_id, later + 7))
-
     assert found == later + 7
     assert peak < 64 << 20
 
@@ -123,7 +120,6 @@ def test_counting_messages_of_a_deleted_topic_takes_the_same_memory_for_twice_as
         return peak
 
     few, many = count(4), count(8)
-
     assert many < 1.2 * few
 
 

@@ -62,6 +62,15 @@ def test_unchanged_offsets_are_shared_with_the_previous_state(store: Path) -> No
     assert [after[key] is queues for key, queues in before.items() if key[2] == "T1"] == [True, False]
 
 
+def test_a_half_written_file_is_read_again(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = store / "config" / "consumerOffset.json"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    assert config_of(store).unread_reason
+    monkeypatch.setattr("jobs.store.broker_config.sleep", lambda _: path.write_bytes(whole))
+    assert config_of(store).unread_reason is None
+
+
 @pytest.mark.parametrize("name", ["b551-rockscq-clean", "b551-configv2"])
 def test_ingested_offsets_of_rocksdb_stay_when_they_cannot_be_read(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
