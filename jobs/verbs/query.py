@@ -424,7 +424,7 @@ def sql(  # noqa: PLR0913 - one argument an option
         raise click.UsageError(f"--out is for --output parquet only; --output {output} prints to standard output")
     if out is not None and out.exists():
         raise click.UsageError(f"--out {out}: already exists")
-    tables = LakeTables(lake, file_system_options(), ("messages", "tiered"))
+    tables = LakeTables(lake, file_system_options(), ("messages", "tiered", "findings"))
     printer = Printer(quiet=quiet)
     try:
         with raise_as_usage_errors(UnsupportedFormat):
