@@ -57,10 +57,12 @@ def verify_rocksdb_index(
         with open_database(join_location(store.root, folder), store.storage) as database:
             if not any(key not in _PROGRESS for keys, _ in database.rows(INDEX_FAMILY, batch_size=4) for key in keys):
                 return None
-            if not store.has_clean_shutdown:  # a running broker may have created the segment of a row since
-                ranges = plan_ranges(relist_store(store))
+            now = store
+            if not store.has_clean_shutdown:  # a running broker may have created or deleted the segment of a row since
+                now = relist_store(store)
+                ranges = plan_ranges(now)
             rules = determine_writers(store, release).value.rules
-            keys = collect_keys(workers, store, ranges, rules, scratch)
+            keys = collect_keys(workers, now, ranges, rules, scratch)
             compared = compare_rows(database, keys, scratch)
     except UnsupportedFormat as error:
         return PartReport(numbers={"files": 0}, unverified=str(error))

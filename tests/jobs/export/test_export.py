@@ -100,7 +100,6 @@ def test_json_array_csv_and_parquet_have_the_same_rows_as_ndjson(
     array = json.loads((tmp_path / "json").read_text())
     table = list(csv.DictReader(StringIO((tmp_path / "csv").read_text())))
     rows = pq.read_table(tmp_path / "parquet").to_pylist()
-
     assert lines == array
     assert [row["keys"] for row in rows] == [row["keys"] for row in lines]
     assert [row["body"] for row in rows] == [b64decode(row["decoded_body_base64"]) for row in lines]
@@ -118,7 +117,6 @@ def test_standard_output_receives_the_same_bytes_as_a_file(
     command = ("export", "--store", store, "--format", kind, "--engine", "here")
     run(*command, "--out", tmp_path / "file")
     streamed = run(*command, "--out", "-")
-
     assert len(list((store / "commitlog").iterdir())) > 4
     assert streamed.out == (tmp_path / "file").read_text()
     assert len(streamed.out.splitlines()) == 200 + (kind == "csv")  # one header
@@ -147,7 +145,6 @@ def test_an_export_deletes_leftovers_of_a_killed_export_to_the_same_file_and_not
         folder.mkdir()
     running = os.open(kept[0], os.O_RDONLY)
     fcntl.flock(running, fcntl.LOCK_EX)
-
     assert ExitCode.CLEAN == run(*words).code
     assert {*kept, tmp_path / "file"} == {*tmp_path.iterdir()}
     os.close(running)
@@ -174,7 +171,6 @@ def test_a_body_larger_than_the_limit_is_reported(place: str, tmp_path: Path) ->
     rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
     _export(replace(request, out=tmp_path / "table", form=RowFormat.PARQUET))
     table = pq.read_table(tmp_path / "table").to_pylist()
-
     assert [SMALL, LARGE] == [b64decode(row["decoded_body_base64"]) for row in rows[:2]]
     assert [(None, None)] * 2 == [(row["decoded_body_base64"], row["decoded_body_text"]) for row in rows[2:]]
     assert [None, None] == [row["body_error"] for row in rows[:2]]
@@ -193,7 +189,6 @@ def test_a_batch_of_decompression_bombs_is_cut_into_slices_within_the_budget() -
     stored_ = [zlib.compress(bytes(LIMIT)) for _ in range(10)]
     batch = pa.RecordBatch.from_pydict({"body": stored_, "sys_flag": [COMPRESSED] * 10})
     found = [len(bodies) for _, bodies in iterate_decoded_slices(batch, LIMIT, budget=3 * LIMIT)]
-
     assert [3, 3, 3, 1] == found
 
 
@@ -209,7 +204,6 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
     [item], _ = plan_export(request, {})
     next(item.read())  # loads cached data
     part, peak = measure_peak(lambda: write_part(tmp_path, request, (0, item)))
-
     assert part.messages == 15
     assert peak < 4 * size + (2 << 20)  # the bytes of a record, its row, the last record, a body
 
@@ -302,7 +296,6 @@ def _matching(condition: Condition) -> list[int]:
 def test_a_condition_chooses_the_rows_that_duckdb_chooses(text: str, duck: duckdb.DuckDBPyConnection) -> None:
     query = f"SELECT physical_offset FROM messages WHERE {CONDITIONS[text] or text} ORDER BY 1"
     expected = [offset for (offset,) in duck.execute(query).fetchall()]
-
     assert expected == _matching(parse_condition(text))
     assert 0 < len(expected) < ROWS.num_rows or text in {"NULL", "TRUE", "rand() < 2"} or "now()" in text
 

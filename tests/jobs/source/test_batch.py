@@ -51,7 +51,6 @@ def _read(store: Path, **options: str) -> list[int]:
 def test_every_record_of_a_real_store_is_a_row_that_encodes_to_its_bytes(name: str, golden: StoreOf) -> None:
     reader = _batch_reader(golden(name))
     rows = read_rows(reader, reader.partitions())
-
     assert [record.raw for record in read_store_records(golden(name))] == [
         encode_record(record_from_row(row)) for row in rows
     ]
@@ -66,7 +65,6 @@ def test_topics_times_bodies_and_the_size_of_partitions_can_be_chosen(tmp_path: 
     store = write_store(tmp_path / "store", records)
     middle = records[20]
     offsets = [record.physical_offset for record in records]
-
     assert offsets[1::2] == _read(store, topics="B*")
     assert offsets[:20] == _read(store, toTime=str(middle.store_timestamp))
     assert offsets[20:] == _read(store, fromTime=str(middle.store_timestamp))
@@ -104,7 +102,6 @@ def test_conditions_of_a_query_narrow_the_read(condition: Filter, expected: slic
     """Spark evaluates all conditions again."""
     records = _orders_and_bills()
     reader = _batch_reader(write_store(tmp_path / "store", records))
-
     assert [condition] == [*reader.pushFilters([condition])]
     assert _offsets(records[expected]) == read_offsets(reader, reader.partitions())
 

@@ -18,7 +18,7 @@ from jobs.rebuild import index as rebuilding
 from jobs.rebuild import queue_run as rebuild_consumequeue
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import Range
-from jobs.store.store import list_store, list_tier
+from jobs.store.store import list_store, list_tier, relist_store
 from jobs.store.workers import SerialWorkers, Workers
 from jobs.verify.rocksdb_queues import compare_double_write
 from jobs.verify.run import VerifyRequest, verify
@@ -28,7 +28,7 @@ from tests.golden import StoreOf
 from tests.support.commands import Run
 from tests.support.lakes import ingest_into_own_lake
 from tests.support.meanwhile import DisturbedWorkers, call_after, call_before
-from tests.support.stores import list_segments
+from tests.support.stores import list_segments, read_store_records
 
 
 @pytest.fixture
@@ -97,6 +97,19 @@ def test_a_first_run_continues_without_index_files_that_are_deleted_meanwhile(st
     listed = list_store(str(store))
     summary = ingest_into_own_lake(store, workers=DisturbedWorkers(happens=partial(expire, store, 0)))
     assert (summary.messages, len(list_index_files(listed))) == (65, len(listed.index_files) - 3)
+
+
+def test_index_rows_in_rocksdb_of_deleted_messages_are_not_wrong(situation: StoreOf, tmp_path: Path) -> None:
+    store = Path(shutil.copytree(situation("b551-indexrocks") / "store", tmp_path / "store"))
+    (store / "abort").touch()
+    (segment,), start = list_segments(store), list(read_store_records(store))[9].record.physical_offset
+
+    def delete() -> None:
+        segment.rename(segment.with_name(f"{start:020}")).write_bytes(segment_bytes[start:])
+
+    segment_bytes = segment.read_bytes()
+    with patch("jobs.verify.rocksdb_index.relist_store", call_before(relist_store, delete)):
+        assert verify_store(store, SerialWorkers()).findings == []
 
 
 def test_files_of_a_tier_that_expire_meanwhile_are_not_a_finding(situation: StoreOf, tmp_path: Path) -> None:
