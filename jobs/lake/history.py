@@ -43,6 +43,7 @@ from rmq_formats.properties import MAX_LONG, PropertyParser
 
 _LARGEST_MESSAGE = 16 << 20  # records end at most this far before their file's end; a broker accepts 4 MiB by default
 _CLOCK_ERROR_MS = 1000  # leftovers are older by more than that: a broker takes longer to start
+_LEFT_OUT = -1
 _NO_RECORDS = pa.RecordBatch.from_pylist([], MESSAGE_SCHEMA)
 _COMPARED = (
     "physical_offset", "total_size", "magic_code", "body_crc", "queue_id", "flag", "queue_offset", "sys_flag",
@@ -126,22 +127,28 @@ def find_first_difference(lake: Lake, known: KnownStore, store: Store, agreed_un
     end = known.newest.to_offset if known.newest else 0
     doubtful: int | None = None  # the first of the records before this one that differ in one field each
     unknown: int | None = None  # the boundary of the first record before this one that the log alone has
+    newest: int | None = None  # the store time of the last of these records that was not left out
     # fields   doubtful  meaning                                     then
     # None     any       only the log has a record                   remember it: rewritten log, or a deleted row
-    # 0        any       equal                                       forget both: the same log goes on
+    # LEFT_OUT any       only the log has it, as it should be        remember it: a later record may be a difference
+    # 0        any       equal                                       forget both: the same log goes on, or leftovers do
     # 1        None      one rotten field, or a rewritten log        remember it
     # 1, more  set       a second difference in a row                rewritten from the doubtful one on
     # more     None      another record at this offset               rewritten from here on
     for group in _read_groups(store, max(agreed_until, store.start_offset), end):
-        for offset, fields in _compare_group(lake, known, group, end):
-            if fields is None:
+        for offset, fields, stored in _compare_group(lake, known, group, end):
+            if fields is None or fields == _LEFT_OUT:
                 unknown = _find_boundary(offset, group) if unknown is None else unknown
+                newest = stored if fields is None else newest
             elif fields > 1 or (fields and doubtful is not None):
                 return _find_boundary(offset if doubtful is None else doubtful, group) if unknown is None else unknown
+            elif not fields and newest is not None and stored < newest - _CLOCK_ERROR_MS:
+                return unknown
             else:
                 doubtful = offset if fields else None
-                unknown = unknown if fields else None  # the same log goes on: another engine has deleted the row
-    return unknown
+                if not fields:  # the same log goes on: another engine has deleted the row
+                    unknown = newest = None
+    return None if newest is None else unknown
 
 
 def _read_groups(store: Store, start: int, end: int) -> Iterator[_Group]:
@@ -168,19 +175,18 @@ def _read_groups(store: Store, start: int, end: int) -> Iterator[_Group]:
                     return
 
 
-def _compare_group(lake: Lake, known: KnownStore, group: _Group, end: int) -> Iterator[tuple[int, int | None]]:
+def _compare_group(lake: Lake, known: KnownStore, group: _Group, end: int) -> Iterator[tuple[int, int | None, int]]:
     """
-    Yield each position at which the log or the lake has a record, with the number of different fields.
+    Yield each position at which the log or the lake has a record, the number of different fields, and the store time.
 
     A record that only the lake has differs in all fields. For one that only the log has, the number is None: the row
-    may have been deleted. A single different field may be damage: checksums cover only the body.
+    may have been deleted; if its topic may not have been selected, the number is `_LEFT_OUT`. A single different field
+    may be damage: checksums cover only the body.
     """
     offset = ds.field("physical_offset")
     here = (ds.field("store_id") == known.store_id) & (offset >= group.start) & (offset < min(group.end, end))
     snapshot = open_table(lake, MESSAGES.name)
-    if snapshot is None:
-        return
-    kept = _read_original_rows(lake, snapshot, here)
+    kept = _NO_RECORDS if snapshot is None else _read_original_rows(lake, snapshot, here)
     of_lake = _column_values(kept, "physical_offset")
     of_log = _column_values(group.records, "physical_offset")
     of_log = of_log[of_log < end]
@@ -190,10 +196,16 @@ def _compare_group(lake: Lake, known: KnownStore, group: _Group, end: int) -> It
         unequal += _column_values(group.records, name)[in_log] != _column_values(kept, name)[in_lake]
     compared: dict[int, int | None] = dict(zip(both.tolist(), unequal.tolist(), strict=True))
     of_lake_alone = set(np.delete(of_lake, in_lake).tolist()) - group.damaged
-    new = [at for at in np.delete(of_log, in_log).tolist() if at >= known.topic_choices.end_offset]
-    compared |= dict.fromkeys(new)
+    choices, alone = known.topic_choices, np.delete(np.arange(of_log.size), in_log)
+    topics = group.records.column("topic").take(alone).to_pylist()
+    has_rows = {topic: choices.includes_all_of(topic) for topic in set(topics)}
+    for at, topic in zip(of_log[alone].tolist(), topics, strict=True):
+        compared[at] = None if at >= choices.end_offset or has_rows[topic] else _LEFT_OUT
+    if not group.records.num_rows and group.start < end < group.end:  # no run reads the rest of a file after its end
+        compared[group.start + group.header_size] = len(_COMPARED)
     compared |= dict.fromkeys(of_lake_alone, len(_COMPARED))
-    yield from sorted(compared.items())
+    times = dict(zip(of_log.tolist(), _column_values(group.records, "store_timestamp").tolist(), strict=False))
+    yield from ((at, fields, times.get(at, 0)) for at, fields in sorted(compared.items()))
 
 
 def _read_original_rows(lake: Lake, snapshot: DeltaTable, where: pc.Expression) -> pa.Table:

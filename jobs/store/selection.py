@@ -131,13 +131,14 @@ class TopicChoices(NamedTuple):
         pairs = [(one.topics, one.exclude_topics) for one in self.selections]
         return {_UNTIL: self.end_offset, _CHOICES: pairs} if self.end_offset else {}
 
+    def includes_all_of(self, topic: str) -> bool:
+        """Return whether it is known that every message in *topic* was wanted by all these runs."""
+        return bool(self.selections) and all(one.includes_all_of(topic) for one in self.selections)
+
     def left_out_note(self, topics: Iterable[str] = ()) -> str | None:
         """Return a note that messages of *topics*, or of any topic, may have been left out; None if none were."""
         asked = list(topics)
-        is_whole = (
-            asked and self.selections and all(one.includes_all_of(topic) for one in self.selections for topic in asked)
-        )
-        if not self.end_offset or is_whole:
+        if not self.end_offset or (asked and all(map(self.includes_all_of, asked))):
             return None
         patterns = "; ".join(one.topics_text for one in self.selections) or "--topics, --exclude-topics"
         return (

@@ -144,11 +144,8 @@ def test_a_step_does_not_wait_for_a_merge_of_many_rows(
 
     monkeypatch.setattr(upkeep, "merge_small_files", merge_after_last_step)
     written = broker.append(some_records(20))
-
-    def write() -> None:
-        written.extend(broker.append(some_records(20, seed=len(written))))
-
-    script = FollowScript([*[write] * 8, last_step.set])
+    writes = [lambda: written.extend(broker.append(some_records(20, seed=len(written))))] * 8
+    script = FollowScript([*writes, last_step.set])
     script.run(request(broker))
     assert merged_before
     assert all(merged_before)

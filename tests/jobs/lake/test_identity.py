@@ -15,12 +15,14 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, list_known_stores, register_store, thin_fingerprints
 from jobs.store.range_reader import TAIL_SIZE
 from jobs.store.record_places import Fingerprint
+from jobs.store.selection import Selection
 from jobs.store.store import list_store
+from rmq_formats.commitlog.record import MessageRecord
 from tests.rmq_formats.builders import STORED, make_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.lakes import encode_rows, ingest_into_own_lake, ingest_store, raw_rows, rows_of
 from tests.support.meanwhile import fail_reads_of_first_segment
-from tests.support.stores import raw_records
+from tests.support.stores import flip
 
 
 @pytest.fixture
@@ -56,33 +58,41 @@ def test_truncated_messages_are_superseded_and_their_replacements_are_ingested(
     assert [row["physical_offset"] for row in new_lake] == [row["physical_offset"] for row in old]
 
 
-@pytest.mark.parametrize("end", ["end_offset", "physical_offset"])
-def test_records_in_the_place_of_a_files_end_are_read(end: str, tmp_path: Path) -> None:
-    """A part of an old record may precede the old end: together they look like damage."""
-    broker = Broker(tmp_path / "store", history=tmp_path / "history")
-    (last,) = broker.append([*some_records(30), make_record(b"x" * 400)])[-1:]
-    broker.seal()
-    ingest_into_own_lake(broker.root)
-    broker.truncate(getattr(last, end))
-    for seed in (2, 3):
-        broker.append(some_records(seed - 1, seed=seed, stored=STORED + seed * 1000))
-        ingest_into_own_lake(broker.root)
+@pytest.mark.parametrize(
+    "steps",
+    [  # a broker truncates its log, and what it writes then differs from what a run has read
+        "Orders:30:100 Orders:1:400 seal run cut:31 Orders:1:9 run Orders:2:9 run",  # in the place of a file's end
+        "Orders:30:100 Orders:1:400 seal run cut:30 Orders:1:9 run Orders:2:9 run",  # a part of a record precedes it
+        "Orders:150:99 run cut:30 Orders:150:99 run cut:10 Orders:3:99 run",  # older records follow, in place
+        "Orders:150:99 run cut:30 Orders:150:99 run cut:10 Orders:3:50 run",  # after a part of one
+        "Orders:150:99 run:1 cut:30 Orders:3:50 run",  # before all fingerprints
+        "Orders:10:99 flip:5 run cut:5 Orders:1:99 run",  # in the place of damage
+        "Orders:5:99 Others:1:99 Orders:5:99 run cut:5 Orders:2:99 run",  # in the place of an excluded message
+        "Others:5:99 seal run cut:3 Orders:1:99 run",  # while no message is in the lake
+        "Orders:5:99 Others:1:99 run Orders:2:99 cut:5 seal Orders:1:99 run",  # in the next file
+    ],
+)
+def test_messages_that_a_broker_writes_after_a_truncation_are_read(steps: str, tmp_path: Path) -> None:
+    broker, written = Broker(tmp_path / "store"), list[MessageRecord]()
+    for number, step in enumerate(steps.split()):
+        name, *values = step.split(":")
+        count, size = (*map(int, values), 0, 0)[:2]
+        if name == "seal":
+            broker.seal()
+        elif name == "flip":
+            flip(broker.root / "commitlog" / f"{0:020}", written[count].physical_offset + 90)
+        elif name == "cut":
+            broker.truncate(written[count - 1].end_offset)
+            del written[count:]
+        elif name == "run":
+            with patch("jobs.ingest.run.thin_fingerprints", lambda found, kept=count: tuple(sorted(found)[-kept:])):
+                ingest_into_own_lake(broker.root, selection=Selection(exclude_topics=("Others",) * ("Others" in steps)))
+        else:
+            new = make_record(bytes(size), topic=name, store_timestamp=STORED + 9999 * number)
+            written += broker.append([new] * count)
 
-    assert [data for _, data in raw_rows(tmp_path / "lake")] == raw_records(tmp_path / "history")
-
-
-@pytest.mark.parametrize(("size", "kept"), [(100, 99), (50, 99), (50, 1)])
-def test_records_rewritten_between_fingerprints_are_read(size: int, kept: int, tmp_path: Path) -> None:
-    """Older records follow the new ones, directly or after a part of one; or the log ends before all fingerprints."""
-    broker = Broker(tmp_path / "store")
-    written = broker.append([make_record(bytes(100), store_timestamp=1)] * 150)
-    for first, new_size, count in (150, 0, 0), (30, 100, 150), (10, size, 3):
-        broker.truncate(written[first - 1].end_offset)
-        written[first:] = broker.append([make_record(bytes(new_size), store_timestamp=STORED - 9999 * first)] * count)
-        with patch("jobs.ingest.run.thin_fingerprints", lambda found: tuple(sorted(found)[-kept:])):
-            ingest_into_own_lake(broker.root)
-
-    assert raw_rows(tmp_path / "lake")[: len(written)] == encode_rows(written)
+    expected = encode_rows(one for one in written if one.topic == "Orders")
+    assert raw_rows(tmp_path / "lake")[: len(expected)] == expected
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import pytest
 from jobs.console.result import Severity
 from jobs.ingest import Summary
 from jobs.ingest.run import ingest
-from jobs.products.product import RangeResult, RunOutput
+from jobs.products.product import RunOutput
 from jobs.products.queues import DifferenceKind
 from jobs.products.queues.join import compare_queue_groups
 from jobs.products.queues.leftover_units import classify_displaced, explain_remainder, lost_offset_of_blanks
@@ -274,11 +274,9 @@ def test_a_unit_that_overwrites_a_leftover_during_a_run_becomes_one_row(tmp_path
     ingest_into_own_lake(broker.root)
     broker.truncate(old[1].physical_offset)  # units are kept
     new = broker.append([_record(bytes(2000), queue_id=1, store_timestamp=STORED + 1000)])
-
-    def write_over() -> None:
-        new.extend(broker.append([_record(b"new", store_timestamp=STORED + 1001)]))
-
-    with patch("jobs.products.queues.join.explain_remainder", call_before(explain_remainder, write_over)):
+    over = [_record(b"new", store_timestamp=STORED + 1001)]
+    explain = call_before(explain_remainder, lambda: new.extend(broker.append(over)))
+    with patch("jobs.products.queues.join.explain_remainder", explain):
         ingest_into_own_lake(broker.root)
     new += broker.append([_record(b"more", store_timestamp=STORED + 1002) for _ in range(4)])
     ingest_into_own_lake(broker.root)
@@ -294,13 +292,10 @@ def test_rows_of_units_are_the_same_without_the_tags_and_topics_that_are_exclude
     for queue in sorted((store / "consumequeue" / "T2").iterdir()):
         min(queue.iterdir()).unlink()
     written: list[bytes] = []
-
-    def check_scratch(_output: RunOutput, _results: Sequence[RangeResult]) -> None:
-        written.extend(path.read_bytes() for path in tmp_path.glob("some/*/*.units"))
-
+    find_scratch = partial(tmp_path.glob, "some/*/*.units")
     with patch("jobs.products.queues.product.choose_group_count", return_value=3):
         ingest_store(store, tmp_path / "all")
-        with patch.object(RunOutput, "delete_scratch", check_scratch):
+        with patch.object(RunOutput, "delete_scratch", lambda *_: written.extend(map(Path.read_bytes, find_scratch()))):
             ingest_store(store, tmp_path / "some", selection=Selection(exclude_topics=("T1",)))
 
     every = [row for row in rows_of(tmp_path / "all", "consume_queue") if row["topic"] != "T1"]

@@ -109,11 +109,9 @@ def test_a_directory_that_is_deleted_during_the_listing_is_omitted(tmp_path: Pat
     """As when the broker deletes the queues of a deleted topic."""
     (tmp_path / "topic").mkdir()
     (tmp_path / "checkpoint").touch()
-
-    def list_and_delete(place: str) -> object:
-        return os.scandir(place if place == f"{tmp_path}/" else f"{tmp_path}/deleted")
-
-    with patch("jobs.storage.local.os", Mock(wraps=os, scandir=list_and_delete)):
+    root = f"{tmp_path}/"
+    listing = Mock(wraps=os, scandir=lambda place: os.scandir(place if place == root else f"{root}deleted"))
+    with patch("jobs.storage.local.os", listing):
         assert [file.name for file in LocalStorage().list_files(str(tmp_path))] == ["checkpoint"]
     with pytest.raises(FileNotFoundError):
         LocalStorage().list_files(f"{tmp_path}/deleted")
