@@ -32,6 +32,7 @@ from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.indexfile.keys import IndexKey, KeyKind
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.properties import index_key_hash
+from rmq_formats.rocksdb.layout import INDEX_FAMILY, LAST_OFFSET_KEY, decode_progress
 
 if TYPE_CHECKING:
     from jobs.query.store_source import StoreSource
@@ -193,6 +194,7 @@ class StoreIndex:
     def find_messages(self, wanted: KeyQuery) -> Iterator[Message]:
         """Yield the messages from the index, and those from uncovered parts of the log, newest first."""
         if self.database is not None:
+            yield from self._find_newer(self.database, wanted)
             offsets = sorted(set(self._rows(self.database, wanted)), reverse=True)
             yield from filter(wanted.is_kept_by_client, self._messages_at(offsets, _ROW))
             return
@@ -220,6 +222,7 @@ class StoreIndex:
         """Yield the message of every entry with a key's hash, as `Source.by_key_hash` does."""
         if self.database is not None:
             yield from self._messages_at(self._rows(self.database, wanted), _ROW)
+            yield from self._find_newer(self.database, wanted)
             return
         line = f"query by-key -t {wanted.topic} -k {wanted.key}"
         given: Counter[int] = Counter()  # offset → its entries under the hash so far
@@ -268,8 +271,7 @@ class StoreIndex:
             check = PointerCheck.NOT_KNOWN if store.index_files else PointerCheck.MISSING
             return KeyFact(key.kind.value, key.key, check, None)
         time = message.record.store_timestamp
-        under_key = self._store.by_key(KeyQuery(key.kind, message.topic, key.key, time, time))
-        leads = any(one.record.physical_offset == offset for one in under_key)
+        leads = offset in self._rows(self.database, KeyQuery(key.kind, message.topic, key.key, time, time))
         check = self._store.check_of_key(key.kind, is_found=leads)
         return KeyFact(key.kind.value, key.key, check, FactOrigin("RocksDB, index"))
 
@@ -352,8 +354,9 @@ class StoreIndex:
                 times = wanted.count_index_entries(message) - given[offset]
                 times -= self._entries_later(wanted, span, offset, max(times, 0))
                 if times > 0:
-                    offsets = f"{span.start:,} to {span.stop:,}"
-                    self._store.note_once(f"no index file covers offsets {offsets}: the log itself is searched there")
+                    lacks = "no index file covers" if self.database is None else "the index in RocksDB does not cover"
+                    offsets = f"offsets {span.start:,} to {span.stop:,}"
+                    self._store.note_once(f"{lacks} {offsets}: the log itself is searched there")
                     given[offset] += times
                     yield from [message] * times
 
@@ -367,6 +370,15 @@ class StoreIndex:
                 for _ in islice((hit for hit in self._hits(file, _in_seconds(wanted)) if hit == offset), most - count):
                     count += 1
         return count
+
+    def _find_newer(self, database: Database, wanted: KeyQuery) -> Iterator[Message]:
+        """Yield the messages after the last one that has rows, newest first: a broker keeps new rows in memory."""
+        key, value = next(database.items(INDEX_FAMILY, LAST_OFFSET_KEY), (b"", b""))
+        last = self._store.by_offset(decode_progress(value)) if key == LAST_OFFSET_KEY else None
+        if last is not None:
+            span = range(last.record.end_offset, self._reader.store.end_offset)
+            found = self._find_uncovered(span, wanted, Counter())
+            yield from {message.record.physical_offset: message for message in found}.values()
 
     def _rows(self, database: Database, wanted: KeyQuery) -> Iterator[int]:
         """Yield the message offsets of RocksDB rows, in row order: the oldest hour first."""
