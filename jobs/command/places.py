@@ -172,9 +172,7 @@ def _problem(location: str, lacks: _Lacks, ctx: click.Context) -> str | None:
 
 
 def _find_inner_store(root: Path) -> Path | None:
-    places = (root / name for name in sorted(_names(root)))
-    # Path.is_dir raises errors before Python 3.14.
-    return next((place for place in places if os.path.isdir(place / COMMITLOG_FOLDER)), None)  # noqa: PTH112
+    return next((root / name for name in sorted(_names(root)) if COMMITLOG_FOLDER in _names(root / name)), None)
 
 
 def _lacks_store(root: Path, location: str) -> str | None:

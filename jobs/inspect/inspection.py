@@ -54,7 +54,7 @@ from rmq_formats.store import (
 )
 
 _SMALL = 256
-_TIMES = 3  # attempts
+_ATTEMPTS = 3
 _LARGEST_CONFIG = 64 << 20
 _OURS = {"MANIFEST.json": "list of the files that restore wrote"}
 _DATABASES = {
@@ -74,7 +74,7 @@ def inspect_store(
     root: str, commitlog: Sequence[str], conf: BrokerConf, *, deep: bool, progress: Callable[[int, int], None]
 ) -> StoreReport:
     """Look at a store, part by part; *progress* hears how many bytes of how many were walked."""
-    attempts = _TIMES
+    attempts = _ATTEMPTS
     while True:
         store = list_store(root, commitlog=commitlog, options=file_system_options())
         report = _inspect(store, conf, deep=deep, progress=progress)

@@ -60,7 +60,7 @@ def test_truncated_messages_are_superseded_and_their_replacements_are_ingested(
 
 @pytest.mark.parametrize(
     "steps",
-    [  # a broker truncates its log, and what it writes then differs from what a run has read
+    [  # a broker truncates its log and writes records that differ from those that a run has read
         "Orders:30:100 Orders:1:400 seal run cut:31 Orders:1:9 run Orders:2:9 run",  # in the place of a file's end
         "Orders:30:100 Orders:1:400 seal run cut:30 Orders:1:9 run Orders:2:9 run",  # a part of a record precedes it
         "Orders:150:99 run cut:30 Orders:150:99 run cut:10 Orders:3:99 run",  # older records follow, in place
