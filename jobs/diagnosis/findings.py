@@ -23,13 +23,18 @@ class Finding(NamedTuple):
     log_offset: int | None = None  # the affected offset in the log
     log_end: int | None = None  # end of the affected part of the log, if known
     right_time: int | None = None  # the time that the file should state, ms
-    follows: str = ""  # the title of the finding that it is a consequence of
+    follows: "Finding | None" = None  # the finding that it is a consequence of
     is_undecided: bool = False  # nothing shows which of two files is wrong
 
     @property
     def title(self) -> str:
-        """A short name, unique among the findings that have consequences."""
+        """A short name, for messages."""
         return f"{self.kind} {self.found}" if self.part == LOG else f"{self.kind} {self.file}"
+
+    @property
+    def place(self) -> tuple[str, str, str, int | None, int | None]:
+        """The fields that tell it from all other findings of a store; they stay the same if its cause is refined."""
+        return self.part, self.kind, self.file, self.offset, self.log_offset
 
     @property
     def severity(self) -> Severity:
@@ -40,23 +45,30 @@ class Finding(NamedTuple):
             return Severity.DAMAGE
         if self.kind == kinds.DELETED_OR_LOST_QUEUE:
             return Severity.GAP
-        cause = self.follows.partition(" ")[0] or (self.kind if self.part == LOG else "")
-        if cause:
-            return Severity.GAP if cause in kinds.GAP_KINDS else Severity.DAMAGE
-        return Severity.CONTRADICTION
+        if self.follows is not None:
+            return self.follows.severity
+        if self.part != LOG:
+            return Severity.CONTRADICTION
+        return Severity.GAP if self.kind in kinds.GAP_KINDS else Severity.DAMAGE
 
     @property
     def cause_text(self) -> str:
         """The cause, with a note if it is undecided."""
         return f"undecided: {self.cause}" if self.is_undecided else self.cause
 
-    def as_consequence_of(self, title: str) -> Self:
-        """Return the finding as a consequence of the log finding with this title."""
-        return self._replace(follows=title, cause=f"caused by the log finding: {title}", is_undecided=False)
+    @property
+    def follows_text(self) -> str:
+        """The title of the finding that it is a consequence of; empty if there is none."""
+        return "" if self.follows is None else self.follows.title
+
+    def as_consequence_of(self, finding: "Finding") -> Self:
+        """Return this finding as a consequence of a *finding* on the log."""
+        cause = f"caused by the log finding: {finding.title}"
+        return self._replace(follows=finding, cause=cause, is_undecided=False)
 
     def to_row(self) -> dict[str, object]:
         """Return the fields that JSON and tables have."""
-        row = {**self._asdict(), "cause": self.cause_text}
+        row = {**self._asdict(), "cause": self.cause_text, "follows": self.follows_text}
         del row["is_undecided"]
         return row
 

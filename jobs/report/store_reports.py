@@ -54,7 +54,7 @@ def _table(groups: Sequence[CauseWithConsequences]) -> Grid:
     rows = [
         (
             *(one.severity.value, one.kind, one.file, "" if one.offset is None else one.offset, one.field, one.found),
-            *(one.expected, one.times, one.cause_text, one.follows),
+            *(one.expected, one.times, one.cause_text, one.follows_text),
         )
         for cause, consequences in groups
         for one in (cause, *consequences)

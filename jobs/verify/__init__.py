@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from jobs.console.result import RecommendedStep, Severity, worst_severity, worst_severity_met
 from jobs.diagnosis import kinds
@@ -60,29 +60,29 @@ def locate_offset(offset: int, store: Store) -> tuple[str, int]:
     return store.path_below_root(segment.location), offset - segment.base_offset
 
 
-LostRange = tuple[int, int, str]  # start and end of offsets whose records are lost, and the title of the finding on it
+LostRange = tuple[int, int, Finding]  # start and end of offsets whose records are lost, and the finding on the loss
 
 
 class LostRanges:
     """The offsets of the log whose records are lost, each with the finding on its loss."""
 
     def __init__(self, ranges: Iterable[LostRange]) -> None:
-        self._ranges = sorted(ranges)
+        self._ranges = sorted(ranges, key=itemgetter(0, 1))
         self._starts = [start for start, _, _ in self._ranges]
         # The largest end of a range and all ranges before it.
         self._furthest = list(accumulate((end for _, end, _ in self._ranges), max))
 
-    def find_title(self, offset: int | None) -> str:
-        """Return the title of the finding that explains why *offset* is lost; empty if it is not lost."""
+    def find_cause(self, offset: int | None) -> Finding | None:
+        """Return the finding that explains why *offset* is lost; None if it is not lost."""
         number = bisect_right(self._starts, offset) - 1 if offset is not None else -1
         while offset is not None and number >= 0 and offset < self._furthest[number]:
-            _, end, title = self._ranges[number]
+            _, end, cause = self._ranges[number]
             if offset < end:
-                return title
+                return cause
             number -= 1  # a gap within the lost end hides that end
-        return ""
+        return None
 
     def mark_consequence(self, finding: Finding) -> Finding:
         """Return the finding as a consequence of the log's finding on a lost range, if its offset is lost."""
-        title = self.find_title(finding.log_offset)
-        return finding.as_consequence_of(title) if title else finding
+        cause = self.find_cause(finding.log_offset)
+        return finding if cause is None else finding.as_consequence_of(cause)

@@ -90,7 +90,7 @@ def findings_on_log(
     else:
         finding = lost_end_finding(log_end, lost_record_offset, store)
         findings.append(finding)
-        lost.append((log_end, log_end + _AHEAD if store.segments else MAX_LONG, finding.title))
+        lost.append((log_end, log_end + _AHEAD if store.segments else MAX_LONG, finding))
     findings.sort(key=lambda finding: finding.log_offset or 0)
     newest = max((check.newest_timestamp for check in checks), default=0)
     checkpoint, doubts = findings_on_checkpoint(store, newest, log_end)
@@ -113,7 +113,7 @@ def findings_on_log(
         [*findings, *checkpoint], log_numbers(store, checks, log_end), [UNCHECKED_NOTE, _STORE_TIMES], doubts=doubts
     )
     changed = (
-        (one.offset, one.offset + one.size, _changed(one, store).title)
+        (one.offset, one.offset + one.size, _changed(one, store))
         for check in checks
         for one in (*check.wrong_records, *check.doubtful_records)
     )
@@ -134,7 +134,7 @@ def findings_on_records(store: Store, checks: Sequence[RangeCheck]) -> tuple[lis
         place = store.path_below_root(location), position
         finding = wrong_names.mark_consequence(_of_offsets(kinds.GAP, place, (start, end), cause))
         findings.append(finding)
-        lost.append((cut.offset if cut else start, end, finding.follows or finding.title))
+        lost.append((cut.offset if cut else start, end, finding.follows or finding))
         pieces = [piece for piece in pieces if piece is not cut]
     for piece in pieces:
         place, kind = locate_offset(piece.offset, store), kinds.DAMAGED_RANGE
@@ -148,7 +148,7 @@ def findings_on_records(store: Store, checks: Sequence[RangeCheck]) -> tuple[lis
         cause += f" ({piece.reason})" if piece.reason else ""
         finding = _of_offsets(kind, place, (piece.offset, piece.end), cause)
         findings.append(finding)
-        lost.append((piece.offset, piece.end, finding.title))
+        lost.append((piece.offset, piece.end, finding))
     findings += (_changed(one, store) for check in checks for one in check.wrong_records)
     return findings, lost
 
@@ -174,8 +174,8 @@ def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], l
                 while before := next((piece for piece in pieces if piece.end == start), None):
                     pieces.remove(before)
                     start = before.offset
-                lost.append((start, segment.limit_offset, finding.title))
-                lost.append((right, right + segment.size, finding.title))
+                lost.append((start, segment.limit_offset, finding))
+                lost.append((right, right + segment.size, finding))
     return findings, lost
 
 

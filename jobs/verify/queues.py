@@ -179,7 +179,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     size = queue_file_sizes(store).get(FileKind.CONSUME_QUEUE) or DEFAULT_FILE_SIZE
     units = [_finding(queues[difference.queue], difference, size, joined) for difference in joined.differences]
     doubted = {
-        unit.log_offset: unit.title
+        unit.log_offset: unit
         for difference, unit in zip(joined.differences, units, strict=True)
         if difference.may_be_changed_record
     }
@@ -231,10 +231,9 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     return report, joined, outcomes
 
 
-def _attributed(finding: Finding, doubted: Mapping[int | None, str]) -> Finding:
+def _attributed(finding: Finding, doubted: Mapping[int | None, Finding]) -> Finding:
     """Return the finding on a record without a unit, as a consequence if a unit elsewhere points to that record."""
-    title = doubted.get(finding.log_offset)
-    return finding if title is None else finding._replace(follows=title)
+    return finding._replace(follows=doubted.get(finding.log_offset))
 
 
 def _damaged_configuration(store: Store, config: BrokerConfig) -> Iterator[Finding]:

@@ -445,13 +445,13 @@ class _Comparison:
         lost = LostRanges(queue.lost_ranges)
         wanted = f"a record of {queue.topic}/{queue.queue_id} with this key"
         for _, found in self._by_sound_files(entries):
-            by_title: dict[str, list[int]] = {}
+            by_cause: dict[Finding | None, list[int]] = {}
             for at, offset in zip(found.tolist(), self._entries["physical_offset"][found].tolist(), strict=True):
-                by_title.setdefault(lost.find_title(offset), []).append(at)
-            for title, some in by_title.items():
+                by_cause.setdefault(lost.find_cause(offset), []).append(at)
+            for known_cause, some in by_cause.items():
                 cause = "the entry changed, or it belongs to another log"
                 finding = self._finding(np.array(some), "physical_offset", wanted, cause)
-                if title:
+                if known_cause is not None:
                     finding = finding._replace(kind=kinds.ENTRIES_OF_LOST_MESSAGES, log_offset=int(finding.found))
                 yield lost.mark_consequence(finding)
 

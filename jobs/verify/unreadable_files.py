@@ -78,5 +78,5 @@ def report_unreadable_file(file: StoredFile, error: OSError, parts: Mapping[str,
         follows |= one.kind in _PROGRESS_KINDS and kind in QUEUE_KINDS
         follows |= one.kind == kinds.MISSING_INDEX_ENTRIES and kind is FileKind.INDEX
         if follows and not one.follows:
-            parts[name].findings[number] = one._replace(follows=found.title, cause=f"caused by: {found.title}")
+            parts[name].findings[number] = one._replace(follows=found, cause=f"caused by: {found.title}")
     parts[name].findings.append(found)

@@ -43,11 +43,13 @@ class Verdict(RatedOutcome):
     @property
     def findings_by_cause(self) -> list[CauseWithConsequences]:
         """The findings under their causes: the log first, then queues, then index files."""
-        following: dict[str, list[Finding]] = {}
+        following: dict[tuple[object, ...], list[Finding]] = {}
         for finding in self.findings:
-            following.setdefault(finding.follows, []).append(finding)
-        causes = sorted(following.pop("", []), key=lambda finding: (LOG, QUEUES, INDEX).index(finding.part))
-        return [(cause, tuple(following.get(cause.title, ()))) for cause in causes]
+            if finding.follows is not None:
+                following.setdefault(finding.follows.place, []).append(finding)
+        causes = [one for one in self.findings if one.follows is None]
+        causes.sort(key=lambda finding: (LOG, QUEUES, INDEX).index(finding.part))
+        return [(cause, tuple(following.get(cause.place, ()))) for cause in causes]
 
     @property
     def severity(self) -> Severity:

@@ -49,4 +49,4 @@ def test_only_the_field_says_that_a_cause_is_undecided() -> None:
     assert "dangling: consumequeue/T/0/0 @0 unit: 1, expected 2 - undecided: a or b" == finding.text
     assert "undecided topics were deleted" == decided.to_row()["cause"]
     assert "is_undecided" not in finding.to_row()
-    assert not finding.as_consequence_of("gap 1 to 2").is_undecided
+    assert not decided._replace(is_undecided=True).as_consequence_of(finding).is_undecided
