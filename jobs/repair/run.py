@@ -70,6 +70,7 @@ from jobs.restore.config import RebuiltFileSettings, read_recorded_topics
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise_location
 from jobs.storage.scratch import Scratch, open_scratch_below_output
+from jobs.store.log_ends import find_end_after_crash
 from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.release import ASSUMED, GIVEN, UndecidedError
 from jobs.store.running_broker import (
@@ -91,7 +92,7 @@ from jobs.store.store import (
 )
 from jobs.store.units import Units
 from jobs.store.workers import Workers
-from jobs.verify.log import lost_end_finding, undecided_lost_end
+from jobs.verify.log import lost_end_finding
 from jobs.verify.rocksdb_queues import is_about_rocksdb_rows, steps_for_rocksdb_rows, unflushed_rows_note
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
@@ -410,9 +411,9 @@ class _Repair:
         store = request.list_store(self.workers.options)
         findings = list(self.summary.verdict_before.findings)
         walked = self.summary.verdict_before.walked_log
-        ahead = None if walked is None else undecided_lost_end(store, walked.end)
-        if walked is not None and ahead is not None:  # a row of the lake is further evidence of that record
-            findings.append(lost_end_finding(walked.end, ahead, store))
+        crashed = None if walked is None else find_end_after_crash(store, walked.end)
+        if crashed is not None:  # a row of the lake is further evidence of that record
+            findings.append(lost_end_finding(crashed.log_end, crashed.newest_offset, store))
         known = [one for one in findings if one.part == LOG and one.severity.is_alarm]
         asked = DiffRequest(
             request.store, lake, request.broker, base_offsets=segments_with_findings(findings, store),

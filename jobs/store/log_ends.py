@@ -2,17 +2,21 @@
 Losses at both ends of a log, shown by queues and index files: more is missing than a broker deletes itself.
 
 Retention deletes a segment, and in the same minute every queue file and index file that points only to messages before
-the new beginning, except the last one of its kind. Queues of a closed store do not point after the end of the log.
+the new beginning, except the last one of its kind. Queues do not point after the end of the log, except in a copy of a
+running broker's store whose log was copied before its queues.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
+from jobs.console.amounts import duration_text
 from jobs.store.epochs import find_last_promotion
 from jobs.store.queue_files import StoredQueue, queues_in_files
 from jobs.store.ranges import find_holes, find_newest_segment, usual_segment_size
 from jobs.store.record_places import find_record, record_bounds, segment_bytes
+from jobs.store.running_broker import find_broker_process
 from jobs.store.store import Segment, Store, StoredFile, read_index_header
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY, DLEDGER_MAGIC, HEAD, RECORD
 from rmq_formats.commitlog.record import decode_record, has_right_body_crc
@@ -24,6 +28,7 @@ from rmq_formats.properties import MAX_LONG
 from rmq_formats.store import file_name_of_offset
 
 MAX_BYTES_PAST_LOG_END = 1 << 30  # bytes after the log's end: a unit that points farther is not evidence
+_WRITTEN_TOGETHER_MS = 60_000  # a broker writes a record to the disk, and its unit, within this time
 _MOST_QUEUES = 256  # queues that are probed if the caller has not read all of them
 
 
@@ -79,6 +84,43 @@ def newest_known_offset(store: Store, queues: Iterable[StoredQueue]) -> int:
     known += filter(None, (_newest_of(file, store) for file in store.index_files[-1:]))
     limit = store.end_offset + MAX_BYTES_PAST_LOG_END if store.segments else MAX_LONG
     return max((offset for offset in known if offset < limit), default=-1)
+
+
+class EndAfterCrash(NamedTuple):
+    """The end of a log that no broker closed, and a record after it to which queues or index files point."""
+
+    log_end: int
+    newest_offset: int
+    copy_evidence: str  # file times which show that the log was copied before these files; empty without any
+
+
+def find_end_after_crash(store: Store, log_end: int) -> EndAfterCrash | None:
+    """
+    Return the record after the end of a killed broker's log to which queues or index files point, if any.
+
+    A copy of a running broker's store looks the same if its log was copied first. The times of the files tell the two
+    apart: a broker writes a record and its unit within seconds, whether the times are those of the broker's writes or
+    of the copies.
+    """
+    if store.has_clean_shutdown or not store.segments or find_broker_process(store.root) is not None:
+        return None
+    with suppress(OSError):  # reported by the comparison of queues and index files
+        newest = newest_known_offset(store, queues_in_files(store))
+        if has_lost_end(store, newest, log_end):
+            return EndAfterCrash(log_end, newest, _find_copy_evidence(store, log_end))
+    return None
+
+
+def _find_copy_evidence(store: Store, log_end: int) -> str:
+    """Return how much later than the end of the log its queue files were modified, as text; empty if not later."""
+    segment = store.segment_at(log_end) or store.segments[-1]
+    folder, _, name = segment.location.rpartition("/")
+    modified_ms = {info.name: info.modified_ms for info in store.storage.list_files(folder)}.get(name)
+    newest = max((*store.queue_files, *store.index_files), key=lambda file: file.modified_ms)
+    if modified_ms is None or newest.modified_ms <= modified_ms + _WRITTEN_TOGETHER_MS:
+        return ""
+    later = duration_text((newest.modified_ms - modified_ms) / 1000)
+    return f"{newest.path_facts.path} was modified {later} later than {store.path_below_root(segment.location)}"
 
 
 def _end_of_records(store: Store, newest: int) -> int | None:

@@ -1,7 +1,6 @@
 """Findings on the log itself: parts that are missing, damaged, unreadable, or changed after the broker wrote them."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -18,13 +17,11 @@ from jobs.products.queues.unit_files import new_range_unit_collector, read_units
 from jobs.store.chain import NewCollector, RangeOutcome, Results, read_chained
 from jobs.store.log_ends import (
     NO_SEGMENTS_ERROR,
+    find_end_after_crash,
     find_lost_start,
     find_right_segment_name,
-    has_lost_end,
-    newest_known_offset,
     wrong_name_text,
 )
-from jobs.store.queue_files import queues_in_files
 from jobs.store.ranges import find_holes, find_truncated_segments, locate_hole, plan_ranges
 from jobs.store.running_broker import find_broker_process
 from jobs.store.store import DEFAULT_RANGE_SIZE, Segment, Store, find_checkpoint_file, read_checkpoint
@@ -94,7 +91,8 @@ def findings_on_log(
     findings.sort(key=lambda finding: finding.log_offset or 0)
     newest = max((check.newest_timestamp for check in checks), default=0)
     checkpoint, doubts = findings_on_checkpoint(store, newest, log_end)
-    if (known := undecided_lost_end(store, log_end)) is not None:  # a copy of one at work looks the same
+    if (crashed := find_end_after_crash(store, log_end)) is not None:  # a copy of one at work looks the same
+        known = crashed.newest_offset
         doubts.append(
             f"queues or index files point to a record at offset {known:,}, but the log ends at {log_end:,}. Undecided: "
             "either the end of the log was lost, or it was copied before these files while the broker was running"
@@ -311,16 +309,6 @@ def early_log_end_finding(offset: int, store: Store) -> Finding:
     """Return the finding on correct bytes that the broker treats as the end of its log."""
     cause = "the end-of-file blank is longer than the rest of the file, so the broker treats it as the end of the log"
     return _of_offsets(kinds.DAMAGED_RANGE, locate_offset(offset, store), (offset, offset + BLANK.size), cause)
-
-
-def undecided_lost_end(store: Store, log_end: int) -> int | None:
-    """Return the offset after the end of a killed broker's log to which queues or index files point, if any."""
-    if store.has_clean_shutdown or not store.segments or find_broker_process(store.root) is not None:
-        return None
-    with suppress(OSError):  # reported by the comparison of queues and index files
-        newest = newest_known_offset(store, queues_in_files(store))
-        return newest if has_lost_end(store, newest, log_end) else None
-    return None
 
 
 def lost_end_finding(log_end: int, lost_record_offset: int, store: Store) -> Finding:
