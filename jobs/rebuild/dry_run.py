@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from jobs.console.amounts import count_text, size_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
 from jobs.products.index.explanation import ExplainedFile, classify_unreadable
-from jobs.products.index.survivors import refusal_reason
+from jobs.products.index.survivors import is_without_header, refusal_reason
 from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, list_and_determine_settings
 from jobs.rebuild.queue_run import RebuildQueuesRequest
@@ -90,6 +90,8 @@ def dry_run_of_index(request: RebuildIndexRequest, options: Mapping[str, str]) -
     store, files, settings = list_and_determine_settings(request, options)
     geometry = settings.geometry.value
     reasons = {file.name: refusal_reason(file, geometry) for file in files} if request.lost_only else {}
+    if reasons and is_without_header(files[0], geometry):
+        reasons[files[0].name] = None  # right if the log has no keys
     which = "the index files that are missing" if request.lost_only else "index files"
     return DryRun(
         store.root,

@@ -16,6 +16,7 @@ from jobs.diagnosis import kinds
 from jobs.diagnosis.findings import INDEX, Finding
 from jobs.products.index import KeySequence, RangeKeys, collect_keys, new_range_key_collector
 from jobs.products.index.explanation import ExplainedFile, Explanation, FileVerdict, explain_index_files
+from jobs.products.index.file_builder import is_all_zeros
 from jobs.products.index.settings import GivenSettings, IndexSettings, determine_index_settings
 from jobs.products.index.survivors import list_index_files
 from jobs.storage.scratch import Scratch
@@ -89,6 +90,8 @@ class IndexVerification:
         if not self._files:
             in_rocksdb = verify_rocksdb_index(workers, store, ranges, self._wanted.release, self._scratch)
             return in_rocksdb or self._without_files(workers, store, ranges)
+        if self._settings is None and self._is_unused(workers, store, ranges):
+            return PartReport(numbers={"files": 1, FileVerdict.EQUAL.kind: 1, "keys": 0})
         if self._settings is None:
             missing = self._missing_before(workers, store, ranges)
             numbers = {"files": len(self._files)}
@@ -115,6 +118,13 @@ class IndexVerification:
             return PartReport(numbers={"files": 0}, unverified=reason, is_absent=True)
         place, cause = ("index", None, "files"), "the index files were deleted or lost"
         return PartReport([Finding(INDEX, kinds.MISSING_INDEX_ENTRIES, *place, "none", expected, cause)], {"files": 0})
+
+    def _is_unused(self, workers: Workers, store: Store, ranges: Sequence[Range]) -> bool:
+        """Return whether the only file has no entries and the log no keys, whatever the geometry and the release."""
+        if len(self._files) > 1 or any(self._files[0].header) or self._sure_keys(workers, store, ranges):
+            return False
+        with store.storage.open(self._files[0].location) as file:
+            return is_all_zeros(file, self._files[0].size)
 
     def _missing_before(self, workers: Workers, store: Store, ranges: Sequence[Range]) -> Finding | None:
         """Return a finding if the log has keys before the first index file, which its header shows for any geometry."""

@@ -32,6 +32,7 @@ from jobs.products.index.settings import IndexSettings
 from jobs.products.index.survivors import (
     FilePlacer,
     Survivor,
+    is_without_header,
     list_index_files,
     ranges_truncated_by_promotion,
     refusal_reason,
@@ -182,6 +183,8 @@ def explain_index_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how
     start = relist_store(store).start_offset  # listed last: segments are deleted before the files that point to them
     keys = replace(join_keys(store, outcomes, scratch, start), doubtful_ranges=tuple(doubtful_ranges))
     refused = {file.name: refusal_reason(file, geometry) for file in files}
+    if files and not len(keys) and is_without_header(files[0], geometry):
+        refused[files[0].name] = None
     sane = [file for file in files if refused[file.name] is None]
     keys = replace(
         keys, truncated_ranges=ranges_truncated_by_promotion(sane, takeover_offsets(store), keys, geometry, store)

@@ -118,6 +118,16 @@ def list_index_files(store: Store) -> list[BrokerIndexFile]:
     return found
 
 
+def is_without_header(broker_file: BrokerIndexFile, geometry: Geometry) -> bool:
+    """
+    Return whether a file of the right size has an empty header, as the first file has before the first key.
+
+    A broker creates it for its first message, with keys or without; releases up to 4.9.8 leave it like this when they
+    stop, newer ones write 1 as its count. Each later file has the end of the file before it in its header.
+    """
+    return broker_file.size == geometry.file_size and not any(broker_file.header)
+
+
 def refusal_reason(broker_file: BrokerIndexFile, geometry: Geometry) -> str | None:
     """Return why a file is not a valid index file, judging by its size and header alone."""
     header = broker_file.header
