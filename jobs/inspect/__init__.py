@@ -11,6 +11,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from jobs.console.result import Severity, worst_severity
+from jobs.inspect.usage_report import Usage
 from jobs.store.pending_messages import TimerState
 from jobs.store.store import StoredFile
 from rmq_formats.broker_conf import Epoch
@@ -194,6 +195,7 @@ class StoreReport:
     deep: bool = False
     options: Sequence[str] = ()  # where the log and the broker's configuration are; recommended commands repeat them
     start: StartOutcome | None = None  # the outcome of a start of the broker; None while a broker runs
+    usage: Usage | None = None  # with `--usage`
 
     @property
     def health(self) -> Severity:
@@ -270,6 +272,7 @@ class StoreReport:
                 }
                 for era in self.eras
             ],
+            "usage": None if self.usage is None else self.usage.to_dict(),
             "problems": [problem._asdict() | {"severity": str(problem.severity)} for problem in self.problems],
             "next": [{"run": command, "why": why} for command, why in self.next_steps()],
         }

@@ -45,8 +45,11 @@ def report_text(report: StoreReport, *, verbose: bool = False) -> str:
     def titled(title: str, texts: Iterable[str]) -> Iterator[str]:
         return (f"  {'' if number else title:<11}{text}" for number, text in enumerate(texts))
 
-    for title, texts in sections:
-        lines += titled(title, texts)
+    if report.usage is not None:
+        lines += (f"  {text}" for text in report.usage.lines(report.store))
+    else:
+        for title, texts in sections:
+            lines += titled(title, texts)
     ordered = sorted(report.problems, key=lambda one: (-one.severity.rank, one.file, one.offset or 0))
     lines += (f"  {text}" for text in _shortened([_problem(one, report.store) for one in ordered]))
     steps = report.next_steps()

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from jobs.store.queue_files import StoredQueue
 from jobs.store.store import StoredFile
-from rmq_formats.consumequeue.build import UNIT_TYPES
+from rmq_formats.arrays import dtype_of
 from rmq_formats.consumequeue.layout import EXT_UNIT, MAX_EXT_ADDRESS, decode_ext_unit, ext_address_offset
 from rmq_formats.errors import FormatError
 from rmq_formats.layout import Buffer, make_block_reader
@@ -22,7 +22,7 @@ DELETED_UNIT_FIELD = -1  # the value of every field of a unit whose file was del
 
 def read_stored_units(queue: StoredQueue, start: int, stop: int) -> Units:
     """Return the units of a queue at positions [*start*, *stop*); positions without a file are zeros."""
-    return np.frombuffer(queue.read(start, stop), UNIT_TYPES[queue.name.kind])
+    return np.frombuffer(queue.read(start, stop), dtype_of(queue.name.kind.layout))
 
 
 def is_written(units: Units) -> NDArray[np.bool_]:

@@ -48,6 +48,7 @@ _NEEDED = ("jinja2", "starlette", "uvicorn")  # modules that the pages need
     "inspect /data/rocketmq/store",
     "inspect --deep --json /backup/store | jq .problems",
     "inspect --broker-conf broker.conf /data/rocketmq/store",
+    "inspect --usage /data/rocketmq/store",
     exit_codes="0 no problem found (not verified) · 1 STORE cannot be read · 2 usage error, or not a store · "
     "3 damage or a gap",
 )
@@ -55,6 +56,9 @@ def inspect(
     *,
     place: StorePlace = store_options,
     deep: bool = flag("Read every record of the log, not only heads and tails of files."),
+    usage: bool = flag(
+        "Show the space that each topic takes in the log, and what retention deletes next, instead of the overview."
+    ),
     answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
@@ -68,6 +72,10 @@ def inspect(
     conf = place.read_conf()
     with create_delayed_progress("walking the log") as walk:
         report = inspect_store(place.store, place.log_directories(conf), conf, deep=deep, progress=walk)
+    if usage:
+        from jobs.inspect.usage import measure_usage  # lazy import: numpy is slow to load
+
+        report.usage = measure_usage(place.store, place.log_directories(conf), report.log.end_offset)
     report.options = format_place_options(place.commitlog, place.broker_conf)
     # --quiet affects only the progress line: the report is the answer.
     replace(answer, quiet=False).print_json_or_lines(
