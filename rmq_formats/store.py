@@ -48,16 +48,13 @@ class FileKind(StrEnum):
     TIMER_LOG = "timer log"
     TIMER_PROGRESS = "timer progress"
     TIMER_METRICS = "timer file"
-    TIERED_LOG = "log of a tier"  # each queue has its own log
-    TIERED_QUEUE = "queue of a tier"
-    OTHER_TIERED = "tiered storage file"
+    TIERED = "tiered storage file"
     CONTROLLER = "controller mode file"  # the identity of the replica, and which master wrote from which offset on
     UNKNOWN = "unknown file"
 
 
 LOG_KINDS = frozenset({FileKind.COMMITLOG, FileKind.DLEDGER_LOG})
 QUEUE_KINDS = frozenset({FileKind.CONSUME_QUEUE, FileKind.BATCH_CONSUME_QUEUE, FileKind.CONSUME_QUEUE_EXT})
-TIER_KINDS = frozenset({FileKind.TIERED_LOG, FileKind.TIERED_QUEUE, FileKind.OTHER_TIERED})
 # A directory with a file of one of these kinds is a store; files of other kinds occur without one.
 STORE_KINDS = LOG_KINDS | QUEUE_KINDS | {FileKind.INDEX, FileKind.CHECKPOINT}
 
@@ -104,9 +101,7 @@ _KINDS = tuple(
         (rf"compaction/compactionLog/[^/]+/{_NUMBER}/{_OFFSET}", FileKind.COMPACTION_LOG),
         (rf"compaction/compactionCq/[^/]+/{_NUMBER}/{_OFFSET}", FileKind.COMPACTION_QUEUE),
         ("compaction/.+", FileKind.OTHER_COMPACTION),
-        (rf"{_TIER}/(.+/)?COMMIT_LOG/{_TIER_SEGMENT}", FileKind.TIERED_LOG),
-        (rf"{_TIER}/(.+/)?CONSUME_QUEUE/{_TIER_SEGMENT}", FileKind.TIERED_QUEUE),
-        (rf"(tieredStore|tiered_index_file)/.+|{_TIER}/(.+/)?{_TIER_SEGMENT}", FileKind.OTHER_TIERED),
+        (rf"(tieredStore|tiered_index_file)/.+|{_TIER}/(.+/)?{_TIER_SEGMENT}", FileKind.TIERED),
         ("dledger-[^/]*/.+", FileKind.DLEDGER_STATE),
     )
 )
@@ -135,11 +130,6 @@ def parse_offset_name(name: str) -> int | None:
         return None
     offset = int(name)
     return offset if offset < 1 << 63 else None
-
-
-def parse_first_offset(name: str) -> int | None:
-    """Return the offset that a file begins with, also in a tier: its names have a hash before the digits."""
-    return parse_offset_name(name[-OFFSET_DIGITS:] if re.fullmatch(_TIER_SEGMENT, name) else name)
 
 
 def file_name_of_offset(offset: int) -> str:

@@ -18,7 +18,7 @@ from rmq_formats.release import SWITCHES
 
 def layouts() -> Iterator[tuple[str, Layout]]:
     for module in pkgutil.walk_packages(rmq_formats.__path__, "rmq_formats."):
-        if module.name.endswith(("layout", "store", "message_id", "tier_index", "timer_files")):
+        if module.name.endswith(("layout", "store", "message_id", "timer_files")):
             for name, value in vars(import_module(module.name)).items():
                 if isinstance(value, Layout):
                     yield f"{module.name}.{name}", value

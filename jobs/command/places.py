@@ -26,7 +26,7 @@ from rmq_formats.store import (
     CONSUME_QUEUE_FOLDER,
     INDEX_FOLDER,
     STORE_KINDS,
-    TIER_KINDS,
+    FileKind,
     classify,
     parse_offset_name,
 )
@@ -185,7 +185,7 @@ def _lacks_store(root: Path, location: str) -> str | None:
             looked_at += 1
             if path.is_dir():
                 pending.append(path)
-            elif classify(path.relative_to(root).as_posix()).kind in STORE_KINDS | TIER_KINDS:
+            elif classify(path.relative_to(root).as_posix()).kind in STORE_KINDS | {FileKind.TIERED}:
                 return None
     if pending:
         return None

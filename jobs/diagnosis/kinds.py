@@ -64,10 +64,6 @@ REPEATED_INDEX_FILE = "repeated"
 MISSING_INDEX_ROWS = "missing_index_rows"
 INDEX_ROWS_WITHOUT_MESSAGE = "index_rows_of_no_message"
 DAMAGED_INDEX_ROWS = "damaged_index_rows"
-# Of a tier.
-TIER_UNIT_DIFFERS = "tier_unit_differs"
-TIER_ENTRY_DIFFERS = "tier_entry_differs"
-FOREIGN_RECORD = "record_of_another_queue"
 DAMAGED_RECORD_KINDS = frozenset({DAMAGED_RANGE, WRONG_BODY_CRC, WRONG_RECORD_CRC, ZEROED_PROPERTIES, WRONG_STORE_TIME})
 GAP_OR_LOST_END = frozenset({GAP, LOST_END})
 GAP_KINDS = GAP_OR_LOST_END | {LOST_START}

@@ -57,10 +57,10 @@ from rmq_formats.commitlog.segment import (
 from rmq_formats.errors import CorruptData, FormatError, is_lost_file_error
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import KEYS, TAGS, UNIQ_KEY, PropertyParser, decode_java_text, parse_properties
-from rmq_formats.store import FileKind, file_name_of_offset, parse_first_offset, parse_offset_name
+from rmq_formats.store import FileKind, file_name_of_offset, parse_offset_name
 
 _BODY_PREVIEW = 64
-_OPEN_ENDED = frozenset({FileKind.COMPACTION_LOG, FileKind.TIERED_LOG})
+_OPEN_ENDED = frozenset({FileKind.COMPACTION_LOG})
 
 
 def dump_log(kind: FileKind, file: DumpFile, request: DumpRequest) -> Iterator[DumpItem]:
@@ -99,7 +99,7 @@ def dump_log(kind: FileKind, file: DumpFile, request: DumpRequest) -> Iterator[D
 
 def _segment(file: DumpFile) -> SegmentBytes:
     """Return the segment; if its name is not an offset, the first record gives its position."""
-    base_offset = parse_first_offset(file.name)
+    base_offset = parse_offset_name(file.name)
     if base_offset is None:
         header_size, offset = detect_framing(file.read(0, BLANK.size)).header_size, 0
         with suppress(FormatError):  # too short for a record, as the walk reports

@@ -46,7 +46,6 @@ from rmq_formats.store import (
     FileKind,
     classify,
     is_loadable_index_name,
-    parse_first_offset,
     parse_offset_name,
 )
 from rmq_formats.timer_files import PRECISION_MS, TIMER_PROGRESS, TIMER_PROGRESS_SIZE, decode_timer_unit, used_slots
@@ -89,7 +88,7 @@ def _items(
     layout: Layout, decode: Callable[[bytes], Unit | BatchUnit], file: DumpFile, request: DumpRequest
 ) -> Iterator[DumpItem]:
     size = layout.size
-    base_offset = parse_first_offset(file.name) or 0
+    base_offset = parse_offset_name(file.name) or 0
     position = -(-request.start // size) * size
     while position + size <= file.size:
         raw = file.read(position, size)
@@ -394,14 +393,14 @@ def _timer_units(file: DumpFile, base: int, position: int, request: DumpRequest)
 # the kind of a file, by its place in a store or by its first bytes
 
 
-_DEPTH = 6  # parts of the longest path that names a kind: a tier's cluster/broker/topic/queue id/kind/file
-_LOGS = (FileKind.COMMITLOG, FileKind.DLEDGER_LOG, FileKind.COMPACTION_LOG, FileKind.TIERED_LOG)
+_DEPTH = 5  # parts of the longest path that names a kind: compaction/compactionLog/topic/queue id/file
+_LOGS = (FileKind.COMMITLOG, FileKind.DLEDGER_LOG, FileKind.COMPACTION_LOG)
 _UNITS = partial(dump_queue, partial(_items, UNIT, decode_unit))
 _BATCH_UNITS = partial(dump_queue, partial(_items, BATCH_UNIT, decode_batch_unit))
 # The last item says how the file ends.
 _DUMPERS: dict[FileKind, Dumper] = {
     **{kind: partial(dump_log, kind) for kind in _LOGS},
-    **dict.fromkeys((FileKind.CONSUME_QUEUE, FileKind.TIERED_QUEUE), _UNITS),
+    FileKind.CONSUME_QUEUE: _UNITS,
     **dict.fromkeys((FileKind.BATCH_CONSUME_QUEUE, FileKind.COMPACTION_QUEUE), _BATCH_UNITS),
     FileKind.CONSUME_QUEUE_EXT: partial(dump_queue, _ext_items),
     FileKind.INDEX: dump_index,

@@ -25,7 +25,7 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, slots=True)
 class IngestRequest(StoreRequest):
-    """A request to ingest a store or a tier."""
+    """A request to ingest a store."""
 
     lake: str
     broker: str | None = None
@@ -153,7 +153,6 @@ class Summary(RatedOutcome):
     seconds: dict[str, float] = field(default_factory=dict)
     steps: int = 1  # runs that were committed one after the other
     bytes_left: int = 0  # bytes of the log that are left for the next step
-    tier_queues: int | None = None  # for a tier, the number of its queues
     newest_ms: int | None = None  # store time of the store's newest message in the lake
 
     def plus_next_run(self, next_run: "Summary") -> "Summary":
@@ -208,8 +207,6 @@ class Summary(RatedOutcome):
     def bytes(self) -> int:
         """The number of bytes of the log that the run has read."""
         start, end = self.from_offset, self.to_offset
-        if self.tier_queues is not None:  # then these count the bytes that runs have read
-            return end - start
         missing = sum(max(min(gap["to"], end) - max(gap["from"], start), 0) for gap in self.gaps)
         return max(end - start - missing, 0)
 
@@ -223,13 +220,8 @@ class Summary(RatedOutcome):
             return Result(self.severity, what, seconds, verdict="dry run")
         if self.run is None:
             verdict = "done" if verdict else ""
-            where = f"after offset {self.to_offset:,}" if self.tier_queues is None else f"in {self._queues}"
-            return Result(self.severity, f"nothing new {where}", seconds, verdict=verdict)
+            return Result(self.severity, f"nothing new after offset {self.to_offset:,}", seconds, verdict=verdict)
         return Result(self.severity, count_text(self.messages, "message"), seconds, self.bytes, verdict)
-
-    @property
-    def _queues(self) -> str:
-        return count_text(self.tier_queues or 0, "tiered queue")
 
     def to_dict(self) -> dict[str, object]:
         """Return the form that scripts read."""
@@ -242,12 +234,10 @@ class Summary(RatedOutcome):
             steps = f", the last of {self.steps:,} steps" if self.steps > 1 else ""
             yield f"  run {self.run} of broker {self.broker} ({self.store_id}){steps}"
             offsets = f"offsets {self.from_offset:,} to {self.to_offset:,}"
-            where = offsets if self.tier_queues is None else f"table tiered, from {self._queues}"
-            yield f"  {count_text(self.messages, 'message')}, {where}"
+            yield f"  {count_text(self.messages, 'message')}, {offsets}"
             if self.topics:
-                reason = "; the index tables were not written, because they require all topics"
-                without = reason if self.tier_queues is None else ""
-                yield f"  topics: {self.topics}{without}"
+                reason = "the index tables were not written, because they require all topics"
+                yield f"  topics: {self.topics}; {reason}"
             if self.release:
                 yield f"  queue format: RocketMQ {self.release}"
             if any(self.units.values()):

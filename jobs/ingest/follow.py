@@ -205,8 +205,6 @@ class _Place:
     @classmethod
     def after(cls, summary: Summary, request: IngestRequest, workers: Workers, earlier: "_Place | None") -> "_Place":
         """Read the end of the log after a run."""
-        if summary.tier_queues is not None:  # each queue has its own log: every probe begins a run
-            return cls(AnyStorage(dict(workers.options)), (), {}, 0, b"", is_settled=False)
         if earlier is None or not earlier.folders:  # an empty store's log may have no folder yet
             store = request.list_store(workers.options)
             found = dict.fromkeys(dirname(segment.location) for segment in store.segments)

@@ -22,12 +22,11 @@ from jobs.ingest import OPEN_DAMAGE_KEY, IngestRequest, OpenDamage, Summary
 from jobs.lake.lake import Lake
 from jobs.launch.cache import cache_directory
 from jobs.products import PRODUCTS
-from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise_location
 from jobs.store.broker_config import read_config_files
 from jobs.store.ranges import plan_ranges, written_sizes
 from jobs.store.record_places import Fingerprint
-from jobs.store.store import IsTierError, Store
+from jobs.store.store import Store
 from rmq_formats.errors import FormatError
 from rmq_formats.store import FileKind
 
@@ -81,8 +80,6 @@ class PreRunCheck:
         # Every run with a different name prints a warning.
         is_renamed = self._request.broker not in {None, summary.broker}
         if self._seen is None or summary.run is not None or summary.store_id is None or says_more or is_renamed:
-            return
-        if summary.tier_queues is not None:
             return
         described = {field.name: getattr(summary, field.name) for field in fields(summary) if field.name != "open"}
         # If the lake cannot be read now, or the cache cannot be written, no note is kept.
@@ -138,8 +135,6 @@ class PreRunCheck:
         try:
             if not self._is_local or len(self._store.queue_files) > _MOST_QUEUE_FILES:
                 return None
-        except IsTierError:
-            return sum(info.size for info in LocalStorage().list_files(normalise_location(self._request.store)))
         except _DOUBTS:
             return None
         try:

@@ -6,9 +6,10 @@ after the watermark, let tasks read each range once for all products, finish eac
 """
 
 import errno
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from functools import reduce
 from typing import Any
 from uuid import uuid4
@@ -17,9 +18,8 @@ from jobs.console import process
 from jobs.console.log import log_message
 from jobs.console.progress import add_bytes_of_later_phase
 from jobs.console.result import OtherRunActiveError, RequestError
-from jobs.ingest import IngestRequest, StepTimer, Summary
-from jobs.ingest.commit import NextRun
-from jobs.ingest.tier import run_tier_steps
+from jobs.ingest import OPEN_DAMAGE_KEY, IngestRequest, OpenDamage, StepTimer, Summary
+from jobs.ingest.lost_files import leave_out_lost_files
 from jobs.lake import integrity
 from jobs.lake.commit import open_table
 from jobs.lake.history import find_superseded_rows
@@ -29,9 +29,16 @@ from jobs.lake.lock import hold_lock
 from jobs.lake.runs import (
     COMMAND_ID_KEY,
     TABLES_BEFORE_KEY,
+    KnownStore,
+    Manifest,
     SupersededRows,
+    commit_prepared,
+    delete_files_outside_manifest,
+    find_unfinished_run,
+    has_leftover_files,
     list_known_broker_stores,
     list_known_stores,
+    prepare_run,
     refresh_newest_run,
     refuse_deletion_vectors,
     refuse_taken_run,
@@ -40,10 +47,12 @@ from jobs.lake.runs import (
 )
 from jobs.lake.snapshot_files import read_topics
 from jobs.lake.snapshots import cache_snapshots
-from jobs.lake.table_file import AddedFile
-from jobs.lake.tables import MESSAGES, WRITTEN_BY_RUNS
+from jobs.lake.table_file import AddedFile, FileNaming
+from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, WRITTEN_BY_RUNS
+from jobs.lake.upkeep import await_background_merges, merge_and_vacuum
+from jobs.launch.failures import one_line_message
 from jobs.products import PRODUCTS, Product
-from jobs.products.product import FinishedProduct, Run, StartedProduct
+from jobs.products.product import FinishedProduct, Run, RunOutput, StartedProduct
 from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats
 from jobs.storage.local import explaining_full_disk
 from jobs.store.chain import (
@@ -67,11 +76,11 @@ from jobs.store.ranges import (
     plan_ranges,
     written_size,
 )
-from jobs.store.record_places import segment_bytes
+from jobs.store.record_places import Fingerprint, segment_bytes
 from jobs.store.release import determine_writers
 from jobs.store.running_broker import check_disk_space
 from jobs.store.selection import Selection
-from jobs.store.store import IsTierError, Store, relist_store
+from jobs.store.store import Store, relist_store
 from jobs.store.topics import list_known_topics
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.segment import END_BY_LAST_PIECE, FOREIGN_BYTES_REASON
@@ -89,12 +98,7 @@ def run_steps(request: IngestRequest, workers: Workers) -> Iterator[Summary]:
     """Yield the runs that ingest new messages: an interruption repeats at most one of them."""
     clock = StepTimer()
     with explaining_full_disk(request.lake):
-        try:
-            summary = _run_with_retries(request, workers, clock)
-        except IsTierError:
-            yield from run_tier_steps(request, workers, clock)
-            return
-        yield summary
+        yield (summary := _run_with_retries(request, workers, clock))
         later = replace(request, acknowledge=False)  # damage found by the first step stays open
         while summary.bytes_left:
             yield (summary := _run_with_retries(later, workers, StepTimer()))
@@ -153,20 +157,30 @@ def _describe_foreign_segments(store: Store) -> Iterator[str]:
 
 
 @dataclass(slots=True)
-class _Run(NextRun):
+class _Run:
+    """The next run of a store, under its lock."""
+
+    workers: Workers
+    lake: Lake
+    known_store: KnownStore
+    request: IngestRequest
+    summary: Summary
+    timer: StepTimer
+    was_killed: bool  # the previous run was killed
     store: Store
     is_registered: bool
+    has_changed_topics: bool = False  # compared with earlier runs
     newest: NewestSegment | None = None  # the state of the newest segment when the run was planned
     files: dict[str, list[AddedFile]] = field(default_factory=dict)  # the files of this run, by table
     state: dict[str, Any] = field(default_factory=dict)  # the state saved for later runs
     unmatched: tuple[str, ...] = ()  # patterns of topics that no known topic matches: the log must have one
 
     def run(self) -> None:
-        self.determine_topics()
+        self._determine_topics()
         products = [product for product in PRODUCTS if self.request.wants_product(product)]
         written = {table for product in products for table in product.tables}
         unchecked_tables = {table for product in PRODUCTS for table in product.tables} - written
-        tables = self.finish_earlier_run(unchecked_tables)
+        tables = self._finish_earlier_run(unchecked_tables)
         self.state = {**(self.known_store.newest.state if self.known_store.newest else {}), TABLES_BEFORE_KEY: tables}
         self.unmatched = self._find_unmatched_topics()
         superseded = find_superseded_rows(self.lake, self.known_store, self.store)
@@ -179,9 +193,9 @@ class _Run(NextRun):
         if self.request.dry_run:
             self._note_holes(self.newest[0].base_offset if self.newest else 0)
             self.summary.plan = describe_plan(ranges, written_size(ranges))
-            self.summary.open = self.earlier_damage
+            self.summary.open = self._earlier_damage
             return
-        output, collectors = self.output, [one.collector for one in started if one.collector is not None]
+        output, collectors = self._output, [one.collector for one in started if one.collector is not None]
         with add_bytes_of_later_phase(self.summary.bytes_left):
             outcomes = read_chained(self.workers, ranges, collectors, output.discard)
         self.timer.end_step("reading and writing")
@@ -205,6 +219,74 @@ class _Run(NextRun):
         if not self.is_registered:
             self._register()
         self._commit_read(outcomes, superseded)
+
+    def _determine_topics(self) -> None:
+        """Determine the topics of the run: those of earlier runs, unless the request changes them."""
+        request, newest = self.request, self.known_store.newest
+        if newest is not None:
+            selection = request.selection.continued_from(newest.selection, is_changed=request.change_topics)
+            self.request = replace(request, selection=selection)
+        chosen = self.request.selection
+        self.summary.topics = chosen.topics_text if chosen.topic_filter else ""
+        if newest is None:
+            return
+        before = Selection.from_manifest(newest.selection).topics_text
+        self.has_changed_topics = before != chosen.topics_text
+        if self.has_changed_topics:
+            self.summary.notes.append(
+                f"the selection of topics changes at offset {newest.to_offset:,}, from {before} to "
+                f"{chosen.topics_text}; rows of earlier runs are kept"
+            )
+        left_out = self.known_store.topic_choices.left_out_note()
+        if left_out is not None and [one.topics_text for one in self.known_store.topic_choices.selections] != [
+            chosen.topics_text
+        ]:
+            self.summary.notes.append(left_out)
+
+    @property
+    def _earlier_damage(self) -> OpenDamage:
+        """The damage that earlier runs found and that is not acknowledged."""
+        newest = self.known_store.newest
+        if newest is None:
+            return OpenDamage()
+        damaged, superseded = newest.counts.get(QUARANTINE.name, 0), newest.superseded is not None
+        return OpenDamage.from_state(newest.state, OpenDamage().after_run(newest.run, newest.gaps, damaged, superseded))
+
+    @property
+    def _may_have_leftover_files(self) -> bool:
+        """Whether an attempt that died, or a product that was left out, may have left files under this run's number."""
+        return self.was_killed or self.workers.has_repeated or bool(self.summary.unreadable)
+
+    @property
+    def _output(self) -> RunOutput:
+        """The lake, and the names of this run's files there."""
+        return RunOutput(
+            self.lake, FileNaming(self.known_store.store_id, self.known_store.next_run), self.known_store.broker
+        )
+
+    def _finish_earlier_run(self, unchecked_tables: Collection[str]) -> dict[str, int]:
+        """
+        Commit the run that an earlier process prepared, and delete the files of a run that was killed.
+
+        Before that, every table except *unchecked_tables* must contain the rows of all runs. Return the newest run of
+        each table.
+        """
+        self.summary.store_id = self.known_store.store_id
+        newest, leftover = self.known_store.newest, find_unfinished_run(self.lake, self.known_store)
+        tables = integrity.newest_run_by_table(
+            self.lake, self.known_store, is_done=leftover is None, unchecked_tables=unchecked_tables
+        )
+        if self.request.dry_run:
+            return tables
+        if leftover is not None:
+            newest = leave_out_lost_files(self.lake, self.known_store, leftover)
+            commit_prepared(self.lake, newest)
+            self.summary.recovered = leftover.run
+        if newest is not None and (self.was_killed or newest is not self.known_store.newest):
+            await_background_merges()
+            delete_files_outside_manifest(self.lake, newest)
+        self.known_store = replace(self.known_store, newest=newest)
+        return tables
 
     def _register(self) -> None:
         """Register a new store after its log was read; `OtherRunActiveError` when another run did it meanwhile."""
@@ -260,7 +342,7 @@ class _Run(NextRun):
         run = Run(
             self.workers,
             self.store,
-            self.output,
+            self._output,
             writers.value,
             request.given_settings,
             request.selection,
@@ -375,11 +457,75 @@ class _Run(NextRun):
         known = [one for one in self.known_store.newest_fingerprints if one.offset + one.size <= summary.from_offset]
         timestamps = [o.facts.store_timestamp for o in outcomes if o.facts.store_timestamp is not None]
         stored_ms = timestamps[-1] if timestamps else None
-        self.commit(
-            self.files,
-            self.state,
-            stored_ms,
-            has_moved=summary.to_offset > summary.from_offset,
-            fingerprints=thin_fingerprints((*known, *found)),
-            superseded=superseded,
+        self._commit(stored_ms, thin_fingerprints((*known, *found)), superseded)
+
+    def _commit(
+        self, stored_ms: int | None, fingerprints: tuple[Fingerprint, ...], superseded: SupersededRows | None
+    ) -> None:
+        """
+        Commit the files of the run; without any change, no run is committed.
+
+        *stored_ms* is the time of its last record.
+        """
+        newest, summary, files = self.known_store.newest, self.summary, self.files
+        counts = {name: sum(action.row_count for action in actions) for name, actions in files.items()}
+        summary.messages = counts.get(MESSAGES.name, 0)
+        summary.quarantined = counts.get(QUARANTINE.name, 0)
+        summary.index_entries = counts.get(INDEX_ENTRIES.name, 0)
+        before = self._earlier_damage
+        is_acknowledged = bool(self.request.acknowledge and before)
+        if is_acknowledged:
+            summary.notes.append(f"acknowledged: {before.text}")
+        summary.open = (OpenDamage() if is_acknowledged else before).after_run(
+            self.known_store.next_run,
+            summary.gaps,
+            summary.quarantined,
+            superseded is not None,
+            summary.contradictions,
+            len(summary.unreadable),
         )
+        has_moved = summary.to_offset > summary.from_offset
+        brings_something = has_moved or files or superseded or self.has_changed_topics or is_acknowledged
+        # Files of a failed attempt may be deleted only once a run has its number.
+        if brings_something or (self._may_have_leftover_files and has_leftover_files(self.lake, self.known_store)):
+            manifest = Manifest(
+                store_id=self.known_store.store_id,
+                broker=self.known_store.broker,
+                run=self.known_store.next_run,
+                from_offset=summary.from_offset,
+                to_offset=summary.to_offset,
+                store_timestamp=stored_ms if stored_ms is not None or newest is None else newest.store_timestamp,
+                fingerprints=fingerprints,
+                tables={name: tuple(actions) for name, actions in files.items()},
+                selection=asdict(self.request.selection),
+                state={**self.state, OPEN_DAMAGE_KEY: summary.open._asdict()},
+                counts=counts,
+                gaps=tuple(summary.gaps),
+                superseded=superseded,
+                started=datetime.now(UTC).isoformat(timespec="seconds"),
+            )
+            self._prepare_and_commit(manifest)
+            self.known_store = replace(self.known_store, newest=manifest)
+        if self.known_store.newest is not None:
+            summary.newest_ms = self.known_store.newest.store_timestamp
+        self.timer.end_step("commit")
+
+    def _prepare_and_commit(self, manifest: Manifest) -> None:
+        prepare_run(self.lake, manifest)
+        process.set_resumption_text(
+            f"Run {manifest.run} is prepared but not committed. Repeat the command to commit it; the store will "
+            "not be read again."
+        )
+        self.summary.run = manifest.run
+        self.summary.versions = commit_prepared(self.lake, manifest)
+        if self._may_have_leftover_files:
+            await_background_merges()
+            delete_files_outside_manifest(self.lake, manifest)
+        for error in merge_and_vacuum(self.lake, manifest):
+            # The run is complete. Later runs retry the upkeep.
+            reason = one_line_message(error)
+            text = (
+                f"run {manifest.run} is committed, but maintenance of the lake failed; a later run retries it: {reason}"
+            )
+            log_message(f"rmq-lake: {text}", "warning")
+            self.summary.notes.append(text)

@@ -38,7 +38,7 @@ from jobs.store.pending_messages import (
 from jobs.store.release import add_marks, find_file_marks, writers_of_eras
 from jobs.store.rocksdb import Database
 from jobs.store.running_broker import find_broker_process
-from jobs.store.store import SET_ASIDE_MARK, Store, list_store, relist_store
+from jobs.store.store import SET_ASIDE_MARK, TIER_NOT_READ, Store, list_store, relist_store
 from jobs.store.topics import TopicEvidence, collect_topic_evidence
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import StartOutcome
@@ -56,6 +56,7 @@ from rmq_formats.store import (
 _SMALL = 256
 _ATTEMPTS = 3
 _LARGEST_CONFIG = 64 << 20
+_TIER_METADATA = "tieredStoreMetadata.json"
 _OURS = {"MANIFEST.json": "list of the files that restore wrote"}
 _DATABASES = {
     "consumequeue": "queues in RocksDB",
@@ -218,6 +219,7 @@ def inspect_state(store: Store, marks: list[Mark], problems: Problems) -> StateR
     with problems.noting_errors(f"{store.root}/timerwheel"):
         report.timers = read_timer_state(store)
     _see_unknown(store, report, problems)
+    _note_tier(store, problems)
     return report
 
 
@@ -278,6 +280,14 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
                 "out of the store"
             )
             problems.add_note(file.location, text)
+
+
+def _note_tier(store: Store, problems: Problems) -> None:
+    """Note that the broker copies messages to a tier; the metadata is written by the plugin alone (5.1.0 and later)."""
+    tiered = store.other_files_of_kind(FileKind.TIERED)
+    file = tiered[0] if tiered else store.other_file(f"{CONFIG_FOLDER}/{_TIER_METADATA}")
+    if file is not None:
+        problems.add_note(file.location, f"the broker copies messages to tiered storage, {TIER_NOT_READ}")
 
 
 def _count_files(store: Store) -> list[tuple[str, str, int, int]]:

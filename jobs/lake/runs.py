@@ -198,7 +198,7 @@ class KnownStore:
     broker: str
     registered_fingerprints: tuple[Fingerprint, ...]
     newest: Manifest | None = None
-    tier_states: Sequence[Any] | None = None  # of a tier: first records of some queues; its manifests list all queues
+    is_tier: bool = False  # tiered storage, which rmq-lake 1.0 also read; such a store is never continued
 
     @property
     def newest_fingerprints(self) -> tuple[Fingerprint, ...]:
@@ -259,7 +259,7 @@ def _read_registrations(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
         registered = tuple(Fingerprint(*item) for item in detail["fingerprints"])
         # A clock may be set back, but lakes of older versions have only the time.
         order = detail.get("registration") or 0, row["time"]
-        found.append((order, KnownStore(store_id, row["broker"], registered, tier_states=detail.get("tier"))))
+        found.append((order, KnownStore(store_id, row["broker"], registered, is_tier="tier" in detail)))
     # Another engine may have inserted a row twice.
     return list({store.store_id: store for _, store in sorted(found, key=lambda item: item[0])}.values())
 
@@ -345,7 +345,7 @@ def _find_prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any]
 
 def list_known_broker_stores(lake: Lake) -> list[KnownStore]:
     """Return the stores that have a broker's log, that is, all except tiers."""
-    return [store for store in list_known_stores(lake) if store.tier_states is None]
+    return [store for store in list_known_stores(lake) if not store.is_tier]
 
 
 def refuse_lost_registrations(lake: Lake) -> None:
@@ -373,7 +373,6 @@ def register_store(lake: Lake, store: KnownStore, registrations: int) -> KnownSt
     """
     named = replace(store, store_id=store.store_id or str(uuid4()))
     detail = {"fingerprints": named.registered_fingerprints, "registration": registrations + 1}
-    detail |= {} if named.tier_states is None else {"tier": named.tier_states}
     naming, transaction = FileNaming(named.store_id, 0), (REGISTRY_TRANSACTION, registrations + 1)
     try:
         _append_row(lake, naming, named.broker, REGISTERED_STATE, transaction, detail=json.dumps(detail))

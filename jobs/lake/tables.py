@@ -132,7 +132,8 @@ _ONLY_OF_A_BROKER = frozenset({"offset_msg_id", RECORD_CRC})  # the first has th
 
 TIERED = Table(
     "tiered",
-    "one record of a tier, to which a broker copies its messages; `store_id` identifies the tier",
+    "one record of a tier, to which a broker copies its messages; only lakes of rmq-lake 1.0 have this table, and "
+    "`store_id` identifies the tier",
     (
         required(
             "generation",

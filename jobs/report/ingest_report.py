@@ -16,9 +16,8 @@ from jobs.console.result import Severity
 from jobs.ingest import Summary
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import Limits, list_snapshot_files, read_batches, read_rows_where, read_rows_within
-from jobs.lake.table_file import FileNaming
-from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES, QUARANTINE, TIERED, Table
+from jobs.lake.snapshot_files import Limits, read_rows_where, read_rows_within
+from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES, QUARANTINE, Table
 from jobs.report import Bars, Facts, Grid, Part, Remedy, Report, Timeline, Value
 
 _SLOTS = 60  # slots of a timeline
@@ -137,13 +136,7 @@ def _read(
 
 def _messages(summary: Summary, lake: Lake) -> Iterator[Part]:
     def rows(*columns: str) -> Iterator[pa.RecordBatch]:
-        if summary.tier_queues is None:
-            yield from _read(summary, lake, MESSAGES, columns, {"physical_offset": _offsets(summary)})
-            return
-        prefix, snapshot = FileNaming(summary.store_id or "", summary.run or 0).prefix, open_table(lake, TIERED.name)
-        for file in list_snapshot_files(lake, snapshot) if snapshot is not None else ():
-            if file.path.startswith(prefix):
-                yield from read_batches(lake, TIERED, file, columns)
+        return _read(summary, lake, MESSAGES, columns, {"physical_offset": _offsets(summary)})
 
     producers, keys, sizes = Counter[str](), Counter[str](), Counter[str]()
     limits = [pc.min_max(batch["store_timestamp"]).as_py() for batch in rows("store_timestamp")]

@@ -32,23 +32,18 @@ from rmq_formats.store import (
     CHECKPOINT_SIZE,
     LOG_KINDS,
     QUEUE_KINDS,
-    TIER_KINDS,
     Checkpoint,
     FileKind,
     StoreFile,
     classify,
     decode_checkpoint,
-    parse_first_offset,
     parse_offset_name,
 )
 
 DEFAULT_RANGE_SIZE = 256 << 20  # bytes of the log that a task reads
 SET_ASIDE_MARK = ".replaced-"  # part of the name of a folder or file that an installation has set aside
 _LARGEST_CONF = 1 << 20
-
-
-class IsTierError(NotAStore):
-    """The directory is not a broker's store but the tier that it copies messages to."""
+TIER_NOT_READ = "which rmq-lake does not read"
 
 
 class WrongLocationError(NotAStore, RequestError):
@@ -211,12 +206,10 @@ def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
         overlapping,
     )
     if not (store.segments or store.queue_files or store.index_files or store.other_files_of_kind(FileKind.CHECKPOINT)):
-        lacking = "no commitlog, consumequeue, index or checkpoint in it"
-        if any(file.path_facts.kind in TIER_KINDS for file in files):
-            raise IsTierError(
-                "tiered storage, which this command does not support; use `ingest`, `verify` or `dump`", None, root
-            )
-        raise WrongLocationError(f"not a store root: {lacking}", None, root)
+        reason = "not a store root: no commitlog, consumequeue, index or checkpoint in it"
+        if any(file.path_facts.kind is FileKind.TIERED for file in files):
+            reason = f"this is a broker's tiered storage, {TIER_NOT_READ}. Pass the broker's own store directory"
+        raise WrongLocationError(reason, None, root)
     return store
 
 
@@ -326,57 +319,6 @@ def _has_records_from(segment: Segment, position: int, storage: Storage) -> bool
     return False
 
 
-_INDEX_FOLDER = "/rmq_sys_INDEX/0/INDEX"  # below a broker's folder, like a queue of a topic
-
-
-class TierQueue(NamedTuple):
-    """One queue of a tier."""
-
-    broker_folder: str  # in the tier: a cluster's, then a broker's
-    topic: str
-    queue_id: int
-    store: Store  # the store with the log and the units
-
-    @property
-    def broker(self) -> str:
-        """The name of the broker that copies to it."""
-        return self.broker_folder.rpartition("/")[2]
-
-
-Tier = tuple[list[TierQueue], dict[str, Store]]
-"""The queues that brokers have copied to one place, and the index files of each broker by its place, as a log."""
-
-
-def list_tier(root: str, options: Mapping[str, str], read_limits: ReadLimits | None = None) -> Tier:
-    """Return the tier at *root*, of all brokers that have one there."""
-    storage = AnyStorage(dict(options), read_limits)
-    root = normalise_location(root)
-    logs: dict[str, list[StoredFile]] = {}
-    units: dict[str, list[StoredFile]] = {}
-    index: dict[str, list[StoredFile]] = {}
-    for file in list_files_below(root, storage):
-        folder, _, name = file.path_facts.path.rpartition("/")
-        place, _, _ = folder.rpartition("/")
-        about = file.path_facts._replace(base_offset=parse_first_offset(name))
-        if file.path_facts.kind is FileKind.TIERED_LOG:
-            logs.setdefault(place, []).append(file._replace(path_facts=about))
-        elif file.path_facts.kind is FileKind.TIERED_QUEUE:
-            units.setdefault(place, []).append(file._replace(path_facts=about._replace(kind=FileKind.CONSUME_QUEUE)))
-        elif about.base_offset is not None and folder.endswith(_INDEX_FOLDER):
-            index.setdefault(folder.removesuffix(_INDEX_FOLDER), []).append(file._replace(path_facts=about))
-    places = sorted({*logs, *units})
-    queues = [_queue(root, place, storage, logs.get(place, []), units.get(place, [])) for place in places]
-    return queues, {place: Store(root, order_segments(files), storage=storage) for place, files in index.items()}
-
-
-def _queue(root: str, place: str, storage: AnyStorage, log: list[StoredFile], units: list[StoredFile]) -> TierQueue:
-    folder, _, number = place.rpartition("/")
-    folder, _, topic = folder.rpartition("/")
-    queue_id = int(number) if number.isascii() and number.isdecimal() else -1
-    named = [file._replace(path_facts=file.path_facts._replace(topic=topic, queue_id=queue_id)) for file in units]
-    return TierQueue(folder, topic, queue_id, Store(root, order_segments(log), tuple(named), storage=storage))
-
-
 @dataclass(frozen=True, slots=True)
 class StoreRequest:
     """A store that a user named."""
@@ -390,14 +332,8 @@ class StoreRequest:
 
     def list_store(self, options: Mapping[str, str] | None = None, processes: int = 1) -> Store:
         """List the store; this number of processes share the rate of reading."""
-        return list_store(self.store, commitlog=self.commitlog, options=options, read_limits=self._limits_of(processes))
-
-    def list_tier(self, options: Mapping[str, str] | None = None, processes: int = 1) -> Tier:
-        """List the tier, if the store is one."""
-        return list_tier(self.store, options or {}, self._limits_of(processes))
-
-    def _limits_of(self, processes: int) -> ReadLimits | None:
-        return self.read_limits.share_among(processes) if self.read_limits else None
+        limits = self.read_limits.share_among(processes) if self.read_limits else None
+        return list_store(self.store, commitlog=self.commitlog, options=options, read_limits=limits)
 
 
 def geometry_stated_by_index_files(

@@ -144,9 +144,6 @@ def ingest(  # noqa: PLR0913 - one argument an option
     Append the new messages of STORE to the Delta tables of LAKE, each exactly once.
 
     To load several brokers into one LAKE, run the command once per store, with a different --broker each time.
-
-    STORE may also be the root directory of a broker's tiered storage (`tieredStoreFilePath`): its messages go to the
-    table `tiered`.
     """
     conf = place.read_conf()
     request = IngestRequest(

@@ -60,11 +60,7 @@ def verify(  # noqa: PLR0913 - one argument an option
     report: Path | None = report_option,
     answer: ResultPrinter = answer_options,
 ) -> ExitCode:
-    """
-    Compare the queues and index files of STORE with its log, and check the log.
-
-    STORE may also be the root directory of a broker's tiered storage (`tieredStoreFilePath`).
-    """
+    """Compare the queues and index files of STORE with its log, and check the log."""
     run = StoreCommand(place, engine, settings.max_rate)
     from jobs.report import write_report
     from jobs.report.store_reports import build_verification_report
@@ -87,21 +83,10 @@ def verify(  # noqa: PLR0913 - one argument an option
 
 
 def _keep(lake: "Lake", broker: str | None, request: "VerifyRequest", verdict: "Verdict") -> None:
-    from jobs.lake.identity import identify_store, identify_tier
+    from jobs.lake.identity import identify_store
     from jobs.lake.integrity import append_findings
-    from jobs.store.store import IsTierError
 
-    try:
-        known = identify_store(lake, request.list_store(lake.options), broker, register_new=False)
-    except IsTierError:
-        queues, index_files = request.list_tier(lake.options)
-        folders = sorted({queue.broker_folder for queue in queues} | index_files.keys())
-        for folder in folders:
-            label = broker if broker and len(folders) == 1 else folder.rpartition("/")[2]
-            own = [queue for queue in queues if queue.broker_folder == folder]
-            rows = [one.to_row() for one in verdict.findings if one.file.startswith(f"{folder}/")]
-            append_findings(lake, identify_tier(lake, own, label, register_new=False), label, rows)
-        return
+    known = identify_store(lake, request.list_store(lake.options), broker, register_new=False)
     append_findings(lake, known, broker, [one.to_row() for one in verdict.findings])
 
 

@@ -191,7 +191,7 @@ def check_log_of_queue(
     other_collectors: Sequence[NewCollector[Any]] = (),
 ) -> tuple[list[RangeCheck], Units, list[RangeOutcome[Results]]]:
     """
-    Read and check a log in this process that has the records of one queue alone, in a tier or of a compacted topic.
+    Read and check a log in this process that has the records of one queue alone, of a compacted topic.
 
     Return the checks, the units that the records of the queue require, and the results of *other_collectors*.
     """

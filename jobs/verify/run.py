@@ -33,7 +33,7 @@ from jobs.store.queue_files import queues_in_files
 from jobs.store.ranges import plan_ranges
 from jobs.store.release import UndecidedError, determine_next_start_writers, determine_writers, parse_rules
 from jobs.store.running_broker import check_disk_space, find_broker_process
-from jobs.store.store import IsTierError, Store, StoreRequest
+from jobs.store.store import Store, StoreRequest
 from jobs.store.topics import RecordedTopics
 from jobs.store.workers import Workers
 from jobs.verify import LostRanges, PartReport, locate_offset
@@ -42,7 +42,6 @@ from jobs.verify.index import IndexVerification
 from jobs.verify.log import early_log_end_finding, findings_on_log
 from jobs.verify.queues import verify_queues
 from jobs.verify.rocksdb_queues import verify_waiting_messages
-from jobs.verify.tier import verify_tier
 from jobs.verify.unreadable_files import find_unreadable_files, leave_out_files, report_unreadable_file
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_start import StartOutcome
@@ -75,12 +74,7 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     """Return the findings on a store; raise `UndecidedError` for an unknown release."""
     if request.given_settings.release is not None:
         parse_rules(request.given_settings.release)
-    try:
-        store = request.list_store(workers.options, workers.processes)
-    except IsTierError:
-        tier = request.list_tier(workers.options, workers.processes)
-        return Verdict(request.store, verify_tier(tier, workers, request.range_size), store_options=request.options)
-    return _compare_readable_files(request, workers, store)
+    return _compare_readable_files(request, workers, request.list_store(workers.options, workers.processes))
 
 
 def _compare_readable_files(request: VerifyRequest, workers: Workers, store: Store) -> Verdict:

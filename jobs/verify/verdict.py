@@ -26,7 +26,7 @@ class Verdict(RatedOutcome):
 
     store: str
     parts: Mapping[str, PartReport]
-    start: StartOutcome | None = None  # the outcome of a start of the broker; None while one runs, and of a tier
+    start: StartOutcome | None = None  # the outcome of a start of the broker; None while one runs
     walked_log: WalkedLog | None = None  # a walk over the log, which shows where startup recovery may stop
     store_options: Sequence[str] = ()  # the store's options as the user gave them; printed commands repeat them
 

@@ -41,17 +41,6 @@ def newer_lake(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.fixture
-def place(situation: StoreOf, tmp_path: Path) -> Path:
-    """Copy the store, the tier and the recorded answers of a broker of 5.5.0."""
-    return Path(shutil.copytree(situation("b550-tiered"), tmp_path / "place"))
-
-
-@pytest.fixture
-def tier(place: Path) -> Path:
-    return place / "tiered"
-
-
-@pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Mount a file system of four MiB."""
     place = tmp_path / "disk"

@@ -16,7 +16,7 @@ from rmq_formats.store import (
     classify,
     decode_checkpoint,
     encode_checkpoint,
-    parse_first_offset,
+    parse_offset_name,
 )
 from tests.golden import ARCHIVES, FOLDER, GOLDEN, StoreOf
 from tests.support.stores import list_names
@@ -63,14 +63,14 @@ KINDS = {
     FileKind.COMPACTION_LOG: (f"compaction/compactionLog/T/0/{ZERO}",),
     FileKind.COMPACTION_QUEUE: (f"compaction/compactionCq/T/0/{ZERO}",),
     FileKind.OTHER_COMPACTION: (f"compaction/compactionLog/T/0/compacting/{ZERO}", "compaction/position-checkpoint"),
-    FileKind.OTHER_TIERED: (
+    FileKind.TIERED: (
         "tieredStore/config/x",
         "tiered_index_file/1764000000000",
         f"212d6b50_DefaultCluster/b0/rmq_sys_INDEX/0/INDEX/cfcd2084{ZERO}",
+        f"212d6b50_DefaultCluster/b0/Bills/0/COMMIT_LOG/cfcd2084{ZERO}",
+        f"212d6b50_DefaultCluster/b0/Bills/0/CONSUME_QUEUE/cfcd2084{ZERO}",
     ),
     FileKind.CONTROLLER: ("brokerIdentity", "epochFileCheckpoint", "epochFileCheckpoint.bak"),
-    FileKind.TIERED_LOG: (f"212d6b50_DefaultCluster/b0/Bills/0/COMMIT_LOG/cfcd2084{ZERO}",),
-    FileKind.TIERED_QUEUE: (f"212d6b50_DefaultCluster/b0/Bills/0/CONSUME_QUEUE/cfcd2084{ZERO}",),
 }
 
 
@@ -83,15 +83,14 @@ def test_the_path_of_a_file_determines_its_kind(kind: FileKind, paths: Sequence[
     ("name", "offset"),
     [
         (f"{4096:020d}", 4096),
-        (f"cfcd2084{4096:020d}", 4096),  # in a tier, a hash before the offset
-        (f"cfcd208{4096:020d}", None),
+        (f"cfcd2084{4096:020d}", None),
         ("4096", None),
         ("09223372036854775807", (1 << 63) - 1),  # Java parses a signed 64-bit number
         ("09223372036854775808", None),
     ],
 )
 def test_the_name_of_a_file_has_20_digits_of_a_64_bit_offset(name: str, offset: int | None) -> None:
-    assert parse_first_offset(name) == offset
+    assert parse_offset_name(name) == offset
 
 
 @pytest.mark.parametrize(

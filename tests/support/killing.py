@@ -52,11 +52,10 @@ from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.trace import TRACE_TOPIC, decode_traces
 from rmq_formats.warm_up import compile_messages, compile_queues_and_index
-from tests.golden import unpack_situation
 from tests.rmq_formats.builders import make_record
 from tests.support.broker import KEYS, Broker, some_records
 from tests.support.commands import ROOT
-from tests.support.lakes import gaps_of, list_leftovers, messages_of_broker, messages_of_lake, raw_rows, rows_of
+from tests.support.lakes import gaps_of, list_leftovers, raw_rows, rows_of
 from tests.support.stores import read_store_records
 from tests.support.waiting import wait_until
 
@@ -179,10 +178,6 @@ FAULTS = ("lost", "twice", "other", "units", "entries", "traces", "leftovers")
 
 
 def check_lake(root: Path) -> dict[str, Any]:
-    if (root / "EXPECT.json").exists():  # of a tiered store
-        expected, ingested = set(messages_of_broker(root / "EXPECT.json")), messages_of_lake(root / "lake")
-        wrong = {"lost": len(expected - set(ingested)), "twice": len(ingested) - len(set(ingested))}
-        return dict.fromkeys(FAULTS, 0) | wrong | {"leftovers": list_leftovers(root / "lake")}
     history = {record.physical_offset: raw for record, raw in read_store_records(root / "history")}
     found = raw_rows(root / "lake")
     gaps = gaps_of(root / "lake")
@@ -338,13 +333,6 @@ def connect_to_test_jvm(_: str) -> tuple[JVMView, JavaObject]:
     port, secret = os.environ[GATEWAY_VARIABLE].split(":")
     jvm = JavaGateway(gateway_parameters=GatewayParameters(port=int(port), auth_token=secret, auto_convert=True)).jvm
     return (jvm, jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get())
-
-
-def tiered_store(root: Path) -> None:
-    root.mkdir(parents=True)
-    place = unpack_situation("b550-tiered", root)
-    (place / "tiered").rename(root / "store")
-    (place / "EXPECT.json").rename(root / "EXPECT.json")
 
 
 def busy_store(root: Path) -> None:
@@ -668,7 +656,6 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "growing": partial(kill_after_each_effect, growing_store),
     "rewritten": partial(kill_after_each_effect, rewritten_store),
     "busy": patch.object(upkeep, "MAX_SMALL_FILES", MAX_SMALL_FILES)(partial(kill_after_each_effect, busy_store)),
-    "tiered": partial(kill_after_each_effect, tiered_store),
     "vacuumed": partial(kill_after_each_effect, partial(vacuumed_store, table="messages")),
     "vacuumed-queues": partial(kill_after_each_effect, partial(vacuumed_store, table="consume_queue")),
     "stopped": partial(kill_after_each_effect, growing_store, send=signal.SIGSTOP),

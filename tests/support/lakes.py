@@ -176,27 +176,6 @@ def list_leftovers(lake: Path) -> list[str]:
     return [name.removeprefix(str(lake)) for name in found]
 
 
-TIER_BROKER = "212d6b50_DefaultCluster/b0"
-MessageNumber = tuple[str, int, int]  # topic, queue id and queue offset
-
-
-def list_tier_files(tier: Path, queue: str) -> list[Path]:
-    return sorted((tier / TIER_BROKER / queue / "COMMIT_LOG").iterdir(), key=lambda path: path.name[-20:])
-
-
-def messages_of_broker(answers: Path) -> list[MessageNumber]:
-    queues = json.loads(answers.read_text())["beforeStop"]["queues"]
-    found = []
-    for name, queue in queues.items():
-        topic, _, number = name.rpartition("/")
-        found += [(topic, int(number), offset) for offset in range(queue["min"], queue["max"])]
-    return sorted(found)
-
-
-def messages_of_lake(lake: Path) -> list[MessageNumber]:
-    return sorted((row["topic"], row["queue_id"], row["queue_offset"]) for row in rows_of(lake, "tiered"))
-
-
 SLOTS, ENTRIES = 100, 20  # of every golden store
 ENTRY = struct.Struct(">iqii")  # written by hand, independent of the product's layout
 

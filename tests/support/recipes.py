@@ -52,7 +52,7 @@ RECIPES = [Recipe(*found) for found in re.findall(r"```(sql|python)\n(.*?)```", 
 
 def show_tables(spark: "SparkSession", data: Path) -> None:
     """Create the views of the page's first recipes, so that each other recipe can run alone."""
-    for name in ("messages", "index_entries", "runs", "consumer_offsets", "traces", "tiered"):
+    for name in ("messages", "index_entries", "runs", "consumer_offsets", "traces"):
         spark.read.format("delta").load(str(data / "lake" / name)).createOrReplaceTempView(name)
     for recipe in RECIPES:
         if "VIEW message_texts" in recipe.text and recipe.language == "sql":

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from jobs.demo import unpack as unpack_tour
-from tests.golden import unpack, unpack_situation
+from tests.golden import unpack
 from tests.support.commands import ROOT, Outcome, copy_store, overwrite
 
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -124,16 +124,11 @@ class SceneFolder:
         if word in known:
             return known[word]
         # Absolute, because the workers of a session may have another working directory.
-        return re.sub(r"^(STORE|LAKE|NEW2?|QUEUES2?|TIER)(?=/|$)", lambda name: str(self.folder / name[0]), word)
+        return re.sub(r"^(STORE|LAKE|NEW2?|QUEUES2?)(?=/|$)", lambda name: str(self.folder / name[0]), word)
 
 
 def delete_index_file(store: Path) -> None:
     sorted((store / "index").iterdir())[7].unlink()
-
-
-def copy_to_tier(store: Path) -> None:
-    place = unpack_situation("b550-tiered", store.parent / "situation")
-    (place / "tiered").rename(store.parent / "TIER")
 
 
 def replace_by_orders(store: Path) -> None:
@@ -152,7 +147,6 @@ STORES: dict[tuple[str, str], Callable[[Path], object]] = {
     ("docs/repair.md", "A segment is lost or truncated"): lambda store: (store / f"commitlog/{16384:020d}").unlink(),
     ("docs/repair.md", "The disk is damaged"): lambda store: overwrite(store / _SEGMENT, 332, b"\xff"),
     ("docs/repair.md", "The broker does not start"): lambda store: os.truncate(min((store / _QUEUE).iterdir()), 90),
-    ("docs/repair.md", "Messages are in a tiered store"): copy_to_tier,
     ("docs/typed.md", "Typed tables"): replace_by_orders,
 }
 

@@ -530,12 +530,6 @@ def test_a_pause_may_exceed_the_longest_wait_of_the_system() -> None:
     assert stop.wait(6e14)
 
 
-def test_a_step_of_a_tier_is_reported_before_the_next_begins(tier: Path, tmp_path: Path) -> None:
-    script = FollowScript([])
-    script.run(IngestRequest(str(tier), str(tmp_path / "lake"), step_bytes=9000))
-    assert [step.messages for step in script.steps] == [len(rows_of(tmp_path / "lake", "tiered"))]
-
-
 def test_an_empty_store_is_polled_cheaply_once_it_has_a_log(broker: Broker) -> None:
     (broker.root / "checkpoint").write_bytes(bytes(4096))
     script = FollowScript([do_nothing, lambda: broker.append(some_records(3)), *[do_nothing] * 8])

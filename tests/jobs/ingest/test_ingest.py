@@ -15,8 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.console.result import ExitCode
-from jobs.ingest import IngestRequest, Summary
-from jobs.ingest.follow import Follower, StopRequest
+from jobs.ingest import Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.runs import list_known_stores
@@ -33,9 +32,6 @@ from tests.support.lakes import (
     compare_with_lake,
     ingest_store,
     list_leftovers,
-    list_tier_files,
-    messages_of_broker,
-    messages_of_lake,
     raw_rows,
     request_of,
     restore_log,
@@ -254,21 +250,3 @@ def test_a_lost_file_of_a_partly_committed_run_is_named_with_the_remedy(
         run(tmp_path)
 
     assert before == state_without_locks(tmp_path / "lake")
-
-
-def test_a_followed_tier_is_polled_repeatedly(place: Path, tier: Path, tmp_path: Path) -> None:
-    lake = tmp_path / "lake"
-    newest = list_tier_files(tier, "Orders/1")[-1]
-    held_back = newest.read_bytes()
-    newest.unlink()
-    stop = StopRequest()
-
-    def done(_: Summary) -> None:
-        newest.write_bytes(held_back)
-        if len(messages_of_lake(lake)) == len(messages_of_broker(place / "EXPECT.json")):
-            stop.request()
-
-    summary = Follower(IngestRequest(str(tier), str(lake)), SerialWorkers(), 0.01, stop, done).run()
-
-    assert messages_of_broker(place / "EXPECT.json") == messages_of_lake(lake)
-    assert summary.messages == len(messages_of_lake(lake))

@@ -31,7 +31,7 @@ def is_complete(result: dict[str, Any]) -> bool:
     return not any(result[fault] for fault in FAULTS) and result["rows"] + result["in_gaps"] == result["history"]
 
 
-STRIDES = {"new": 53, "growing": 59, "rewritten": 61, "busy": 67, "tiered": 19, "vacuumed": 61}
+STRIDES = {"new": 53, "growing": 59, "rewritten": 61, "busy": 67, "vacuumed": 61}
 
 
 @pytest.mark.sample(3)

@@ -223,7 +223,7 @@ def damaged(tmp_path: Path) -> Broker:
 
 
 def test_the_next_run_reports_the_damage_found_by_a_run_that_was_killed_before_its_report(damaged: Broker) -> None:
-    with patch("jobs.ingest.commit.commit_prepared", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with patch("jobs.ingest.run.commit_prepared", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         ingest_into_own_lake(damaged.root)
 
     finished = ingest_into_own_lake(damaged.root)
@@ -232,7 +232,7 @@ def test_the_next_run_reports_the_damage_found_by_a_run_that_was_killed_before_i
 
 
 def test_a_lake_of_an_earlier_version_has_only_the_damage_of_its_newest_run(damaged: Broker) -> None:
-    with patch("jobs.ingest.commit.OPEN_DAMAGE_KEY", "not known"):
+    with patch("jobs.ingest.run.OPEN_DAMAGE_KEY", "not known"):
         ingest_into_own_lake(damaged.root)
 
     assert ExitCode.DAMAGE == ingest_into_own_lake(damaged.root).exit_code

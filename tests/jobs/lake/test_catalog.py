@@ -1,7 +1,6 @@
 """Catalog statements for a lake's tables, views over them, recipes of the documentation, and optimize."""
 
 import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -177,29 +176,6 @@ def test_compaction_keeps_the_newest_message_of_each_key(
         newest.append(sorted(row[3] for row in recipe_with("compacted topic").answer(own_session, tmp_path)))
 
     assert newest == [[*range(155, 162)], [*range(163, 170)]]
-
-
-@of_spark_sql
-@pytest.mark.sample(0, always=["1"])
-@pytest.mark.parametrize("expired", [0, 1])
-def test_the_log_and_the_tier_together_contain_each_message_once(
-    situation: StoreOf, expired: int, tmp_path: Path, own_session: SparkSession
-) -> None:
-    place = Path(shutil.copytree(situation("b550-tiered"), tmp_path / "place"))
-    ingest_store(place / "store", tmp_path / "history", "b")
-    for segment in sorted((place / "store/commitlog").iterdir())[:expired]:
-        segment.unlink()
-    for name, table in (("store", "messages"), ("tiered", "tiered")):
-        ingest_store(place / name, tmp_path / "lake", "b")
-        show(own_session, tmp_path / "lake", table)
-    own_session.sql(recipe_with("VIEW one_log").text)
-    columns = ("topic", "queue_id", "queue_offset", "store_timestamp", "uniq_key", "body")
-    one_log = sorted(map(tuple, own_session.table("one_log").select(*columns).collect()))
-    history = own_session.read.format("delta").load(str(tmp_path / "history/messages")).select(*columns)
-    origins = {row.origin for row in own_session.table("one_log").select("origin").distinct().collect()}
-
-    assert sorted(map(tuple, history.collect())) == one_log
-    assert ({"broker", "tier"} if expired else {"broker"}) == origins
 
 
 @of_spark_sql

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.console.result import OtherRunActiveError
+from jobs.console.result import ExitCode, OtherRunActiveError
 from jobs.demo import extract
 from jobs.lake.history import find_superseded_rows
 from jobs.lake.integrity import newest_run_by_table
@@ -13,8 +13,11 @@ from jobs.lake.runs import list_known_stores
 from jobs.lake.tables import WRITTEN_BY_RUNS
 from jobs.lake.upkeep import merge_small_files
 from jobs.store.store import list_store
+from tests.golden import StoreOf
 from tests.support.broker import Broker, some_records
+from tests.support.commands import Run
 from tests.support.lakes import LakeOfBroker, ingest_store, raw_rows, rows_of
+from tests.support.query_stores import Sent, stored, write_store
 from tests.support.stores import read_files
 
 
@@ -49,9 +52,8 @@ def rows_before(lake: Path, table: str, end: int = 1 << 62) -> list[str]:
     return sorted(repr({name: value for name, value in row.items() if name not in LATER}) for row in rows)
 
 
-@pytest.mark.parametrize("commit", sorted(path.name.removesuffix(".tar.xz") for path in LAKES.glob("*.tar.xz")))
-def test_a_lake_of_an_earlier_commit_is_continued(commit: str, tmp_path: Path) -> None:
-    extract(LAKES / f"{commit}.tar.xz", tmp_path)
+def test_a_lake_of_an_earlier_commit_is_continued(tmp_path: Path) -> None:
+    extract(LAKES / "da301fd.tar.xz", tmp_path)
     store, lake = tmp_path / "store", tmp_path / "lake"
     broker = played(tmp_path / "again")
     assert read_files(store) == read_files(broker.root)
@@ -77,3 +79,27 @@ def test_a_lake_of_an_earlier_commit_is_continued(commit: str, tmp_path: Path) -
     assert raw_rows(lake) == raw_rows(tmp_path / "fresh")
     assert find_superseded_rows(of_lake, known, list_store(str(broker.root))) is None
     assert newest_run_by_table(of_lake, known, is_done=True, unchecked_tables=frozenset())["messages"] == 4
+
+
+def test_a_lake_with_a_tier_is_read_and_continues_for_its_other_stores(
+    situation: StoreOf, tmp_path: Path, run: Run
+) -> None:
+    """Earlier versions also ingested tiered storage."""
+    extract(LAKES / "5c741c89-tiered.tar.xz", tmp_path)
+    store, lake = situation("b550-tiered") / "store", tmp_path / "lake"
+    before = sorted(map(repr, rows_of(lake, "tiered")))
+
+    unchanged = ingest_store(store, lake, "b0")
+    other = ingest_store(write_store(tmp_path / "other", stored([Sent("T1")])), lake, "b1")
+    counted = run(
+        "query", "sql", "--lake", lake, "--output", "csv", "SELECT count(*) FROM tiered WHERE topic = 'Orders'"
+    )
+    optimized = run("optimize", lake)
+    restored = run("restore", lake, "--broker", "b0", "--out", tmp_path / "restored")
+
+    assert (None, 0) == (unchanged.run, unchanged.messages)
+    assert (1, 1) == (other.run, other.messages)
+    assert [str(sum("'topic': 'Orders'" in row for row in before))] == counted.out.split()[1:]
+    assert ExitCode.CLEAN == optimized.code, optimized.err
+    assert ExitCode.CLEAN == restored.code, restored.err
+    assert before == sorted(map(repr, rows_of(lake, "tiered")))

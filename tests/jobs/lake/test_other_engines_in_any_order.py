@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from jobs.ingest import commit
+from jobs.ingest import run as steps
 from jobs.lake import upkeep
 from jobs.lake.lake import Lake
 from jobs.lake.runs import Manifest, prepare_run
@@ -314,7 +314,7 @@ class RandomSteps:
             some = [at for at in self._draw_offsets() if at < may_delete_before]
             between = lambda: self._delete(some)  # noqa: E731 - a callable, like the others
         with (
-            patch.object(commit, "prepare_run", _after_statement(between, self.done, prepare_run)),
+            patch.object(steps, "prepare_run", _after_statement(between, self.done, prepare_run)),
             patch.object(upkeep, "merge_group", _after_statement(between, self.done, merge_group)),
         ):
             yield

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEq
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.types import StructType
 
-from jobs.ingest import commit
+from jobs.ingest import run as steps
 from jobs.lake.runs import list_known_stores
 from jobs.lake.tables import STORED_MESSAGES
 from jobs.source import ReadOptions
@@ -236,7 +236,7 @@ def test_rows_after_a_version_neither_repeat_nor_miss_messages(ingested: PartlyI
 def test_rows_of_a_prepared_run_are_read_from_the_store(ingested: PartlyIngestedStore) -> None:
     """The rows of a killed run are not in the lake, so they are read from the store until the next run commits them."""
     before = len(rows_of(ingested.path))
-    with patch.object(commit, "commit_prepared", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with patch.object(steps, "commit_prepared", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         ingested.run()
 
     (known,) = list_known_stores(ingested.lake)

@@ -18,7 +18,7 @@ from jobs.rebuild import index as rebuilding
 from jobs.rebuild import queue_run as rebuild_consumequeue
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import Range
-from jobs.store.store import list_store, list_tier, relist_store
+from jobs.store.store import list_store, relist_store
 from jobs.store.workers import SerialWorkers, Workers
 from jobs.verify.rocksdb_queues import compare_double_write
 from jobs.verify.run import VerifyRequest, verify
@@ -110,14 +110,6 @@ def test_index_rows_in_rocksdb_of_deleted_messages_are_not_wrong(situation: Stor
     segment_bytes = segment.read_bytes()
     with patch("jobs.verify.rocksdb_index.relist_store", call_before(relist_store, delete)):
         assert verify_store(store, SerialWorkers()).findings == []
-
-
-def test_files_of_a_tier_that_expire_meanwhile_are_not_a_finding(situation: StoreOf, tmp_path: Path) -> None:
-    tier = Path(shutil.copytree(situation("b550-tiered") / "tiered", tmp_path / "tier"))
-    old = iter(sorted(tier.glob("*/b0/Orders/*/COMMIT_LOG/cfcd2084*")))
-    listed = call_after(list_tier, lambda: [path.rename(tmp_path / f"{number}") for number, path in enumerate(old)])
-    with patch("jobs.store.store.list_tier", listed):
-        assert verify_store(tier, SerialWorkers()).findings == []
 
 
 def test_a_newest_segment_that_disappears_is_an_error(store: Path) -> None:
