@@ -191,3 +191,34 @@ def test_every_swallowed_error_has_a_reason_next_to_it() -> None:
     found = [(name, node.lineno) for name in texts for node in ast.walk(parse(name)) if is_swallowing(node)]
 
     assert [] == [f"{name}:{number}" for name, number in found if not is_explained(texts[name], number)]
+
+
+# Methods that treat some or all errors as "does not exist" or "is empty", depending on the version of Python.
+HIDING_ERRORS = {
+    *("exists", "lexists", "is_file", "isfile", "is_dir", "isdir", "is_symlink", "islink", "is_mount", "ismount"),
+    *("glob", "iglob", "rglob"),
+}
+# Entries of `os.scandir` raise all errors but "not found"; a method of these variables is one of an entry.
+ENTRIES = {"entry"}
+# Their directories are caches of this program, or those of the installed Python and Java: an error costs time.
+MAY_HIDE_ERRORS = {
+    *("jobs.launch.cache", "jobs.launch.engine", "jobs.launch.environment", "rmq_formats.compiled"),
+    *("jobs.main", "jobs.console.process"),
+}
+
+
+def is_hiding_errors(function: ast.Attribute) -> bool:
+    return function.attr in HIDING_ERRORS or ast.unparse(function) == "os.walk"
+
+
+def test_only_functions_that_raise_every_error_look_for_files() -> None:
+    """A directory that a disk hides would be taken for an empty one, and its files for lost ones."""
+    found = [
+        f"{name}:{node.lineno} {node.func.attr}"
+        for name in modules().keys() - MAY_HIDE_ERRORS
+        for node in ast.walk(parse(name))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and is_hiding_errors(node.func)
+        if not (isinstance(node.func.value, ast.Name) and node.func.value.id in ENTRIES)
+    ]
+
+    assert [] == sorted(found)

@@ -21,6 +21,7 @@ from jobs.launch.arguments import file_system_options
 from jobs.storage import storage_for
 from jobs.storage.local import real_path
 from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalise_location, why_unsupported
+from jobs.storage.paths import is_directory, is_link, is_regular_file, list_directory, path_exists
 from rmq_formats.store import (
     COMMITLOG_FOLDER,
     CONSUME_QUEUE_FOLDER,
@@ -74,7 +75,7 @@ def _names(directory: Path) -> Iterator[str]:
     try:
         with os.scandir(directory) as entries:
             yield from (entry.name for entry in entries)
-    except OSError:  # not a directory, or no permission
+    except (FileNotFoundError, NotADirectoryError, PermissionError):  # the last one: of a directory above the place
         return
 
 
@@ -117,7 +118,7 @@ def _check_output(
     path = Path(local_path(location)) if is_local(location) else None
     links = []  # tables of a lake may be in other places
     if path is not None and type_.local_kind is None:
-        links = [str(path / name) for name in _names(path) if (path / name).is_symlink()]
+        links = [str(path / name) for name in _names(path) if is_link(path / name)]
     is_lake = param.name in {"lake", "findings_lake"}
     for place in (location, *links):
         store = find_enclosing_store(place)
@@ -136,7 +137,11 @@ def _check_output(
     if type_.local_kind is None and kind == _FILE:
         wanted = "a lake is a directory of tables" if is_lake else "pass a directory"
         raise click.BadParameter(f"{location!r} is a file; {wanted}", ctx, param)
-    above = next((one for one in path.absolute().parents if os.path.lexists(one)), None) if path and not kind else None
+    above = (
+        next((one for one in path.absolute().parents if path_exists(one) or is_link(one)), None)
+        if path and not kind
+        else None
+    )
     if above is not None and _kind_of(above) == _FILE:
         raise click.BadParameter(f"{location!r} is below {str(above)!r}, which is a file", ctx, param)
 
@@ -144,8 +149,8 @@ def _check_output(
 def _kind_of(path: Path) -> str | None:
     """Describe a path in words; None if it does not exist."""
     with suppress(OSError):  # not a valid file name: the command reports it when it opens the file
-        if path.exists():
-            return _DIRECTORY if path.is_dir() else _FILE if path.is_file() else "not a regular file"
+        if path_exists(path):
+            return _DIRECTORY if is_directory(path) else _FILE if is_regular_file(path) else "not a regular file"
     return None
 
 
@@ -167,8 +172,8 @@ def _problem(location: str, lacks: _Lacks, ctx: click.Context) -> str | None:
         return f"{location!r} is a file, but a store is a directory. To print the file:\n{dump}"
     except PermissionError:
         return None  # not a wrong argument: the verb says that it has no access, with exit code 1
-    except OSError as error:  # mostly ENOENT; it becomes the refusal
-        return f"{location}: {error.strerror or error}"
+    except FileNotFoundError as error:
+        return f"{location}: {error.strerror}"
 
 
 def _find_inner_store(root: Path) -> Path | None:
@@ -183,7 +188,7 @@ def _lacks_store(root: Path, location: str) -> str | None:
     while pending and looked_at < _MOST_LOOKED_AT:
         for path in pending.pop().iterdir():
             looked_at += 1
-            if path.is_dir():
+            if is_directory(path):
                 pending.append(path)
             elif classify(path.relative_to(root).as_posix()).kind in STORE_KINDS | {FileKind.TIERED}:
                 return None
@@ -202,7 +207,7 @@ def _lacks_store(root: Path, location: str) -> str | None:
 
 def _lacks_tables(root: Path, location: str) -> str | None:
     """Return a problem if no directory below *root* is a Delta table."""
-    if any((path / "_delta_log").is_dir() for path in root.iterdir()):
+    if any(is_directory(path / "_delta_log") for path in root.iterdir()):
         return None
     if _has_segments(root / COMMITLOG_FOLDER):
         return _not_a_lake(location, str(root))
@@ -265,7 +270,7 @@ class PlaceType(click.ParamType[Any]):
 def refuse_nonempty_directory(out: str, param_hint: str = "--out") -> None:
     """Refuse a directory that is not empty, except for leftovers of a killed run, whose names begin with a dot."""
     if is_local(out):
-        names = list(_names(Path(local_path(out))))
+        names = [path.name for path in list_directory(Path(local_path(out)))]
     else:
         names = []
         with suppress(FileNotFoundError):  # not there yet: it is new

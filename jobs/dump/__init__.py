@@ -192,6 +192,8 @@ def list_numbered_files(file: DumpFile) -> list[tuple[str, int]]:
             found = storage_for(file.folder, file_system_options()).list_files(file.folder)
             return [(info.name, info.size) for info in found if info.name.isdecimal()]
         with os.scandir(local_path(file.folder) or "/") as entries:
-            return [(file.name, file.stat().st_size) for file in entries if file.name.isdecimal() and file.is_file()]
+            return [
+                (entry.name, entry.stat().st_size) for entry in entries if entry.name.isdecimal() and entry.is_file()
+            ]
     except OSError:  # a folder without access: this one file is dumped without its neighbours
         return []

@@ -23,6 +23,7 @@ from jobs.lake.lake import Lake
 from jobs.launch.cache import cache_directory
 from jobs.products import PRODUCTS
 from jobs.storage.locations import is_local, local_path, normalise_location
+from jobs.storage.paths import walk_tree
 from jobs.store.broker_config import read_config_files
 from jobs.store.ranges import plan_ranges, written_sizes
 from jobs.store.record_places import Fingerprint
@@ -160,7 +161,8 @@ class PreRunCheck:
 def _list_program_files() -> list[tuple[str, int]]:
     """Return the files of this program with their times: another version may find more in the same store."""
     folders = (Path(__file__).parents[1], Path(rmq_formats.__file__).parent)
-    return [(path.name, path.stat().st_mtime_ns) for folder in folders for path in sorted(folder.rglob("*.py"))]
+    paths = (path for folder in folders for path in walk_tree(folder) if path.suffix == ".py")
+    return [(path.name, path.stat().st_mtime_ns) for path in paths]
 
 
 def _read_transaction(lake: Lake, table: str, store_id: str) -> int:

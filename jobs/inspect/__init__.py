@@ -65,7 +65,8 @@ class Problems(list[Problem]):
         except OSError as error:  # any: it is reported as a problem of this file
             how = "no access" if isinstance(error, PermissionError) else "cannot be read"
             severity = Severity.DAMAGE if is_disk_error(error) else Severity.NOT_ACCESSIBLE
-            self.append(Problem(severity, file, f"{how}: {error.strerror or error}"))
+            inner = error.filename if isinstance(error.filename, str) and not error.filename.endswith(file) else file
+            self.append(Problem(severity, inner, f"{how}: {error.strerror or error}"))
 
 
 @dataclass(slots=True, eq=False)  # reports are not compared; each method that is generated takes time at each start

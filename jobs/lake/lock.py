@@ -21,6 +21,7 @@ from jobs.console.result import OtherRunActiveError
 from jobs.lake.lake import Lake
 from jobs.storage.local import naming_file_in_errors
 from jobs.storage.locations import is_local, local_path
+from jobs.storage.paths import path_exists
 
 _LOCKS = "_locks"
 _LONGEST_NOTE = 1024
@@ -54,7 +55,7 @@ def hold_lock_for_process(lake: Lake, store_id: str) -> Iterator[None]:
 def check_lock_is_shared(lake: Lake, store_id: str) -> None:
     """Raise `OSError` if this machine does not see the lock of the run: files that it writes would be lost."""
     location = lake.locate(_LOCKS, store_id)
-    if is_local(location) and not Path(local_path(location)).exists():
+    if is_local(location) and not path_exists(Path(local_path(location))):
         raise OSError(
             f"{lake.location}: not accessible on {socket.gethostname()}: use a directory that all workers share"
         )

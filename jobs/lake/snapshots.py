@@ -15,6 +15,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from jobs.storage import object_store
 from jobs.storage.locations import is_local, local_path
+from jobs.storage.paths import is_directory
 from jobs.storage.s3 import delta_location, delta_options
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def newest_snapshot(location: str, open_snapshot: Callable[[], DeltaTable]) -> D
     if cached is None or not is_local(location):
         return open_snapshot()
     table = Path(local_path(location))
-    if not (table / _LOG).is_dir():
+    if not is_directory(table / _LOG):
         raise TableNotFoundError(location)
     snapshot, mark = cached.pop(table, (None, None))
     version = snapshot.version() if snapshot is not None else 0

@@ -70,6 +70,7 @@ from jobs.lake.snapshots import cache_snapshots, deltalake_errors_as_oserror, re
 from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming, TableFile
 from jobs.lake.tables import INDEX_FILES, RUNS, WRITTEN_BY_RUNS, Table
 from jobs.storage.locations import is_local, local_path
+from jobs.storage.paths import is_regular_file
 from jobs.store.workers import Workers
 from rmq_formats.errors import NotAStore
 from rmq_formats.properties import MAX_LONG, MIN_LONG
@@ -449,7 +450,7 @@ def _select_deletable(lake: Lake, table: Table, snapshot: DeltaTable, found: Ite
     if not is_local(location):
         return left
     root = Path(local_path(location)).resolve()
-    return [name for name in left if (path := root / name).is_file() and path.parent == path.parent.resolve()]
+    return [name for name in left if is_regular_file(path := root / name) and path.parent == path.parent.resolve()]
 
 
 @cache_snapshots()

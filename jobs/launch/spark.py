@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from jobs.launch.arguments import effective_spark_settings, find_option_value
 from jobs.launch.cache import CONF_DIRECTORY, build_code_archive, cache_directory
 from jobs.launch.engine import NO_SPARK_MESSAGE, SetupError, count_cores, find_java_home
+from jobs.storage.paths import list_directory, path_exists
 
 _DAEMON_MODULE = "jobs.store.spark_workers"  # the module with `run_daemon`
 _MASTER_SECONDS = 5  # time limit of a connection, because a firewall may drop packets
@@ -179,7 +180,7 @@ def fetch_jars(section: str, java_home: Path) -> tuple[Path, ...]:
     """Return the cached paths of a section's JARs; fetch and check missing ones first."""
     directory = cache_directory() / "jars"
     jars = locked_jars(section)
-    missing = [jar for jar in jars if not (directory / jar_file_name(jar)).exists()]
+    missing = [jar for jar in jars if not path_exists(directory / jar_file_name(jar))]
     if missing:
         clear = "\r\x1b[K" if sys.stderr.isatty() else ""  # of the progress line
         print(f"{clear}rmq-lake: fetching {len(missing)} JARs (first run only) …", file=sys.stderr, flush=True)  # noqa: T201  no click here
@@ -189,7 +190,7 @@ def fetch_jars(section: str, java_home: Path) -> tuple[Path, ...]:
             _run_ivy(missing, Path(scratch), java_home)
             for jar in missing:
                 path = Path(scratch) / jar_file_name(jar)
-                if not path.exists():
+                if not path_exists(path):
                     raise SetupError(f"the repository does not have {jar}")
                 sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
                 if sha256 != jars[jar]:
@@ -210,7 +211,7 @@ def _run_ivy(jars: Sequence[str], scratch: Path, java_home: Path) -> None:
         f"<dependencies>{dependencies}</dependencies></ivy-module>"
     )
     settings = os.environ.get("RMQ_LAKE_IVY_SETTINGS", str(CONF_DIRECTORY / "ivysettings.xml"))
-    (ivy,) = spark_home().glob("jars/ivy-*.jar")
+    (ivy,) = list_directory(spark_home() / "jars", "ivy-*.jar")
     command = [str(java_home / "bin" / "java"), "-jar", str(ivy), "-settings", settings, "-ivy", str(module)]
     command += ["-cache", str(scratch / "ivy"), "-types", "jar", "-warn"]
     command += ["-retrieve", f"{scratch}/[organisation]_[artifact]-[revision].[ext]"]

@@ -37,6 +37,15 @@ from jobs.storage.local import (
     real_path,
 )
 from jobs.storage.locations import is_local, local_path
+from jobs.storage.paths import (
+    find_status,
+    is_directory,
+    is_link,
+    is_regular_file,
+    list_directory,
+    path_exists,
+    walk_tree,
+)
 from jobs.store.running_broker import (
     ABORT_FILE,
     UNFINISHED_MARK,
@@ -144,7 +153,7 @@ def plan_index_installation(
     user = owner_of(root)
     with run_as_user(*user):
         index = real_path(root / INDEX_FOLDER)
-        there = sorted(path.name for path in index.iterdir() if path.is_file()) if index.is_dir() else []
+        there = sorted(path.name for path in index.iterdir() if is_regular_file(path)) if is_directory(index) else []
         present = [name for name in there if is_loadable_index_name(name)]
         kept = []
         if rebuilt.lost_only:  # the files must be the same as when they were compared
@@ -164,7 +173,7 @@ def plan_index_installation(
                 "new directory"
             )
         headers |= {one.name: one.broker_file.header for one in rebuilt.explained_files if one.name in kept}
-        checkpoint, is_closed = _read_checkpoint(root / _CHECKPOINT), not (root / ABORT_FILE).exists()
+        checkpoint, is_closed = _read_checkpoint(root / _CHECKPOINT), not path_exists(root / ABORT_FILE)
         capacity, newest_name = rebuilt.settings.geometry.value.index_num, max(headers, default="")
         full = {name for name in new if headers[name].index_count >= capacity}
         covered = sorted(full - {newest_name} if is_closed else headers)
@@ -217,7 +226,7 @@ def plan_queue_installation(
     with run_as_user(*owner_of(root, _PLAIN)):
         for name, files in sorted(new.items()):
             folder = real_path(root / name)
-            present = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+            present = sorted(str(path.relative_to(folder)) for path in walk_tree(folder) if is_regular_file(path))
             gone = removed if name == _PLAIN else set[str]()
             # With double write, a broker that finds no database rebuilds it from the newest segments only.
             is_double = any("/" in path for path in present)
@@ -228,9 +237,9 @@ def plan_queue_installation(
 
 
 def _planned(folder: Path, new: Mapping[str, BuiltFile], present: Sequence[str], kept: Sequence[str]) -> Installation:
-    status = (folder if folder.is_dir() else folder.parent).stat()
+    status = (folder if is_directory(folder) else folder.parent).stat()
     in_the_way = [folder / name for name in sorted({str(one) for name in new for one in Path(name).parents} & {*kept})]
-    if folder.exists() and not folder.is_dir():
+    if path_exists(folder) and not is_directory(folder):
         in_the_way = [folder]
     return Installation(
         folder,
@@ -244,21 +253,21 @@ def _planned(folder: Path, new: Mapping[str, BuiltFile], present: Sequence[str],
         obstacles=(
             *_find_obstacles(folder.parent, status.st_uid, new),
             *(f"{path} is a file, but must be a directory; move it out of the store" for path in in_the_way),
-            *_describe_links_without_target([folder] if folder.is_symlink() else sorted(folder.rglob("*"))),
+            *_describe_links_without_target([folder] if is_link(folder) else walk_tree(folder)),
         ),
     )
 
 
 def plan_file_installation(folder: Path, files: Mapping[str, Path], staging_prefix: Path) -> Installation:
     """Return the installation of single files; staging and replaced files are named after *staging_prefix*."""
-    there = [folder / name for name in files if (folder / name).is_file()]
+    there = [folder / name for name in files if is_regular_file(folder / name)]
     new, status = {name: _new_file(path) for name, path in files.items()}, folder.stat()
     return Installation(
         folder,
         new,
         tuple(path.name for path in there),
         status,
-        _mode_of(status, there or sorted(path for path in folder.iterdir() if path.is_file())),
+        _mode_of(status, there or sorted(path for path in folder.iterdir() if is_regular_file(path))),
         _new_aside_name(staging_prefix),
         is_exchange=False,
         states={path.name: state for path in there if (state := FileState.read(path)) is not None},
@@ -346,7 +355,7 @@ def install(plan: Installation, step: BeforeStep = lambda name: name) -> None:
 
 def delete_killed_attempts(staging_prefix: Path) -> None:
     """Delete the staging directories of installations that were killed."""
-    for leftover in staging_prefix.parent.glob(f"{escape(staging_prefix.name)}{UNFINISHED_MARK}*"):
+    for leftover in list_directory(staging_prefix.parent, f"{escape(staging_prefix.name)}{UNFINISHED_MARK}*"):
         shutil.rmtree(leftover)
 
 
@@ -392,7 +401,7 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep
         except FileNotFoundError as error:
             shutil.rmtree(staging)
             raise _changed_error(plan.target_folder / name) from error
-    for directory in [path for path in staging.rglob("*") if path.is_dir()]:
+    for directory in [path for path in walk_tree(staging) if is_directory(path)]:
         flush_directory(directory)
     with naming_file_in_errors(str(staging)):
         _set_owner_and_mode(made, plan, plan.folder_stat.st_mode & 0o7777)
@@ -408,13 +417,13 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep
     there = {str(path.relative_to(plan.aside)): state for path, state in list_file_states(plan.aside)}
     changed = [name for name in there.keys() | plan.states.keys() if there.get(name) != plan.states.get(name)]
     if changed:  # a file was changed before the exchange: restore the old set
-        if plan.aside.exists():
+        if path_exists(plan.aside):
             swap_paths(plan.aside, plan.target_folder)
             shutil.rmtree(plan.aside)
         else:
             shutil.rmtree(plan.target_folder)
         raise _changed_error(plan.target_folder / min(changed))
-    if plan.aside.exists():
+    if path_exists(plan.aside):
         for name in plan.kept_files:  # kept files are linked into the new set
             (plan.aside / name).unlink()
         remove_empty_folders(plan.aside)
@@ -432,9 +441,9 @@ def _check_same_directory(made: int, place: Path) -> None:
 
 def remove_empty_folders(folder: Path) -> None:
     """Delete *folder* and its subfolders if they are empty."""
-    if not folder.is_dir():
+    if not is_directory(folder):
         return
-    inner = sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True)
+    inner = sorted((path for path in walk_tree(folder) if is_directory(path)), reverse=True)
     for path in [*inner, folder]:
         with suppress_not_empty():
             path.rmdir()
@@ -453,7 +462,7 @@ def suppress_not_empty() -> Iterator[None]:
 def _make_parents(staging: Path, path: str, plan: Installation) -> Path:
     target = staging / path
     for folder in reversed([parent for parent in target.parents if parent.is_relative_to(staging)][:-1]):
-        if not folder.exists():
+        if not path_exists(folder):
             folder.mkdir()
             os.chown(folder, -1, plan.folder_stat.st_gid)
             folder.chmod(plan.folder_stat.st_mode & 0o7777)
@@ -488,7 +497,7 @@ def swap_paths(new: Path, old: Path) -> None:
     """Exchange two files or directories: atomically if the system supports it, otherwise one after the other."""
     # Without the system call a kill between two renames leaves nothing at *old*, and a broker would make a new one.
     # Nothing is lost: the old one is at *new*, and the new one next to it, under the name that ends in `-new`.
-    if not os.path.lexists(old):
+    if find_status(old, follows_links=False) is None:
         new.rename(old)
         return
     number = _RENAMEAT2.get(platform.machine()) if sys.platform.startswith("linux") else None

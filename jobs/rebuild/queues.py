@@ -25,6 +25,7 @@ from jobs.console.lines import printable_text
 from jobs.products.queues.unit_files import RangeUnits, has_units, read_units
 from jobs.storage.local import flush_directory, write_all
 from jobs.storage.locations import local_path
+from jobs.storage.paths import is_directory
 from jobs.storage.scratch import Scratch
 from jobs.store.units import Units
 from jobs.store.workers import Workers
@@ -228,6 +229,6 @@ class _Files:
         try:
             self.attempt.rename(target)
         except OSError:
-            if not target.is_dir():  # else an earlier attempt of this task got as far: the same bytes
+            if not is_directory(target):  # else an earlier attempt of this task got as far: the same bytes
                 raise
         flush_directory(target.parent)

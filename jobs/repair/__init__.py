@@ -28,6 +28,7 @@ from jobs.rebuild.install import (
 )
 from jobs.storage.json_file import parse_json_file
 from jobs.storage.local import LocalStorage, flush_directory, read_file, real_path, sha256_of
+from jobs.storage.paths import is_directory, is_link, is_regular_file, list_directory, path_exists, walk_tree
 from jobs.store.running_broker import NotInstalledError, owner_of, run_as_user
 from jobs.store.store import SET_ASIDE_MARK
 from rmq_formats.errors import FormatError
@@ -107,7 +108,7 @@ class Journal:
         """Replace the journal durably."""
         target = Path(self.folder) / JOURNAL_FILE
         attempt = target.with_name(f".{JOURNAL_FILE}.new")
-        for leftover in target.parent.glob(f".*{JOURNAL_FILE}.new*"):  # leftovers of a killed write
+        for leftover in list_directory(target.parent, f".*{JOURNAL_FILE}.new*"):  # leftovers of a killed write
             leftover.unlink()
         LocalStorage().create(str(attempt), json.dumps(asdict(self), indent=1).encode())
         attempt.replace(target)
@@ -117,9 +118,9 @@ class Journal:
     def record_step(self, plan: Installation) -> Iterator[None]:
         """Record a step before it is carried out, and again when it is done; forget a step that was refused."""
         folder, is_checkpoint = plan.target_folder, plan.staging_prefix.name == CHECKPOINT_PART
-        exchanged = folder.stat().st_ino if plan.is_exchange and folder.exists() else None
+        exchanged = folder.stat().st_ino if plan.is_exchange and path_exists(folder) else None
         part = plan.staging_prefix.name if plan.is_exchange or is_checkpoint else "log"
-        made = {parent for name in plan.new for parent in Path(name).parents if not (folder / parent).exists()}
+        made = {parent for name in plan.new for parent in Path(name).parents if not path_exists(folder / parent)}
         entry = JournalEntry(
             part, str(folder), str(plan.aside), [*plan.new], [*plan.set_aside], exchanged, plan.is_exchange,
             digests={name: sha256_of(Path(file.path)) for name, file in plan.new.items()},
@@ -169,7 +170,7 @@ class Journal:
 
 
 def _list_empty_folders(folder: Path) -> list[str]:
-    folders = (path for path in folder.rglob("*") if path.is_dir() and not path.is_symlink())
+    folders = (path for path in walk_tree(folder) if is_directory(path) and not is_link(path))
     return sorted(str(path.relative_to(folder)) for path in folders if not any(path.iterdir()))
 
 
@@ -204,15 +205,15 @@ def _refuse_lost_or_changed(entry: JournalEntry, undone: dict[Path, Path]) -> No
         place, replaced = folder / name, aside / name
         now = undone.get(place, place)
         is_set_aside = name in entry.set_aside
-        if replaced.exists() and sha256_of(replaced) == digest:  # killed before the two files changed places
+        if path_exists(replaced) and sha256_of(replaced) == digest:  # killed before the two files changed places
             continue
-        if replaced.exists() or not is_set_aside:
+        if path_exists(replaced) or not is_set_aside:
             undone[place] = replaced
         # Killed before it was put in place; an earlier version gave the old file a second name first.
-        if not now.exists() or (replaced.exists() and replaced.samefile(now)):
+        if not path_exists(now) or (path_exists(replaced) and replaced.samefile(now)):
             continue
         is_as_installed = sha256_of(now) == digest
-        if is_as_installed and is_set_aside and not replaced.exists():
+        if is_as_installed and is_set_aside and not path_exists(replaced):
             raise RequestError(
                 f"{replaced}: the replaced file is missing; nothing was undone. Restore it from a backup and "
                 "repeat --undo"
@@ -220,7 +221,7 @@ def _refuse_lost_or_changed(entry: JournalEntry, undone: dict[Path, Path]) -> No
         # A file with other bytes may be the old one if the step puts single files and was killed before it set this one
         # aside, or if an undo was killed after it restored this one. Else a broker has written to it.
         may_be_old = is_set_aside and (entry.is_undone or not (entry.done or entry.is_exchange))
-        if not is_as_installed and (replaced.exists() or not may_be_old):
+        if not is_as_installed and (path_exists(replaced) or not may_be_old):
             raise _changed_file_error(place, "nothing was undone")
 
 
@@ -242,18 +243,18 @@ def _undo_step(entry: JournalEntry) -> list[str]:
     for name in sorted(set(entry.new) - set(entry.set_aside)):
         _remove(entry, name)
     # Files of a repair that was not tidied up; the new set has them as well.
-    for path in [path for path in aside.rglob("*") if path.is_file()]:
-        if (folder / path.relative_to(aside)).exists() and path.samefile(folder / path.relative_to(aside)):
+    for path in [path for path in walk_tree(aside) if is_regular_file(path)]:
+        if path_exists(folder / path.relative_to(aside)) and path.samefile(folder / path.relative_to(aside)):
             path.unlink()
     remove_empty_folders(aside)
     for name in sorted(entry.made_folders, reverse=True):
         with suppress_not_empty():
-            (folder / name).rmdir() if (folder / name).is_dir() else None
+            (folder / name).rmdir() if is_directory(folder / name) else None
     if entry.inode is None and entry.is_exchange:
         remove_empty_folders(folder)
     for name in entry.empty_folders:
         (folder / name).mkdir(parents=True, exist_ok=True)
-    if folder.exists():
+    if path_exists(folder):
         flush_directory(folder)
     return [f"{entry.part}: {count_text(len(entry.set_aside), 'file')} restored, {len(entry.new)} removed"]
 
@@ -261,16 +262,16 @@ def _undo_step(entry: JournalEntry) -> list[str]:
 def _restore(entry: JournalEntry, name: str) -> None:
     """Exchange a replaced file with the installed one, and delete the installed one."""
     place, aside = Path(entry.folder) / name, Path(entry.aside) / name
-    if not aside.exists():
+    if not path_exists(aside):
         return
-    is_second_name = place.exists() and aside.samefile(place)  # installed by an earlier version
+    is_second_name = path_exists(place) and aside.samefile(place)  # installed by an earlier version
     if is_second_name or entry.digests.get(name) == sha256_of(aside):  # the step, or an earlier undo, was killed
         aside.unlink()
         return
-    if name not in entry.new and place.exists():
+    if name not in entry.new and path_exists(place):
         raise _changed_file_error(place, "the file was left unchanged")
     place.parent.mkdir(parents=True, exist_ok=True)
-    if not place.exists():
+    if not path_exists(place):
         os.link(aside, place, follow_symlinks=False)  # fails where a file has come meanwhile
         aside.unlink()
         return
@@ -285,9 +286,9 @@ def _remove(entry: JournalEntry, name: str) -> None:
     """Remove an installed file that did not replace another one."""
     place, removed = Path(entry.folder) / name, Path(entry.aside) / name
     removed.parent.mkdir(parents=True, exist_ok=True)
-    if place.exists():
+    if path_exists(place):
         place.rename(removed)
-    if removed.exists() and not _is_installed(entry, name, removed):
+    if path_exists(removed) and not _is_installed(entry, name, removed):
         os.link(removed, place, follow_symlinks=False)
         removed.unlink()
         raise _changed_file_error(place, "the file was left unchanged")
@@ -306,7 +307,7 @@ def _has_installed_files(entry: JournalEntry) -> bool:
         return _was_done(entry)
     folder = Path(entry.folder)
     places = {name: folder / name for name in entry.new}
-    return any(place.exists() and _is_installed(entry, name, place) for name, place in places.items())
+    return any(path_exists(place) and _is_installed(entry, name, place) for name, place in places.items())
 
 
 def _was_done(entry: JournalEntry) -> bool:
@@ -314,4 +315,4 @@ def _was_done(entry: JournalEntry) -> bool:
     if entry.done or not entry.is_exchange:
         return True
     folder = Path(entry.folder)
-    return (folder.stat().st_ino if folder.exists() else None) != entry.inode
+    return (folder.stat().st_ino if path_exists(folder) else None) != entry.inode

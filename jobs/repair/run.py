@@ -69,6 +69,7 @@ from jobs.restore import NothingToRestoreError, RestorePlan, count_messages_in_r
 from jobs.restore.config import RebuiltFileSettings, read_recorded_topics
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise_location
+from jobs.storage.paths import is_regular_file, path_exists
 from jobs.storage.scratch import Scratch, open_scratch_below_output
 from jobs.store.log_ends import find_end_after_crash
 from jobs.store.queue_files import may_have_default_file_sizes
@@ -268,8 +269,8 @@ def _claim_output(request: RepairRequest) -> Path:
     journal = Journal.read(out)
     if journal is not None and journal.entries:
         _refuse_other_store(journal, request.store, out)
-    has_journal = (out / JOURNAL_FILE).exists()
-    if not has_journal and out.exists() and any(JOURNAL_FILE not in path.name for path in out.iterdir()):
+    has_journal = path_exists(out / JOURNAL_FILE)
+    if not has_journal and path_exists(out) and any(JOURNAL_FILE not in path.name for path in out.iterdir()):
         raise RequestError(
             f"{out}: the directory is not empty; pass an empty or new one, or that of an earlier repair of this store"
         )
@@ -358,7 +359,7 @@ class _Repair:
             if plans:
                 _apply(request, plans, held)
                 self.summary.kept_folders = list(
-                    dict.fromkeys(str(plan.aside) for plan in plans if plan.aside.exists())
+                    dict.fromkeys(str(plan.aside) for plan in plans if path_exists(plan.aside))
                 )
             self.summary.verdict_after = verdict = verify(self.asked, self.workers)
         after = predict_start_after_repair(verdict)
@@ -553,7 +554,7 @@ class _Repair:
             self.summary.blank_only_files += [
                 name for name in open_files if kinds_by_file.get(name) == {DifferenceKind.BLANK_INSIDE}
             ]
-            self.accepted |= {name for name in request.accepted_files if (out / path_in_output(name)).is_file()}
+            self.accepted |= {name for name in request.accepted_files if is_regular_file(out / path_in_output(name))}
 
     def _make_index(self, verdict: Verdict, *, is_lost: bool) -> None:
         out, request = self.work / "index", self.request

@@ -25,6 +25,7 @@ from jobs.restore.segment import RestoredSegment, restore_segment
 from jobs.storage.local import LocalStorage, naming_file_in_errors
 from jobs.storage.locations import local_path
 from jobs.storage.model import Reader
+from jobs.storage.paths import is_directory, path_exists
 from jobs.storage.scratch import open_scratch_below_output
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, find_truncated_segments, plan_ranges
@@ -121,7 +122,7 @@ def repair_segments(
     for work in works:
         segment, name = there.get(work.base_offset), file_name_of_offset(work.base_offset)
         target = local_path(segment.location) if segment else str(_find_folder(store, paths[work.base_offset]) / name)
-        if Path(work.path).exists():
+        if path_exists(Path(work.path)):
             made_segments[work.base_offset] = work.path, target
     return made_segments, [offset for result in made for offset in result.changed]
 
@@ -131,7 +132,7 @@ def _find_folder(store: Store, recorded_path: str) -> Path:
     folders = [Path(local_path(one.location)).parent for one in store.segments]
     own = Path(recorded_path).parent.parts
     places = (*folders, Path(local_path(store.root), *own))
-    return next((one for one in places if one.is_dir() and one.parts[-len(own) :] == own), folders[0])
+    return next((one for one in places if is_directory(one) and one.parts[-len(own) :] == own), folders[0])
 
 
 def repair_segment(

@@ -9,6 +9,7 @@ from time import time
 from jobs.console.result import ExitCode
 from jobs.ingest import Summary
 from jobs.report import replace_text_file
+from jobs.storage.paths import path_exists
 from jobs.typed.run import TopicSummary
 
 INGEST_PREFIX = "rmq_lake_ingest"
@@ -25,7 +26,7 @@ def write_metrics(path: Path, summary: Summary) -> None:
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)  # other processes write into the same file
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path_exists(path) else []
         others = [line for line in lines if line.startswith(INGEST_PREFIX) and 'store="' in line and own not in line]
         found = {name: (meaning, [(labels, value)]) for name, (value, meaning) in metric_values(summary).items()}
         replace_text_file(path, _text(INGEST_PREFIX, found, others))

@@ -38,6 +38,7 @@ from jobs.restore.config import RebuiltFileSettings, changed_file_error, create_
 from jobs.restore.segment import ATTEMPT_PREFIX, RestoredSegment, restore_segment
 from jobs.storage.json_file import Shape, parse_json_file
 from jobs.storage.local import LocalStorage, explaining_full_disk, read_file, sha256_of
+from jobs.storage.paths import is_regular_file, list_directory, path_exists, walk_tree
 from jobs.storage.scratch import open_scratch_below_output
 from jobs.store.running_broker import FileState, list_file_states
 from jobs.store.store import Store, list_store
@@ -238,10 +239,10 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     hashed = [
         {"path": str(path.relative_to(request.out)), "size": path.stat().st_size,
          "sha256": hashes.get(path) or sha256_of(path)}
-        for path in sorted(request.out.rglob("*"))
-        if path.is_file() and not path.is_relative_to(unfinished)
+        for path in sorted(walk_tree(request.out))
+        if is_regular_file(path) and not path.is_relative_to(unfinished)
     ]  # fmt: skip
-    for note in sorted(unfinished.glob(f"*{_NOTE}")):
+    for note in list_directory(unfinished, f"*{_NOTE}"):
         files = _read_json(note, _FILES_NOTE)["files"]
         written |= {name: FileState(*expected) for name, expected in files.items()}
     for name, expected in written.items():
@@ -291,7 +292,7 @@ def _claim_output(request: RestoreRequest, known: KnownStore, plan: RestorePlan)
         "segment_size": plan.size.value,
         "segments": [segment.base_offset for segment in plan.segments],
     }
-    if request.resume and (request.out / MANIFEST_FILE).exists():
+    if request.resume and path_exists(request.out / MANIFEST_FILE):
         manifest = _read_json(request.out / MANIFEST_FILE, _MANIFEST)
         restored = tuple(manifest[name] for name in ("store_id", "from_offset", "to_offset", "segment_size"))
         if restored != (known.store_id, plan.segments[0].base_offset, plan.end, plan.size.value):
@@ -311,20 +312,24 @@ def _claim_output(request: RestoreRequest, known: KnownStore, plan: RestorePlan)
         return RestoreSummary(
             **{name: manifest[name] for name in RestoreSummary.__dataclass_fields__ if name in manifest}
         )
-    if request.resume and (unfinished / _PLAN).exists():
+    if request.resume and path_exists(unfinished / _PLAN):
         before = _read_json(unfinished / _PLAN, dict)
         if before != described:
             reason = "the lake or the options have changed: start again in an empty directory"
             raise RequestError(f"{request.out}: this directory has another, unfinished restore ({reason})")
         # Unfinished files of a killed run have a dot before their names.
-        for path in [one for one in request.out.rglob(".*") if ATTEMPT_PREFIX in one.name and one.is_file()]:
+        for path in [
+            one
+            for one in walk_tree(request.out)
+            if one.match(".*") and ATTEMPT_PREFIX in one.name and is_regular_file(one)
+        ]:
             path.unlink()
         return None
-    there = [path.name for path in request.out.iterdir()] if request.out.exists() else []
+    there = [path.name for path in request.out.iterdir()] if path_exists(request.out) else []
     if request.resume and there == [UNFINISHED_FOLDER]:  # killed before it had written its plan
         shutil.rmtree(unfinished)
     elif there:
-        hint = ", or --resume to continue the interrupted restore" if unfinished.exists() else ""
+        hint = ", or --resume to continue the interrupted restore" if path_exists(unfinished) else ""
         raise RequestError(f"{request.out}: the directory is not empty; pass an empty or new directory{hint}")
     LocalStorage().create(str(unfinished / _PLAN), json.dumps(described).encode())
     return None
@@ -337,7 +342,7 @@ def _restore_and_note(work: PlannedSegment, *, folder: str) -> RestoredSegment:
     If an earlier attempt of this task was killed after its note, the segment is kept if it got its name.
     """
     path, place = Path(folder) / f"{work.base_offset:020d}{_NOTE}", Path(work.path)
-    if path.exists() and (finished := _read_finished_segments(Path(folder), {work.base_offset: place})):
+    if path_exists(path) and (finished := _read_finished_segments(Path(folder), {work.base_offset: place})):
         return finished[work.base_offset]
 
     def note(result: RestoredSegment, file: FileState) -> None:
@@ -353,7 +358,7 @@ def _read_finished_segments(unfinished: Path, paths: Mapping[int, Path]) -> dict
     results = {}
     for base_offset, place in sorted(paths.items()):
         path = unfinished / f"{base_offset:020d}{_NOTE}"
-        if not path.exists():
+        if not path_exists(path):
             continue
         note = _read_json(path, _SEGMENT_NOTE)
         file = FileState.read(place)
@@ -368,7 +373,7 @@ def _read_finished_segments(unfinished: Path, paths: Mapping[int, Path]) -> dict
         if result.base_offset != base_offset:
             raise changed_file_error(place)
         results[result.base_offset] = result
-    foreign = next((place for base, place in paths.items() if base not in results and place.exists()), None)
+    foreign = next((place for base, place in paths.items() if base not in results and path_exists(place)), None)
     if foreign is not None:
         raise changed_file_error(foreign)
     return results
@@ -487,7 +492,7 @@ def _building_part(out: Path, unfinished: Path, part: str) -> Iterator[Path | No
     folder, note = unfinished / part, unfinished / f"{part}{_NOTE}"
     *inner, main = _FOLDERS[part]
     places = [*((folder / name, out / name) for name in inner), (folder, out / main)]
-    if note.exists():
+    if path_exists(note):
         yield None
     else:
         shutil.rmtree(folder, ignore_errors=True)
@@ -499,7 +504,7 @@ def _building_part(out: Path, unfinished: Path, part: str) -> Iterator[Path | No
             states[str(place / made.relative_to(parent))] = state
         LocalStorage().create(str(note), json.dumps({"files": states}).encode())
     for made, place in places:
-        if made.exists():
-            if place.exists():
+        if path_exists(made):
+            if path_exists(place):
                 raise changed_file_error(place)
             made.rename(place)

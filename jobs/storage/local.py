@@ -27,6 +27,7 @@ from uuid import uuid4
 from jobs.console.process import raise_if_stopped
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.model import FetchingReader, FileInfo, Reader, Storage
+from jobs.storage.paths import is_directory, is_link, list_directory, path_exists
 from rmq_formats.errors import is_disk_error
 from rmq_formats.layout import Buffer
 
@@ -273,7 +274,7 @@ def real_path(path: Path) -> Path:
 
 def is_link_without_target(path: Path) -> bool:
     """Return whether *path* is a symbolic link that leads nowhere, or to itself."""
-    return path.is_symlink() and not path.exists()
+    return is_link(path) and not path_exists(path)
 
 
 def _status(entry: os.DirEntry[str]) -> os.stat_result:
@@ -432,7 +433,7 @@ def temporary_directory_in(parent: Path, prefix: str, mode: int = 0o777) -> Iter
     A process locks its directory, so another one deletes it only after the process has ended. Where directories cannot
     be locked, as on NFS, they are not deleted.
     """
-    for leftover in parent.glob(escape(prefix) + "[a-z0-9_]" * _SUFFIX_LENGTH):
+    for leftover in list_directory(parent, escape(prefix) + "[a-z0-9_]" * _SUFFIX_LENGTH):
         if (lock := _lock_directory(leftover, fcntl.LOCK_EX | fcntl.LOCK_NB)) is not None:
             shutil.rmtree(leftover, ignore_errors=True)  # it may belong to another user
             os.close(lock)
@@ -441,7 +442,7 @@ def temporary_directory_in(parent: Path, prefix: str, mode: int = 0o777) -> Iter
         made = parent / f"{prefix}{uuid4().hex[:_SUFFIX_LENGTH]}"
         made.mkdir(mode)
         lock = _lock_directory(made, fcntl.LOCK_EX)
-        if made.exists():
+        if path_exists(made):
             break
         if lock is not None:  # another process has deleted it before it was locked
             os.close(lock)
@@ -498,7 +499,7 @@ def explaining_full_disk(location: str, size: int | None = None) -> Iterator[Non
             raise
         number = getattr(error, "errno", None) or errno.ENOSPC
         path = Path(local_path(location)) if is_local(location) else Path("/")
-        there = next(folder for folder in (path, *path.parents) if folder.is_dir())
+        there = next(folder for folder in (path, *path.parents) if is_directory(folder))
         status = os.statvfs(there)
         needed = f"{size:,} bytes would be written, but only " if size is not None else ""
         free = f"{status.f_bavail * status.f_frsize:,} {_BYTES_ARE_FREE} on the file system of {there}"

@@ -18,6 +18,7 @@ from jobs.storage import storage_for
 from jobs.storage.local import explaining_full_disk, temporary_directory_in
 from jobs.storage.locations import is_local, join_location, local_path
 from jobs.storage.model import Reader
+from jobs.storage.paths import is_directory
 
 SCRATCH_PREFIX = ".scratch-"
 _NOT_SHARED = "use a directory that all workers share"
@@ -46,7 +47,7 @@ class Scratch:
 
     def _checked(self, location: str) -> Path:
         """Return the path of a local file; refuse it if this machine does not see the run's directory."""
-        if not Path(local_path(self.location)).is_dir():
+        if not is_directory(Path(local_path(self.location))):
             raise OSError(f"{self.location}: not accessible on {gethostname()}: {self.advice}")
         return Path(local_path(location))
 

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from jobs.console.log import is_secret, remember_secret
 from jobs.storage.locations import expand_home
+from jobs.storage.paths import is_regular_file, path_exists
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -81,7 +82,7 @@ def _of_profile(environment: Mapping[str, str]) -> dict[str, str]:
     )
     is_any = False
     with suppress(PermissionError):  # the home may belong to another user; a local store needs none of its files
-        is_any = any(path.exists() for path, _ in files)
+        is_any = any(path_exists(path) for path, _ in files)
     if not is_any:
         return {}
     from configparser import ConfigParser  # lazy import: most users have no such files
@@ -193,7 +194,7 @@ def file_system_settings(spark_settings: Iterable[tuple[str, str]]) -> dict[str,
 def _from_files() -> Iterator[tuple[str, str]]:
     directory = os.environ.get("HADOOP_CONF_DIR")
     for path in (Path(directory or "", name) for name in _FILES):
-        if not directory or not path.is_file():
+        if not directory or not is_regular_file(path):
             continue
         from xml.etree import ElementTree as ET  # most have no such files
 

@@ -21,6 +21,7 @@ from jobs.console.amounts import count_text, names_text
 from jobs.console.result import RequestError
 from jobs.storage.local import LOST_FOUND, ReadLimits, identify_enclosing_folders, lower_priority, real_path
 from jobs.storage.locations import is_local, local_path
+from jobs.storage.paths import is_directory, is_regular_file, path_exists
 from jobs.store.store import SET_ASIDE_MARK
 from rmq_formats.store import INDEX_FOLDER
 
@@ -34,7 +35,7 @@ FULL_DISK_SHARE = 0.75  # diskMaxUsedSpaceRatio: above it a broker deletes messa
 def find_broker_process(store: str) -> int | None:
     """Return the process that holds the store's lock; None if no broker is known to run on it."""
     path = Path(local_path(store)) / LOCK_FILE if is_local(store) else None
-    if path is None or not path.is_file() or not sys.platform.startswith("linux"):
+    if path is None or not is_regular_file(path) or not sys.platform.startswith("linux"):
         return None
     with path.open("rb") as file:
         asked = FLOCK_LAYOUT.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
@@ -51,7 +52,7 @@ def may_have_running_broker(store: str) -> bool:
     """
     if not is_local(store):
         return False
-    return (Path(local_path(store)) / ABORT_FILE).exists() or find_broker_process(store) is not None
+    return path_exists(Path(local_path(store)) / ABORT_FILE) or find_broker_process(store) is not None
 
 
 def limit_load_beside_broker(store: str, max_rate: int | None = None) -> ReadLimits | None:
@@ -71,7 +72,7 @@ def check_disk_space(store: str, target: str, expected_bytes: int) -> None:
     if not (is_local(store) and is_local(target)) or find_broker_process(store) is None:
         return
     root, path = Path(local_path(store)), Path(local_path(target))
-    place = next(one for one in (path, *path.parents) if one.exists())
+    place = next(one for one in (path, *path.parents) if path_exists(one))
     if root.stat().st_dev != place.stat().st_dev:
         return
     usage = shutil.disk_usage(place)
@@ -174,7 +175,7 @@ def list_file_states(folder: Path) -> Iterator[tuple[Path, FileState]]:
             if SET_ASIDE_MARK in entry.name or UNFINISHED_MARK in entry.name or entry.name == LOST_FOUND:
                 continue
             path = place / entry.name
-            if entry.is_symlink() and not path.exists():  # the target is missing, or the link leads to itself
+            if entry.is_symlink() and not path_exists(path):  # the target is missing, or the link leads to itself
                 continue
             if entry.is_dir():
                 pending.append(path)
@@ -201,7 +202,7 @@ def lock_store(store: str, out: Path, commitlog: Sequence[str] = ()) -> Iterator
     descriptor = None
     try:
         with run_as_user(*owner):
-            if (root / LOCK_FILE).exists():
+            if path_exists(root / LOCK_FILE):
                 descriptor = _open_lock_file(root / LOCK_FILE)
                 try:
                     _change_lock(descriptor, fcntl.F_WRLCK)
@@ -282,7 +283,7 @@ def owner_of(root: Path, name: str = INDEX_FOLDER) -> tuple[int, int]:
     """Return the user and the group of a directory of the store, or of the store if the directory does not exist."""
     whole = root.stat()
     directory = root / name
-    part = directory.stat() if directory.is_dir() else whole
+    part = directory.stat() if is_directory(directory) else whole
     if whole.st_uid not in {0, part.st_uid}:
         raise NotInstalledError(
             f"the store belongs to user {whole.st_uid}, but its {name} directory belongs to user "

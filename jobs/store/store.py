@@ -20,6 +20,7 @@ from jobs.storage import AnyStorage
 from jobs.storage.local import LocalStorage, ReadLimits, read_small_file
 from jobs.storage.locations import is_local, join_location, normalise_location
 from jobs.storage.model import Reader, Storage
+from jobs.storage.paths import is_directory
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.segment import SegmentBytes
@@ -256,7 +257,7 @@ def log_directories(commitlog: Sequence[str] | None, conf: BrokerConf) -> Sequen
 
     A store may have been copied together with its configuration: paths that do not exist here are ignored.
     """
-    return commitlog or [path for path in (*conf.commitlog, *conf.read_only_commitlog) if Path(path).is_dir()]
+    return commitlog or [path for path in (*conf.commitlog, *conf.read_only_commitlog) if is_directory(Path(path))]
 
 
 def format_place_options(commitlog: Sequence[str] | None, broker_conf: Path | None) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from jobs.console.result import RequestError
 from jobs.lake.tables import sql_columns
 from jobs.storage.local import read_small_file
+from jobs.storage.paths import list_directory
 from jobs.typed.ddl import (
     MAX_FOLDER_LENGTH,
     TYPED_FOLDER,
@@ -211,7 +212,7 @@ class _Declared:
         if key == "schema_file":
             files: dict[int | None, Path] = {None: self._path(key)}
         else:
-            paths = sorted(self._path(key).glob("*.avsc"))
+            paths = list_directory(self._path(key), "*.avsc")
             strange = [path.name for path in paths if not (path.stem.isascii() and path.stem.isdigit())]
             if strange or not paths:
                 found = strange[0] if strange else "no *.avsc file"

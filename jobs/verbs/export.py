@@ -27,6 +27,7 @@ from jobs.console.rows import RowFormat
 from jobs.launch.engine import SPARK
 from jobs.launch.failures import raise_as_usage_errors
 from jobs.query.place import Place
+from jobs.storage.paths import path_exists
 from rmq_formats.errors import UnsupportedFormat
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def export(  # noqa: PLR0913 - one argument an option
             "only ndjson and csv can be written to standard output (--out -), and only without --json. Otherwise "
             "pass --out FILE"
         )
-    if not is_streamed and out.exists():
+    if not is_streamed and path_exists(out):
         raise click.UsageError(f"--out {out}: already exists")
     refuse_reversed_window(since, until)
     if is_verified and not place.is_lake:

@@ -49,6 +49,7 @@ from jobs.query.lookups import KEY_QUERY_LIMIT, TimeWindow
 from jobs.query.output import Printer
 from jobs.query.place import Place, open_stores
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, find_only_answer
+from jobs.storage.paths import path_exists
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.indexfile.layout import Geometry
@@ -422,7 +423,7 @@ def sql(  # noqa: PLR0913 - one argument an option
         raise click.UsageError("--output parquet requires --out FILE")
     if output != "parquet" and out is not None:
         raise click.UsageError(f"--out is for --output parquet only; --output {output} prints to standard output")
-    if out is not None and out.exists():
+    if out is not None and path_exists(out):
         raise click.UsageError(f"--out {out}: already exists")
     tables = LakeTables(lake, file_system_options(), ("messages", "tiered", "findings"))
     printer = Printer(quiet=quiet)

@@ -30,6 +30,7 @@ from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, RecommendedStep, Result
 from jobs.launch.failures import raise_as_usage_errors
 from jobs.storage.locations import is_local, local_path
+from jobs.storage.paths import path_exists
 from jobs.store.rocksdb import check_rocksdict_installed
 from jobs.store.running_broker import LockedStore, NotInstalledError, find_broker_process, lock_store
 from rmq_formats.errors import UnsupportedFormat
@@ -301,7 +302,7 @@ def _refuse_for_database(store: str, out: Path, form: _RebuildForm) -> None:
 def _placing(store: str, made: Path) -> Iterator[str]:
     root = Path(local_path(store)) if is_local(store) else Path("STORE")
     place, old, owner = root / made.name, root / f"{made.name}.replaced", root
-    if place.exists():
+    if path_exists(place):
         yield f"  mv -T {quote(str(place))} {quote(str(old))}"
         owner = old
     there = quote(str(place))

@@ -28,6 +28,7 @@ from jobs.command.places import LAKE, OUTPUT_DIRECTORY, OUTPUT_LOCATION, refuse_
 from jobs.console.amounts import count_text
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, RecommendedStep, Result, Severity
+from jobs.storage.paths import path_exists
 from jobs.verbs.rebuild import refuse_running_broker
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def repair(  # noqa: PLR0913 - one argument an option
         result = Result(Severity.NOT_VERIFIED, undone, answer.seconds, verdict="done")
         lines = [place.store, *(f"  {line}" for line in done)]
         return answer.print_json_or_lines({"store": place.store, "undone": done}, lines, result)
-    if not (out / JOURNAL_FILE).exists():
+    if not path_exists(out / JOURNAL_FILE):
         refuse_nonempty_directory(str(out))
     run = StoreCommand(place, engine, settings.max_rate)
     from jobs.diagnosis import start_warning_lines

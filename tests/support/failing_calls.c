@@ -95,6 +95,11 @@ ssize_t pread64(int file, void *to, size_t size, off_t at) { return pread(file, 
 ssize_t readv(int file, const struct iovec *to, int count) {
     return fails("read", file, NULL) ? -1 : syscall(SYS_readv, file, to, count);
 }
+ssize_t preadv64v2(int file, const struct iovec *to, int count, off_t at, int flags) {
+    if (fails("read", file, NULL)) return -1;
+    return flags ? syscall(SYS_preadv2, file, to, count, at, 0, flags) : syscall(SYS_preadv, file, to, count, at, 0);
+}
+ssize_t preadv64(int file, const struct iovec *to, int count, off_t at) { return preadv64v2(file, to, count, at, 0); }
 ssize_t write(int file, const void *from, size_t size) {
     return fails("write", file, NULL) ? -1 : syscall(SYS_write, file, from, size);
 }
@@ -151,4 +156,37 @@ struct dirent *readdir(DIR *listing) {
 struct dirent64 *readdir64(DIR *listing) {
     NEXT(struct dirent64 *, "readdir64", (DIR *))
     return fails("list", dirfd(listing), NULL) ? NULL : next(listing);
+}
+
+/* Python uses the names of new versions of glibc, `deltalake` and Arrow those of old ones. */
+#define STATUS(type, name, parameters, values, at, path) \
+    type name parameters { \
+        NEXT(type, #name, parameters) \
+        return fails("stat", at, path) ? -1 : next values; \
+    }
+STATUS(int, stat, (const char *path, struct stat *to), (path, to), AT_FDCWD, path)
+STATUS(int, stat64, (const char *path, struct stat64 *to), (path, to), AT_FDCWD, path)
+STATUS(int, lstat, (const char *path, struct stat *to), (path, to), AT_FDCWD, path)
+STATUS(int, lstat64, (const char *path, struct stat64 *to), (path, to), AT_FDCWD, path)
+STATUS(int, fstat, (int file, struct stat *to), (file, to), file, NULL)
+STATUS(int, fstat64, (int file, struct stat64 *to), (file, to), file, NULL)
+STATUS(int, fstatat, (int at, const char *path, struct stat *to, int flags), (at, path, to, flags), at, path)
+STATUS(int, fstatat64, (int at, const char *path, struct stat64 *to, int flags), (at, path, to, flags), at, path)
+STATUS(int, __xstat, (int version, const char *path, struct stat *to), (version, path, to), AT_FDCWD, path)
+STATUS(int, __xstat64, (int version, const char *path, struct stat64 *to), (version, path, to), AT_FDCWD, path)
+STATUS(int, __lxstat, (int version, const char *path, struct stat *to), (version, path, to), AT_FDCWD, path)
+STATUS(int, __lxstat64, (int version, const char *path, struct stat64 *to), (version, path, to), AT_FDCWD, path)
+STATUS(int, __fxstat, (int version, int file, struct stat *to), (version, file, to), file, NULL)
+STATUS(int, __fxstat64, (int version, int file, struct stat64 *to), (version, file, to), file, NULL)
+STATUS(int, __fxstatat64, (int version, int at, const char *path, struct stat64 *to, int flags),
+       (version, at, path, to, flags), at, path)
+STATUS(int, statx, (int at, const char *path, int flags, unsigned mask, struct statx *to), (at, path, flags, mask, to),
+       at, path)
+
+/* A descriptor whose `close` fails is closed nevertheless. */
+int close(int file) {
+    int is_failing = fails("close", file, NULL), error = errno;
+    int result = (int)syscall(SYS_close, file);
+    errno = is_failing ? error : errno;
+    return is_failing ? -1 : result;
 }

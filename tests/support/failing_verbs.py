@@ -44,8 +44,8 @@ from tests.support.pages import render_page
 from tests.support.stores import damage_log_queue_and_index, read_files
 
 SOURCE = Path(__file__).with_name("failing_calls.c")
-WRITING = ("create", "write", "fsync", "truncate", "rename", "link", "mkdir")
-READING = ("open", "read", "list", "unlink")
+WRITING = ("create", "write", "fsync", "truncate", "rename", "link", "mkdir", "close")
+READING = ("open", "read", "list", "stat", "unlink")
 # A signal interrupts any call where a file system waits for another machine or process.
 ERRORS = {
     "EIO": (*WRITING, *READING),

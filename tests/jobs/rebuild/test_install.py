@@ -1,11 +1,14 @@
 """Installing rebuilt index files and queues into a store: atomically, and never while a broker runs."""
 
+import errno
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -281,3 +284,33 @@ def test_a_folder_of_another_user_is_refused(foreign_store: Path, folder: str) -
 
     with pytest.raises(NotInstalledError, match="belongs to user"):
         plan_of(foreign_store, made)
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+    """Let the next listing of a directory fail, by either function that lists."""
+    pending = [directory]
+
+    def failing(function: Callable[[str | Path], object], path: str | Path = ".") -> object:
+        if pending and Path(path) == pending[0]:
+            pending.clear()
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return function(path)
+
+    for name in ("scandir", "listdir"):
+        monkeypatch.setattr(os, name, partial(failing, getattr(os, name)))
+
+
+@pytest.mark.parametrize("folder", [INDEX, QUEUES])
+def test_right_files_of_a_directory_that_cannot_be_listed_are_not_taken_out_of_the_store(
+    store: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete_files(store, folder)
+    made = rebuilt(store, folder)
+    before = read_files(store)
+    place = store / folder if folder == INDEX else min((store / folder / "T1").iterdir())
+    fail_once(monkeypatch, place)
+
+    with pytest.raises(OSError, match=re.escape(str(place))):
+        install(plan_of(store, made))
+
+    assert before == read_files(store)
