@@ -40,7 +40,7 @@ _ALL = (
      "Run the same command with --resume to continue with the missing segments."),
     ("repair", "jobs.verbs.verify:repair", True, "Plan the repair of a store; --apply carries it out.",
      "Run the same command again to continue, or with --undo to revert the changes."),
-    ("diff", "jobs.verbs.verify:diff", True, "Compare a store with a lake, and explain differences."),
+    ("diff", "jobs.verbs.verify:diff", True, "Compare a store with a lake, or two stores, and explain differences."),
     ("query", "jobs.verbs.query:query", False, "Find messages as mqadmin does, without a running broker."),
     ("browse", "jobs.verbs.viewers:browse", False, "Browse a store or a lake in a local web browser.",
      "Run the same command to open the pages again."),

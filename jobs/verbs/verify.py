@@ -24,11 +24,13 @@ from jobs.command.options import (
     settings_and_rate_options,
     store_options,
 )
-from jobs.command.places import LAKE, OUTPUT_DIRECTORY, OUTPUT_LOCATION, refuse_nonempty_directory
+from jobs.command.places import LAKE, OUTPUT_DIRECTORY, OUTPUT_LOCATION, STORE_OR_LAKE, refuse_nonempty_directory
 from jobs.console.amounts import count_text
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, RecommendedStep, Result, Severity
+from jobs.launch.arguments import file_system_options
 from jobs.storage.paths import path_exists
+from jobs.store.store import list_store
 from jobs.verbs.rebuild import refuse_running_broker
 
 if TYPE_CHECKING:
@@ -91,11 +93,15 @@ def _keep(lake: "Lake", broker: str | None, request: "VerifyRequest", verdict: "
     append_findings(lake, known, broker, [one.to_row() for one in verdict.findings])
 
 
-@verb("diff /data/rocketmq/store /data/lake", "diff STORE LAKE --json")
+@verb(
+    "diff /data/rocketmq/store /data/lake",
+    "diff STORE LAKE --json",
+    "diff /data/master/store /data/replica/store",
+)
 def diff(  # noqa: PLR0913 - one argument an option
     *,
     place: StorePlace = store_options,
-    lake: str = argument("LAKE", LAKE),
+    other: str = argument("LAKE|STORE", STORE_OR_LAKE),
     broker: str | None = label_option,
     limit: int = limit_option("differences, the worst first"),
     max_rate: int | None = max_rate_option,
@@ -103,18 +109,30 @@ def diff(  # noqa: PLR0913 - one argument an option
     answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
-    Compare the log of STORE with LAKE, record by record and byte for byte, and explain the differences.
+    Compare STORE with LAKE, record by record and byte for byte, or with another store, and explain the differences.
+
+    Of two stores, log, queues, index files, positions of consumers and epochs are compared. The command names the first
+    difference of each, and which store continues the other.
 
     Records that have expired, have not been ingested yet, or belong to topics that were not selected do not count as
     findings (exit code 0).
     The exit code is 3 if records are lost or damaged, and 4 if records differ at the same offset.
     """
     run = StoreCommand(place, engine, max_rate)
+    from jobs.query.lake_tables import is_lake
+
+    options = file_system_options()
+    if not is_lake(other, options):
+        from jobs.store_diff import compare_stores
+
+        first = list_store(place.store, commitlog=run.commitlog, options=options, read_limits=run.read_limits)
+        found = compare_stores(first, list_store(other, options=options, read_limits=run.read_limits))
+        return answer.print_outcome(found, found.lines(), with_byte_count=True)
     from jobs.diff import DiffRequest
     from jobs.diff import diff as compare
 
     name = broker or run.conf.broker_name
-    request = DiffRequest(place.store, run.open_lake(lake), name, commitlog=run.commitlog, read_limits=run.read_limits)
+    request = DiffRequest(place.store, run.open_lake(other), name, commitlog=run.commitlog, read_limits=run.read_limits)
     summary = compare(request, run.workers)
     return answer.print_outcome(summary, summary.lines(limit), with_byte_count=True)
 
