@@ -101,7 +101,7 @@ def _keep(lake: "Lake", broker: str | None, request: "VerifyRequest", verdict: "
 def diff(  # noqa: PLR0913 - one argument an option
     *,
     place: StorePlace = store_options,
-    other: str = argument("LAKE|STORE", STORE_OR_LAKE),
+    other: str = argument("STORE|LAKE", STORE_OR_LAKE),
     broker: str | None = label_option,
     limit: int = limit_option("differences, the worst first"),
     max_rate: int | None = max_rate_option,
