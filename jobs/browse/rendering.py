@@ -17,7 +17,7 @@ from jobs.console.amounts import round_up_duration
 from jobs.console.lines import printable_lines, printable_text
 from jobs.console.result import Severity, worst_severity
 from jobs.inspect import StoreReport
-from jobs.query import INFLATED_BODY_LIMIT, Message
+from jobs.query import INFLATED_BODY_LIMIT, NO_BODIES_NOTE, Message
 from jobs.query.json_text import utf8_text
 from jobs.query.mqadmin import host_port_text, time_text
 from jobs.query.source import Sentence
@@ -213,7 +213,9 @@ def _class_of(severity: Severity) -> str:
 def format_body(message: Message, requested_form: str | None) -> dict[str, object]:
     """Return the body in the *requested_form*, or in the one that fits best, and the forms that are available."""
     body, note = message.body_within(), ""
-    if body is None:
+    if not message.has_body:
+        body, note = b"", f"{NO_BODIES_NOTE[0].upper()}{NO_BODIES_NOTE[1:]}."
+    elif body is None:
         body = message.record.body
         limit = f"{INFLATED_BODY_LIMIT:,} bytes"
         note = f"The body is shown compressed: it is invalid, or larger than {limit} when decompressed."

@@ -27,7 +27,7 @@ from jobs.command.engine import uses_s3
 from jobs.console import process
 from jobs.console.lines import line_width_limit, wrap_line
 from jobs.console.log import JsonLines, log_as_json, log_message
-from jobs.console.process import CONSOLE_SCRIPT, tool_command
+from jobs.console.process import CONSOLE_SCRIPT, ReaderLeftError, tool_command
 from jobs.console.result import ExitCode
 from jobs.launch.arguments import SPARK_OPTIONS_WITH_VALUE, find_option_value, given_spark_options, split_arguments
 from jobs.launch.engine import NO_SPARK_MESSAGE, SetupError, find_java_home, has_session
@@ -50,6 +50,7 @@ to spark-submit.
 Exit codes: 0 done · 1 failed · 2 usage or configuration error
             3 damage or a gap found · 4 files contradict each other
             5 not found · 6 another run of this store is active · 130 interrupted
+            141 the reader of standard output left
 """
 
 
@@ -166,7 +167,10 @@ def main(arguments: Sequence[str]) -> ExitCode:
     as_json = _is_given("--log-json", "RMQ_LAKE_LOG_JSON", arguments)
     with log_as_json(_verb_of(arguments)) if as_json else nullcontext():
         with _terminated_like_interrupted():
-            code = _run(arguments)
+            try:
+                code = _run(arguments)
+            except ReaderLeftError:
+                code = ExitCode.READER_LEFT
         if is_ours and has_session():
             sys.modules["jobs.launch.session"].close_cluster_session()
         if as_json:
@@ -196,17 +200,21 @@ def _terminated_like_interrupted() -> Iterator[None]:
     report = sys.unraisablehook
 
     def repeat_interrupt(dropped: "sys.UnraisableHookArgs") -> None:
-        if issubclass(dropped.exc_type, KeyboardInterrupt):
+        if isinstance(dropped.exc_value, process.CommandEndedError):
+            process.repeat_main_thread_error(dropped.exc_value)
+        if issubclass(dropped.exc_type, KeyboardInterrupt | process.CommandEndedError):
             # SIGINT may be ignored, as in a background process.
             threading.Timer(_REPEAT_SECONDS, _thread.interrupt_main, (signal.SIGTERM,)).start()
         else:
             report(dropped)
 
     def end(_signal: int, frame: FrameType | None) -> None:
+        error = process.take_main_thread_error()
         interrupt = signal.getsignal(signal.SIGINT)  # Spark's own handler cancels its jobs first
         if callable(interrupt):
-            interrupt(signal.SIGINT, frame)
-        raise KeyboardInterrupt
+            with suppress(KeyboardInterrupt):  # Python's own handler raises it; raised below
+                interrupt(signal.SIGINT, frame)
+        raise error or KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -340,6 +348,7 @@ def _spark_options(options: Sequence[str]) -> Iterator[None]:
 
 
 def _interrupted(arguments: Sequence[str]) -> ExitCode:
+    process.discard_unwritten_output()
     verb = _verb_of(arguments)
     left = process.get_resumption_text() or (VERBS[verb].interrupt_advice if verb else "")
     log_message(f"rmq-lake: interrupted. {left}".rstrip(), "error")

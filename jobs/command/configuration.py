@@ -10,6 +10,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from datetime import date
 from functools import wraps
 from math import isfinite
@@ -33,6 +34,7 @@ from jobs.command.options import (
 from jobs.command.places import QUERIED_LAKE, STORE, PlaceType, check_places
 from jobs.console.lines import line_width_limit, wrap_line
 from jobs.console.log import log_message, mask_secrets, mask_settings
+from jobs.console.process import end_without_reader
 from jobs.console.result import ExitCode, OtherRunActiveError, RequestError
 from jobs.launch.arguments import given_spark_options
 from jobs.launch.engine import engine_rule_text
@@ -178,6 +180,7 @@ def verb(
     group: click.Group | None = None,
     exit_codes: str = "",
     is_configured: bool = True,
+    ends_without_reader: bool = False,
     **more: Any,  # noqa: ANN401 - those of click
 ) -> Callable[[Callable[..., ExitCode]], click.Command]:
     """
@@ -186,6 +189,7 @@ def verb(
     The help of the command ends with examples (*lines*), and with *exit_codes* if the command has its own. Each command
     also accepts `--config FILE` and `--show-config`, which prints all settings instead of running the command.
     `RequestError` becomes a usage error; if another run is active, the command ends with the exit code for this.
+    With *ends_without_reader*, standard output is the command's only result.
     """
 
     def decorate(function: Callable[..., ExitCode]) -> click.Command:
@@ -206,7 +210,8 @@ def verb(
             _choose_source(ctx, parsed)
             check_places(ctx)
             try:
-                return function(**verb_arguments(parts, parsed))
+                with end_without_reader() if ends_without_reader else nullcontext():
+                    return function(**verb_arguments(parts, parsed))
             except RequestError as error:
                 raise click.UsageError(str(error)) from error
             except OtherRunActiveError as error:

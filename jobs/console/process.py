@@ -5,10 +5,14 @@ Arrow imports pandas to check whether a list is a pandas object; that import tak
 """
 
 import os
+import select
 import shutil
+import signal
+import stat
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from io import BufferedWriter, FileIO, TextIOWrapper
 from pathlib import Path
@@ -65,24 +69,156 @@ def get_resumption_text() -> str | None:
     return _left[-1] if _left else None
 
 
+class CommandEndedError(BaseException):
+    """The command ends early, but not because of an error: nothing on the way may handle it as one."""
+
+
+class ReaderLeftError(CommandEndedError):
+    """The reader of standard output has closed it, and the output is the command's only result."""
+
+
+class _MainThreadInterrupt:
+    """An error that another thread may raise in the main thread, until the block to which it belongs has ended."""
+
+    pending: CommandEndedError | None = None
+    _lock = threading.Lock()
+
+    def __init__(self, error: CommandEndedError) -> None:
+        self.error = error
+        self._is_armed = True
+
+    def send(self) -> None:
+        """Raise the error in the main thread, even if it waits in a system call."""
+        with self._lock:
+            if self._is_armed:
+                repeat_main_thread_error(self.error)
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+    def disarm(self) -> None:
+        """Let `send` do nothing."""
+        with self._lock:
+            self._is_armed = False
+
+
+def repeat_main_thread_error(error: CommandEndedError) -> None:
+    """Let the next SIGTERM raise *error*."""
+    _MainThreadInterrupt.pending = error
+
+
+def take_main_thread_error() -> CommandEndedError | None:
+    """Return the error for which this process has sent SIGTERM to its main thread; None if another process sent it."""
+    error, _MainThreadInterrupt.pending = _MainThreadInterrupt.pending, None
+    return error
+
+
+@contextmanager
+def time_limit(seconds: float | None, error: CommandEndedError) -> Iterator[None]:
+    """Raise *error* in the block after *seconds*, even while it waits for a slow reader; only in the main thread."""
+    if seconds is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupt = _MainThreadInterrupt(error)
+    timer = threading.Timer(seconds, interrupt.send)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        interrupt.disarm()
+        timer.cancel()
+
+
 class _DiscardingPipe(FileIO):
     """A standard stream that discards output once it cannot be written: its reader is gone, or its disk is full."""
+
+    interrupt: _MainThreadInterrupt | None = None  # of a command that ends when the reader leaves
 
     def write(self, data: "ReadableBuffer", /) -> int:
         """
         Write *data*; without a reader (`verify … | head`) the command continues, because its exit code is the verdict.
 
-        The same applies to any error of standard error. Any other error of standard output is raised once.
+        A command whose output is its result ends with `ReaderLeftError` instead. Errors of standard error are ignored.
+        Any other error of standard output is raised once.
         """
         try:
             return super().write(data)
         except OSError as error:  # any: the stream cannot be written; raised below unless it is expected
-            nothing = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nothing, self.fileno())
-            os.close(nothing)
+            self.discard_output()
             if self.fileno() == 1 and not isinstance(error, BrokenPipeError):
                 raise OSError(error.errno, error.strerror, STANDARD_OUTPUT) from error
+            if self.interrupt is not None:
+                self.interrupt.disarm()
+                raise self.interrupt.error from error
             return super().write(data)
+
+    def discard_output(self) -> None:
+        """Discard everything that is written later."""
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, self.fileno())
+        os.close(nothing)
+
+
+def _standard_output_pipe() -> _DiscardingPipe | None:
+    """Return the file below standard output; None where it belongs to a notebook or a test."""
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return raw if isinstance(raw, _DiscardingPipe) else None
+
+
+def discard_unwritten_output() -> None:
+    """Discard output that the reader has not taken: at the end of an interrupted command nothing waits for it."""
+    pipe = _standard_output_pipe()
+    if pipe is not None:
+        pipe.discard_output()
+
+
+@contextmanager
+def end_without_reader() -> Iterator[None]:
+    """
+    End the block with `ReaderLeftError` once the reader of standard output has closed it.
+
+    A thread waits for this, because a command may work for long before it writes the next line.
+    """
+    pipe = _standard_output_pipe()
+    if pipe is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupt = pipe.interrupt = _MainThreadInterrupt(ReaderLeftError())
+    with ExitStack() as stack:
+        stack.callback(setattr, pipe, "interrupt", None)
+        stack.callback(interrupt.disarm)
+        if _has_reader(pipe.fileno()):
+            over = stack.enter_context(_pipe_that_ends())
+            arguments = (pipe.fileno(), over, interrupt.send)
+            threading.Thread(target=_wait_until_reader_leaves, args=arguments, daemon=True).start()
+        yield
+        sys.stdout.flush()
+
+
+def _has_reader(descriptor: int) -> bool:
+    """Return whether a descriptor belongs to a pipe or a socket, and not to a file or a terminal."""
+    mode = os.fstat(descriptor).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+@contextmanager
+def _pipe_that_ends() -> Iterator[int]:
+    """Return a descriptor that becomes readable when the block ends; the user closes it."""
+    reading, writing = os.pipe()
+    try:
+        yield reading
+    finally:
+        os.close(writing)
+
+
+def _wait_until_reader_leaves(output: int, over: int, leave: Callable[[], None]) -> None:
+    """Call *leave* when nobody reads *output* any more; return when *over* ends."""
+    poll = select.poll()
+    poll.register(output, 0)  # only errors
+    poll.register(over, select.POLLIN)
+    changed = dict(poll.poll())
+    os.close(over)
+    if over not in changed:
+        leave()
 
 
 def prepare_standard_streams() -> None:

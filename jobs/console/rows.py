@@ -5,7 +5,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum, unique
 from io import StringIO
+from typing import Self
 
+_MOST_HELD = 1000  # rows of a table that are printed together
 _WIDEST = 48  # columns of a cell in a table on a terminal
 # The columns of a message that a table shows; it shows all columns of other rows.
 _OF_MESSAGE = (
@@ -40,7 +42,7 @@ def _cell(value: object) -> object:
 
 
 class RowPrinter:
-    """Prints rows as they are added; a table is printed when it is complete."""
+    """Prints rows as they are added; those of a table many at a time, because they determine the widths."""
 
     def __init__(self, form: RowFormat, write: Callable[[str], object], *, is_terminal: bool = False) -> None:
         """
@@ -54,7 +56,17 @@ class RowPrinter:
         self._is_terminal = is_terminal
         self._columns: tuple[str, ...] = ()
         self._held: list[Mapping[str, object]] = []
+        self._widths: list[int] = []
+        self._is_number: list[bool] = []
         self._has_begun = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Print the end; after an error an array has none, so that it does not look complete."""
+        if kind is None:
+            self.close()
 
     def declare_columns(self, columns: Sequence[str]) -> None:
         """Set the columns that a table or CSV file has even without rows."""
@@ -64,6 +76,8 @@ class RowPrinter:
         """Print a row, or keep it for the table."""
         if self._form is RowFormat.TABLE:
             self._held.append(row)
+            if len(self._held) == _MOST_HELD:
+                self._print_table()
         elif self._form is RowFormat.CSV:
             if not self._has_begun:
                 self._columns = self._columns or tuple(row)
@@ -83,21 +97,25 @@ class RowPrinter:
         elif self._form is RowFormat.CSV and self._columns and not self._has_begun:
             self._write(csv_line(self._columns))
         elif self._form is RowFormat.TABLE and (self._held or self._columns):
-            self._print_table(self._held)
-            self._held = []
+            self._print_table()
 
-    def _print_table(self, rows: Sequence[Mapping[str, object]]) -> None:
+    def _print_table(self) -> None:
+        """Print the rows that are held; the first ones below the names of the columns."""
+        rows, self._held = self._held, []
         names = list(self._columns or rows[0])
         if not self._columns and "message_id" in names:
             names = [name for name in _OF_MESSAGE if name in names]
         shown = _short if self._is_terminal else _text
-        cells = [names, *([shown(row.get(name)) for name in names] for row in rows)]
-        widths = [max(len(line[column]) for line in cells) for column in range(len(names))]
-        is_number = [all(isinstance(row.get(name), int) for row in rows) for name in names]
+        cells = [[shown(row.get(name)) for name in names] for row in rows]
+        if not self._widths:
+            cells.insert(0, names)
+            self._is_number = [all(isinstance(row.get(name), int) for row in rows) for name in names]
+        before = self._widths or [0] * len(names)
+        self._widths = [max([width, *(len(line[at]) for line in cells)]) for at, width in enumerate(before)]
         for line in cells:
             padded = (
                 cell.rjust(width) if right else cell.ljust(width)
-                for cell, width, right in zip(line, widths, is_number, strict=True)
+                for cell, width, right in zip(line, self._widths, self._is_number, strict=True)
             )
             self._write("  ".join(padded).rstrip() + "\n")
 

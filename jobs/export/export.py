@@ -19,6 +19,7 @@ from typing import BinaryIO, TypeAlias
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from jobs.console.rows import RowFormat, csv_line
@@ -43,7 +44,7 @@ from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import KnownStore, list_known_broker_stores
 from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files
 from jobs.lake.tables import MESSAGES
-from jobs.query import Message, json_text, record_of_row
+from jobs.query import Message, has_body_in_lake, json_text, record_of_row
 from jobs.query.place import Place, detect_likely_writers, open_stores
 from jobs.query.reasons import coverage_text, explain_unknown_topic
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, find_only_answer
@@ -90,6 +91,7 @@ class ExportSummary:
     bytes: int = 0  # 0 for a part
     undecoded_bodies: int = 0  # bodies that are exported as they are stored
     undecoded: list[ExportDefect] = field(default_factory=list)  # the first of them
+    without_body: int = 0  # messages whose bodies are not in the lake
     damaged_bytes: int = 0  # damaged bytes of the log, which are left out
     damaged_ranges: int = 0
     damaged: list[ExportDefect] = field(default_factory=list)  # only the first ones of a part
@@ -197,6 +199,7 @@ def export(
 def _add_part(summary: ExportSummary, part: ExportSummary) -> None:
     summary.messages += part.messages
     summary.undecoded_bodies += part.undecoded_bodies
+    summary.without_body += part.without_body
     summary.undecoded += part.undecoded[: _NAMED - len(summary.undecoded)]
     summary.damaged_bytes += part.damaged_bytes
     summary.damaged_ranges += part.damaged_ranges
@@ -266,6 +269,8 @@ def _wanted(request: ExportRequest, part: ExportSummary, rows: pa.RecordBatch) -
     condition = request.condition
     if condition is not None and not condition.uses_bodies:
         rows = rows.filter(condition.find_matches(rows.select(condition.columns)))
+    lacking = pc.and_(rows.column("body").is_null(), pc.greater(rows.column("body_length"), 0))
+    part.without_body += lacking.true_count
     for batch, bodies in iterate_decoded_slices(rows, request.max_body_size):
         failed = [row for row, body in enumerate(bodies) if body.error is not None]
         part.undecoded_bodies += len(failed)
@@ -299,8 +304,9 @@ def _write_lines(path: Path, rows: _Slices, asked: ExportRequest, item: ExportIt
             is_first = file is None
             file = file or stack.enter_context(path.open("x", encoding="utf-8"))
             for row, body in zip(batch.to_pylist(), bodies, strict=True):
-                message = Message(record_of_row(row, asked.place.location), item.release_of(row["store_id"]))
-                message.body = None if body.error is not None else body.data or b""
+                record, has_body = record_of_row(row, asked.place.location), has_body_in_lake(row)
+                message = Message(record, item.release_of(row["store_id"]), has_body=has_body)
+                message.body = (body.data or b"") if body.error is None and has_body else None
                 shown = json_text.message_object(message, with_body=True)
                 value = {"broker": row["broker"], **shown, "body_error": body.error}
                 if form is RowFormat.CSV:

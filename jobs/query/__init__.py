@@ -29,6 +29,7 @@ class Message:
     release: Release
     superseded_by_run: int | None = None  # the run of a lake that found other bytes there: the broker has truncated it
     to_printable: Callable[[str], str] = str  # returns a text of the message in printable form
+    has_body: bool = True  # False for a row of a lake without bodies; that of the record is then empty
 
     def __repr__(self) -> str:
         one = self.record
@@ -82,7 +83,7 @@ class Message:
 
     @cached_property
     def body(self) -> bytes | None:
-        """The body as the producer sent it; None if it cannot be decompressed."""
+        """The body as the producer sent it; None if it cannot be decompressed, or is not in the lake."""
         return self.body_within(MAX_DECOMPRESSED_SIZE)
 
     @property
@@ -91,22 +92,30 @@ class Message:
         return self.record.body if self.body is None else self.body
 
     def body_within(self, limit: int = INFLATED_BODY_LIMIT) -> bytes | None:
-        """Return the body as it was sent; None if it cannot be decompressed, or is larger than *limit*."""
+        """Return the body as it was sent; None if it is not in the lake, invalid, or larger than *limit*."""
         try:
-            return decode_body(self.record.body, self.record.sys_flag, limit)
+            return decode_body(self.record.body, self.record.sys_flag, limit) if self.has_body else None
         except FormatError:
             return None
 
     @property
-    def has_right_body(self) -> bool:
-        """Whether the stored body matches its CRC in the record."""
-        return has_right_body_crc(self.record)
+    def has_right_body(self) -> bool | None:
+        """Whether the stored body matches its CRC in the record; None if the body is not in the lake."""
+        return has_right_body_crc(self.record) if self.has_body else None
 
     @property
     def printed_sys_flag(self) -> int:
         """The flag as printed by the release's mqadmin: newer clients clear the bit when they decompress."""
         sys_flag = self.record.sys_flag
         return sys_flag if self.release.prints_compressed_flag else sys_flag & ~COMPRESSED
+
+
+NO_BODIES_NOTE = "this lake has no message bodies (`ingest --no-body`)"
+
+
+def has_body_in_lake(row: Mapping[str, Any]) -> bool:
+    """Return whether a row of a lake's messages has the message's body; an empty one needs no bytes."""
+    return row["body"] is not None or row["body_length"] <= 0
 
 
 def record_of_row(row: Mapping[str, Any], location: str) -> MessageRecord:

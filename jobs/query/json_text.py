@@ -51,7 +51,7 @@ def message_object(
         "properties": dict(message.properties),
         "properties_base64": b64encode(record.properties_raw).decode(),
         "topic_base64": b64encode(record.topic_raw).decode(),
-        "body_base64": b64encode(record.body).decode(),
+        "body_base64": b64encode(record.body).decode() if message.has_body else None,
     }
     if offsets:
         shown |= {"min_offset": offsets.minimum, "max_offset": offsets.maximum}

@@ -11,15 +11,18 @@ from itertools import groupby, islice, pairwise
 from typing import Any
 
 from jobs.console.amounts import count_text
+from jobs.console.result import RequestError
 from jobs.lake.lake import DEFAULT_BROKER, parse_run_detail
 from jobs.launch.arguments import file_system_options
 from jobs.query import (
     MAX_TIME,
     MIN_TIME,
+    NO_BODIES_NOTE,
     KeyQuery,
     ListConditions,
     Message,
     count_entries_with_hash,
+    has_body_in_lake,
     has_key,
     record_of_row,
 )
@@ -180,9 +183,11 @@ class LakeSource(Source):
         yield from map(self._message, self.select_rows("*", SUPERSEDED_NAME, condition))
 
     def _message(self, row: Mapping[str, Any]) -> Message:
-        if row.get("body", b"") is None and row["body_length"] > 0:
-            self.note_once("this lake has no message bodies (`ingest --no-body`)")
-        return Message(record_of_row(row, self.tables.location), self.release, row.get("superseded_by_run"))
+        record = record_of_row(row, self.tables.location)  # an error if columns are missing
+        has_body = has_body_in_lake(row)
+        if not has_body:
+            self.note_once(NO_BODIES_NOTE)
+        return Message(record, self.release, row.get("superseded_by_run"), has_body=has_body)
 
     # runs, and the messages that they did not read
 
@@ -331,7 +336,10 @@ class LakeSource(Source):
         for low in self._lower_bounds(end_offset):
             inside = [f"physical_offset >= {low}"] if low else []
             offsets = self._offsets(MESSAGES_NAME, *conditions, *inside, before=end_offset, together=together)
-            yield from ((message.record.physical_offset, message) for message in self._placed(offsets))
+            for message in self._placed(offsets):
+                if not (message.has_body or wanted.body_text is None):
+                    self._note_missing_bodies()
+                yield message.record.physical_offset, message
             if low:
                 yield low, None
             end_offset = low
@@ -369,7 +377,13 @@ class LakeSource(Source):
             found = [f"contains(encode({name}, 'hex'), {digits})" for name in ("body", "body_inflated")[: 1 + inflated]]
             # Bodies that no run has decompressed are decompressed by the caller.
             packed = f"sys_flag & {COMPRESSED} = {COMPRESSED}{' AND body_inflated IS NULL' if inflated else ''}"
-            yield f"({' OR '.join(found)} OR ({packed}))"
+            yield f"({' OR '.join(found)} OR ({packed}) OR (body IS NULL AND body_length > 0))"
+
+    def _note_missing_bodies(self) -> None:
+        """Note that a search skips messages whose bodies are not in the lake; refuse it if the lake has no bodies."""
+        if not self.select_rows("physical_offset", MESSAGES_NAME, "body IS NOT NULL", rest="LIMIT 1"):
+            raise RequestError(f"{NO_BODIES_NOTE}, so they cannot be searched. Search the store instead")
+        self.note_incomplete("this lake has no bodies of some messages (`ingest --no-body`)")
 
     def _lower_bounds(self, high: int) -> Iterator[int]:
         """Yield descending offsets that divide the messages before *high* into parts of increasing size."""

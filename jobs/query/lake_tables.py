@@ -9,13 +9,12 @@ memory does not grow with their number.
 import json
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import chain, count
 from pathlib import Path
-from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
@@ -365,19 +364,15 @@ def describe_tables(tables: LakeTables) -> Generator[dict[str, object]]:
         yield {"name": name, "kind": kind, "row": row or rows.get(name, "")}
 
 
-class TimeLimitError(Exception):
-    """The time for a statement is over."""
-
-
 class ResultBatches:
-    """The rows of a statement in batches; raises `TimeLimitError` when its time is over."""
+    """The rows of a statement in batches."""
 
-    def __init__(self, tables: LakeTables, sql: str, seconds: float | None) -> None:
+    def __init__(self, tables: LakeTables, sql: str) -> None:
         """Run a statement on all tables and views; `UnsupportedFormat` where it is not valid, or more than reads."""
         if _READS.match(sql) is None or not tables.tables_and_views:
             raise UnsupportedFormat("only read-only statements are allowed: SELECT, WITH, VALUES, DESCRIBE, EXPLAIN")
-        self._end = None if seconds is None else monotonic() + seconds
-        # The engine cannot be interrupted: its thread is left behind when the time is over, and ends with the process.
+        # The engine cannot be interrupted: its thread is left behind when the command ends early, and ends with the
+        # process.
         self._thread = ThreadPoolExecutor(1, ABANDONED_THREAD)
         self._tables = tables
         try:
@@ -393,9 +388,6 @@ class ResultBatches:
         self.schema = pa.schema(list(zip(_distinct_names(self._reader.schema.names), types, strict=True)))
 
     def _result(self, asked: Future[_Value]) -> _Value:
-        wait([asked], None if self._end is None else max(self._end - monotonic(), 0))
-        if not asked.done():  # a `TimeoutError` of the task itself is one of the storage
-            raise TimeLimitError
         with self._tables.naming_damaged_files():
             return asked.result()
 

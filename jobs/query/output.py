@@ -3,9 +3,10 @@
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from pathlib import Path
+from typing import Self
 from urllib.parse import quote
 
 import click
@@ -50,8 +51,13 @@ class Printer:
         """Whether rows are printed instead of mqadmin's layout."""
         return self.form is not RowFormat.TEXT
 
-    def close(self) -> None:
-        """Print the end of the format, such as that of a JSON array; a table is printed here, and notes follow it."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Print the end of the format, and after a table its notes; after an error, the output stays incomplete."""
+        if kind is not None and not issubclass(kind, click.exceptions.Exit):
+            return
         self._rows.close()
         if self.form is RowFormat.TABLE:
             for sentence in self._said:
@@ -74,20 +80,20 @@ class Printer:
         """Return *message* in printable form; report a damaged body, which changes the exit code."""
         record = message.record
         body = f"the body of the message at offset {record.physical_offset:,} ({message.offset_id})"
-        if not message.has_right_body:
+        if message.has_right_body is False:
             self.has_damage = True
             stored, computed = record.body_crc & _CRC_MASK, body_crc(record.body)
             log_message(
                 f"rmq-lake: {body} is damaged: its CRC is {computed:08x}, but the record contains {stored:08x}. The "
                 "body is shown as stored"
             )
-        elif (self.body_folder or self.charset) and message.body is None:
+        elif (self.body_folder or self.charset) and message.has_body and message.body is None:
             self.note(
                 f"{body} cannot be decompressed: it is invalid, or larger than {MAX_DECOMPRESSED_SIZE:,} bytes. Only "
                 "its stored form exists"
             )
         is_shown_raw = self.prints_rows or not sys.stdout.isatty()
-        return message if is_shown_raw else Message(record, message.release, to_printable=printable_text)
+        return message if is_shown_raw else replace(message, to_printable=printable_text)
 
     def note(self, sentence: str) -> None:
         """Print a note on the answer, once."""
@@ -139,7 +145,7 @@ class Printer:
         self._rows.add(value if is_for_people else row)
 
     def open_row_printer(self, form: RowFormat) -> RowPrinter:
-        """Return a printer for rows other than messages; it must be closed."""
+        """Return a printer for rows other than messages, which prints the end of the format after its block."""
         return RowPrinter(form, self.write, is_terminal=sys.stdout.isatty())
 
     def print_details(self, answer: Answer, *, has_offset_id: bool = True) -> None:
@@ -181,7 +187,7 @@ class Printer:
         self.print_object("message", {**shown, **({"body_path": str(path)} if path else {})})
 
     def _write_body(self, message: Message) -> Path | None:
-        if self.body_folder is None:
+        if self.body_folder is None or not message.has_body:
             return None
         self.body_folder.mkdir(parents=True, exist_ok=True)
         # An id may be any text: it must not lead out of the folder, and a name has at most 255 bytes.

@@ -1,6 +1,7 @@
 """`export`: write messages of a store or a lake, with decompressed bodies, into a file."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from jobs.command.options import (
 from jobs.command.places import OUTPUT_FILE_OR_STDOUT, STDOUT
 from jobs.console.amounts import TimeArgument, count_text, size_text
 from jobs.console.log import log_message
+from jobs.console.process import end_without_reader
 from jobs.console.result import ExitCode, Result, Severity, worst_severity_met
 from jobs.console.rows import RowFormat
 from jobs.launch.engine import SPARK
@@ -132,7 +134,8 @@ def export(  # noqa: PLR0913 - one argument an option
     items, summary = plan_export(asked, workers.options)
     if dry_run:
         return _print_plan(asked, items, summary, answer)
-    export(asked, items, summary, workers)
+    with end_without_reader() if is_streamed else nullcontext():
+        export(asked, items, summary, workers)
     severity = worst_severity_met(gap=summary.gaps, damage=summary.damaged)
     verdict = "done" if summary.messages else "no messages found"
     verdict = verdict if severity is Severity.NOT_VERIFIED else ""
@@ -142,6 +145,7 @@ def export(  # noqa: PLR0913 - one argument an option
         "messages": summary.messages,
         "bytes": summary.bytes,
         "out": str(out),
+        "without_body": summary.without_body,
         "undecoded_bodies": summary.undecoded_bodies,
         "undecoded": [place._asdict() for place in summary.undecoded],
         "damaged_bytes": summary.damaged_bytes,
@@ -192,6 +196,9 @@ def left_out_lines(summary: "ExportSummary") -> list[str]:
     """Return lines on messages that are not in the file, or not as their producers sent them."""
     count, damaged, gaps = summary.undecoded_bodies, summary.damaged, summary.gaps
     lines = []
+    if summary.without_body:
+        messages = count_text(summary.without_body, "message")
+        lines.append(f"  this lake has no body of {messages} (`ingest --no-body`): it is NULL, also for --where")
     if count:
         bodies = count_text(count, "body")
         lines.append(f"  exported as stored: {bodies} (invalid, or larger than --max-body-size when decompressed):")

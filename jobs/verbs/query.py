@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC
 from functools import partial
@@ -40,6 +40,7 @@ from jobs.command.places import LAKE, OUTPUT_DIRECTORY, OUTPUT_FILE
 from jobs.console.amounts import TimeArgument
 from jobs.console.lines import line_width_limit, wrap_line
 from jobs.console.log import log_message
+from jobs.console.process import CommandEndedError, discard_unwritten_output, time_limit
 from jobs.console.progress import create_delayed_progress
 from jobs.console.result import ExitCode
 from jobs.console.rows import RowFormat
@@ -56,6 +57,7 @@ from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST
 
 _ATTEMPTS = 3
+_MOST_ON_TERMINAL = 1000  # rows that `sql` prints on a terminal
 _LONGEST_S = 1_000_000  # maximum of --seconds: eleven days
 _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
 
@@ -66,8 +68,11 @@ def _make_printer(output: str, zone: ZoneInfo | None, *more: Any, as_json: bool)
     if as_json and form not in {RowFormat.TEXT, RowFormat.NDJSON}:
         raise click.UsageError(f"--json means --output ndjson, and cannot be combined with --output {form}")
     printer = Printer(zone, RowFormat.NDJSON if as_json else form, *more)
-    click.get_current_context().call_on_close(printer.close)
-    return printer
+    return click.get_current_context().with_resource(printer)
+
+
+class TimeLimitError(CommandEndedError):
+    """The time for a statement is over."""
 
 
 class QueryOptions(NamedTuple):
@@ -197,10 +202,11 @@ def query() -> None:
     """Find messages as mqadmin does, without a running broker."""
 
 
+_query_verb = partial(verb, group=query, ends_without_reader=True)
 _topic = option("TOPIC", "The topic.", names="-t --topic", required=True)
 
 
-@verb(group=query, name="by-key", short_help="Find messages by key (queryMsgByKey).")
+@_query_verb(name="by-key", short_help="Find messages by key (queryMsgByKey).")
 def by_key(  # noqa: PLR0913 - one argument an option
     *,
     topic: str = _topic,
@@ -238,7 +244,7 @@ def by_key(  # noqa: PLR0913 - one argument an option
     return _answer(options, partial(lookups.by_key, topic=topic, key=key, kind=kind, window=window, limit=most), show)
 
 
-@verb(group=query, name="by-id", short_help="Find messages by id (queryMsgById).")
+@_query_verb(name="by-id", short_help="Find messages by id (queryMsgById).")
 def by_id(
     *,
     message_ids: str = option("ID[,ID…]", "Offset ids or unique keys.", names="-i --id", required=True),
@@ -252,7 +258,7 @@ def by_id(
     return _print_ids(options, texts, topic)
 
 
-@verb(group=query, short_help="Find one message by an id of any kind.")
+@_query_verb(short_help="Find one message by an id of any kind.")
 def message(
     *,
     message_id: str = option("ID", "An offset id or a unique key.", names="-i --id", required=True),
@@ -278,7 +284,7 @@ def _print_ids(options: QueryOptions, texts: Sequence[str], topic: str | None) -
     return _query(options, print_each)
 
 
-@verb(group=query, name="by-unique-key", short_help="Find messages by unique key (queryMsgByUniqueKey).")
+@_query_verb(name="by-unique-key", short_help="Find messages by unique key (queryMsgByUniqueKey).")
 def by_unique_key(
     *,
     topic: str = _topic,
@@ -294,7 +300,7 @@ def by_unique_key(
     return _answer(options, ask, lambda answer, _: options.printer.print_details(answer, has_offset_id=False))
 
 
-@verb(group=query, name="by-offset", short_help="Find a message by queue offset (queryMsgByOffset).")
+@_query_verb(name="by-offset", short_help="Find a message by queue offset (queryMsgByOffset).")
 def by_offset(
     *,
     topic: str = _topic,
@@ -315,7 +321,7 @@ def by_offset(
     return _answer(options, ask, lambda answer, _: options.printer.print_details(answer))
 
 
-@verb(group=query, name="list", short_help="List messages page by page, newest first.")
+@_query_verb(name="list", short_help="List messages page by page, newest first.")
 def list_messages(  # noqa: PLR0913 - one argument an option
     *,
     topic: str | None = option("TOPIC", "Only messages of this topic.", names="-t --topic"),
@@ -357,7 +363,7 @@ def list_messages(  # noqa: PLR0913 - one argument an option
     return _answer(options, ask, show)
 
 
-@verb(group=query, short_help="Show the history of a message.")
+@_query_verb(short_help="Show the history of a message.")
 def story(
     *,
     message_id: str | None = argument("[ID]", required=False),
@@ -391,7 +397,7 @@ def story(
     return _answer(options, ask, show)
 
 
-@verb(group=query, short_help="Run SQL on a lake, without Java.")
+@_query_verb(short_help="Run SQL on a lake, without Java.")
 def sql(  # noqa: PLR0913 - one argument an option
     *,
     statement: str | None = argument(None, required=False),
@@ -406,7 +412,11 @@ def sql(  # noqa: PLR0913 - one argument an option
     out: Path | None = option(
         "FILE", "The output file; required by --output parquet, and only valid with it.", OUTPUT_FILE
     ),
-    limit: int = option("N", "Print the first N rows; 0: all.", NOT_NEGATIVE_INTEGER, default=1000, show_default=True),
+    limit: int | None = option(
+        "N",
+        f"Return the first N rows; 0: all. By default: all, but {_MOST_ON_TERMINAL:,} on a terminal.",
+        NOT_NEGATIVE_INTEGER,
+    ),
     seconds: float | None = option("S", "Stop after S seconds.", click.FloatRange(0, _LONGEST_S, min_open=True)),
     quiet: bool = quiet_option,
 ) -> ExitCode:
@@ -417,7 +427,7 @@ def sql(  # noqa: PLR0913 - one argument an option
     read-only.
     """
     from jobs.launch.arguments import file_system_options
-    from jobs.query.lake_tables import LakeTables, ResultBatches, TimeLimitError, describe_tables, write_parquet
+    from jobs.query.lake_tables import LakeTables, ResultBatches, describe_tables, write_parquet
 
     if output == "parquet" and out is None:
         raise click.UsageError("--output parquet requires --out FILE")
@@ -427,34 +437,36 @@ def sql(  # noqa: PLR0913 - one argument an option
         raise click.UsageError(f"--out {out}: already exists")
     tables = LakeTables(lake, file_system_options(), ("messages", "tiered", "findings"))
     printer = Printer(quiet=quiet)
+    most = limit if limit is not None else _MOST_ON_TERMINAL if out is None and sys.stdout.isatty() else 0
     try:
-        with raise_as_usage_errors(UnsupportedFormat):
+        with time_limit(seconds, TimeLimitError()), raise_as_usage_errors(UnsupportedFormat):
             if out is not None:
-                cut = write_parquet(ResultBatches(tables, statement or "", seconds), out, limit)
+                cut = write_parquet(ResultBatches(tables, statement or ""), out, most)
             else:
-                with closing(printer.open_row_printer(RowFormat(output))) as rows:
+                with printer.open_row_printer(RowFormat(output)) as rows:
                     if statement is None:
                         found = describe_tables(tables)
                     else:
-                        batches = ResultBatches(tables, statement, seconds)
+                        batches = ResultBatches(tables, statement)
                         rows.declare_columns(batches.schema.names)
                         found = batches.rows()
-                    for row in islice(found, limit or None):
+                    for row in islice(found, most or None):
                         rows.add(row)
-                    cut = limit > 0 and next(found, None) is not None
+                    cut = most > 0 and next(found, None) is not None
                     found.close()
     except TimeLimitError:
+        discard_unwritten_output()
         log_message(f"rmq-lake: stopped after {seconds:g} s: not all rows were printed; pass a larger --seconds")
         return ExitCode.FAILED
     if cut:
-        printer.note(f"only the first {limit} rows are shown; --limit 0 shows all")
+        printer.note(f"only the first {most:,} rows are shown; --limit 0 shows all")
     unlisted = {str(error) for error in tables.unreadable.values()} if statement is None else set()
     for reason in sorted(unlisted):
         log_message(f"rmq-lake: not listed: {reason}")
     return ExitCode.FAILED if unlisted else ExitCode.CLEAN
 
 
-@verb(group=query, name="decode-id", short_help="Decode a message id.", is_configured=False)
+@_query_verb(name="decode-id", short_help="Decode a message id.", is_configured=False)
 def decode_id(
     *,
     message_id: str = argument("ID"),
@@ -473,8 +485,7 @@ def decode_id(
     return ExitCode.CLEAN
 
 
-@verb(
-    group=query,
+@_query_verb(
     name="mqadmin",
     short_help="Run an mqadmin command line unchanged.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},

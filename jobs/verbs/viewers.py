@@ -91,6 +91,7 @@ def inspect(
     "dump store/index/20251120010000000 --chain 'Orders#4711'",
     "dump store/checkpoint",
     exit_codes="0 clean · 1 a file cannot be read · 2 usage error · 3 a file is damaged",
+    ends_without_reader=True,
 )
 def dump(  # noqa: PLR0913 - one argument an option
     *,

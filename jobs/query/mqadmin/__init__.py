@@ -21,6 +21,7 @@ from rmq_formats.properties import UNIQ_KEY
 from rmq_formats.release import Release
 
 _TRANSACTION_PREPARED = "TRAN_MSG"
+_NO_BODY = "(not in the lake)"
 _QUEUE_LINE = "======================================\n"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 _PLAIN_BUCKETS = 16  # a map that the client makes because the message has no properties
@@ -177,6 +178,8 @@ def has_route(topic: str, release: Release) -> bool:
 
 def body_text(message: Message, charset: str) -> str:
     """Return the body in *charset*; as stored if it cannot be decompressed."""
+    if not message.has_body:
+        return _NO_BODY
     return message.to_printable(decode_as_java(message.body_or_stored_bytes, charset))
 
 
@@ -220,8 +223,10 @@ def _message_text(message: Message, offsets: OffsetRange) -> str:
     properties = properties_text(message, offsets) or "null"
     body = message.body_or_stored_bytes
     if not message.release.prints_message_in_braces:
-        return f"Message [topic={message.topic}, flag={message.record.flag}, properties={properties}, body={len(body)}]"
+        size = len(body) if message.has_body else _NO_BODY
+        return f"Message [topic={message.topic}, flag={message.record.flag}, properties={properties}, body={size}]"
     numbers = f"[{', '.join(str(byte - (byte >> 7 << 8)) for byte in body)}]" if body else "null"
+    numbers = numbers if message.has_body else _NO_BODY
     is_transactional = message.properties.get(_TRANSACTION_PREPARED, "").lower() == "true"
     transaction_id = _java_null(message.properties.get(UNIQ_KEY) if is_transactional else None)
     return (

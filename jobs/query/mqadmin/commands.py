@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from jobs.console.amounts import count_text
 from jobs.console.result import ExitCode
-from jobs.query import MAX_TIME, KeyQuery, Message, lookups, reasons
+from jobs.query import MAX_TIME, NO_BODIES_NOTE, KeyQuery, Message, lookups, reasons
 from jobs.query.lookups import KEY_QUERY_LIMIT, TimeWindow
 from jobs.query.mqadmin import (
     HALF_TOPIC,
@@ -264,6 +264,8 @@ def _why_no_trace(
     messages: Sequence[Message], reported: Sequence[_Reported], kinds: set[TraceKind], message_id: str
 ) -> Reason | None:
     """Say why mqadmin prints nothing: it first decodes all traces, and fails at one that it cannot decode."""
+    if messages and not any(message.has_body for message in messages):
+        return Reason(ReasonKind.MQADMIN_CANNOT, f"{NO_BODIES_NOTE}, and so no lines of traces")
     empty = next((message for message in messages if not message.record.body), None)
     if empty is not None:
         text = f"the trace at offset {empty.record.physical_offset} has no body, so mqadmin fails"

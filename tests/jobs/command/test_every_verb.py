@@ -184,8 +184,6 @@ def test_output_fits_80_columns_and_ends_with_the_result(
         "verify {bad}",
         "repair {bad} --out {out} --lake {lake}",
         "export --store {bad} --out {out}",
-        "dump {file}",
-        "query by-offset -t T1 -i 0 -o 100000 --store {bad}",
     ],
 )
 def test_a_closed_pipe_does_not_change_the_verdict(

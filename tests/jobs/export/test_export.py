@@ -34,6 +34,7 @@ from jobs.export.export import export as export_messages
 from jobs.launch import session
 from jobs.launch.engine import SetupError
 from jobs.query.place import Place
+from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.layout import COMPRESSED
 from tests.rmq_formats.builders import make_record
@@ -356,3 +357,68 @@ def test_a_missing_or_old_datafusion_is_named_with_the_remedy(
     conditions._context.cache_clear()  # noqa: SLF001 - the context of earlier tests
     with pytest.raises(SetupError, match=r"^--where requires datafusion 55 or newer: pip install .*\[where\]'"):
         parse_condition("topic = 'T1'")
+
+
+@pytest.fixture
+def bodiless(tmp_path: Path) -> list[str]:
+    """Return the options of a lake without bodies; one of its messages has an empty one."""
+    store = write_store(tmp_path / "store", stored([Sent(body=b"red"), Sent(body=b"red"), Sent(body=b"")]))
+    selection = Selection(with_body=False)
+    return ["--lake", str(write_lake(store, tmp_path / "lake", selection=selection))]
+
+
+@pytest.mark.parametrize("form", ["ndjson", "json", "csv", "parquet"])
+def test_an_export_of_a_lake_without_bodies_says_so(form: str, bodiless: list[str], run: Run, tmp_path: Path) -> None:
+    """It wrote empty bodies with a right CRC, and said nothing."""
+    out = tmp_path / "out"
+    outcome = run("export", *bodiless, "--format", form, "--out", out)
+
+    assert ExitCode.CLEAN == outcome.code
+    assert "  this lake has no body of 2 messages (`ingest --no-body`)" in outcome.out
+    if form == "parquet":
+        assert [None] * 3 == pq.read_table(out)["body"].to_pylist()
+        return
+    rows: list[dict[str, Any]]
+    expected: list[tuple[Any, ...]]
+    if form == "csv":
+        rows = [*csv.DictReader(StringIO(out.read_text(encoding="utf-8")))]
+        expected = [("", "", "", "")] * 2 + [("true", "", "", "")]
+    else:
+        rows = json.loads(out.read_text()) if form == "json" else [*map(json.loads, out.read_text().splitlines())]
+        expected = [(None, None, None, None)] * 2 + [(True, "", "", "")]
+    names = ("has_right_body_crc", "decoded_body_text", "decoded_body_base64", "body_base64")
+    assert expected == [tuple(row[name] for name in names) for row in rows]
+
+
+def test_words_cannot_be_searched_in_a_lake_without_bodies(bodiless: list[str], run: Run) -> None:
+    """The answer was that no message contains them."""
+    outcome = run("query", "list", *bodiless, "--words", "red")
+
+    assert (ExitCode.USAGE, "") == (outcome.code, outcome.out)
+    assert outcome.err.startswith("rmq-lake: this lake has no message bodies (`ingest --no-body`)")
+
+
+def test_words_that_some_bodies_of_a_lake_may_have_are_an_incomplete_answer(run: Run, tmp_path: Path) -> None:
+    messages = [Sent(body=b"red"), Sent(body=b"blue")]
+    lake = tmp_path / "lake"
+    write_lake(write_store(tmp_path / "a", stored(messages)), lake, selection=Selection(with_body=False))
+    write_lake(write_store(tmp_path / "b", stored([*messages, Sent(body=b"reddish")])), lake)
+    outcome = run("query", "list", "--lake", lake, "--words", "red", "--json")
+
+    assert ExitCode.DAMAGE == outcome.code
+    assert [2] == [message["queue_offset"] for message in outcome.lines]
+    assert "this lake has no bodies of some messages (`ingest --no-body`)" in outcome.err
+
+
+def test_bodies_of_a_lake_without_bodies_are_not_printed_as_empty(
+    bodiless: list[str], run: Run, tmp_path: Path
+) -> None:
+    first = ("by-offset", "-t", "Orders", "-i", "0", "-o", "0")
+    text = run("query", *first, *bodiless, "--body", "--bodies", tmp_path / "bodies")
+    (row,) = run("query", *first, *bodiless, "--body", "--json").lines
+
+    assert ExitCode.CLEAN == text.code
+    assert "Message Body:        (not in the lake)\n" in text.out
+    assert "rmq-lake: this lake has no message bodies (`ingest --no-body`)\n" in text.err
+    assert [] == [*tmp_path.glob("bodies/*")]
+    assert [None] * 4 == [row[name] for name in row if "body" in name and name not in {"body_crc", "body_length"}]
