@@ -322,6 +322,7 @@ def _find_different_records(range_: Range | None, lake: _Columns, chosen: RowMas
         for item in pieces:
             check.add(item)
     damaged = [one.offset for one in (*check.wrong_records, *check.doubtful_records)]
+    damaged += [one.offset for one in check.zero_ended_records]
     goes_on = starts < starts[equal].max(initial=-1)
     is_damaged = np.isin(starts, np.array(damaged, np.int64)) | (goes_on & ~unchecked)
     is_changed = goes_on & ~is_damaged

@@ -77,6 +77,12 @@ KEY_SEPARATOR = " "
 CRC_NAME = "__CRC32#"
 CRC_SIZE = len(CRC_NAME) + len(NAME_VALUE_SEPARATOR) + 10 + len(PROPERTY_SEPARATOR)
 
+# Properties whose values clients and brokers write themselves: no such value contains a zero byte.
+_OWN_VALUES = frozenset({
+    UNIQ_KEY, DELAY, REAL_TOPIC, REAL_QID, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, INNER_NUM, INNER_BASE,
+    "CLUSTER", "MSG_REGION", "TRACE_ON", "WAIT", "TRAN_MSG", "PGROUP", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID",
+})  # fmt: skip
+
 
 @unique
 class PropertyParser(Enum):
@@ -115,3 +121,22 @@ def property_crc_text(record_without_crc: bytes) -> bytes:
     # Ten decimal digits, the least significant one first (MessageDecoder#appendCRC of 5.2.0)
     digits = f"{zlib.crc32(record_without_crc) & 0x7FFFFFFF:010d}"[::-1]
     return f"{CRC_NAME}{NAME_VALUE_SEPARATOR}{digits}{PROPERTY_SEPARATOR}".encode()
+
+
+def ends_in_unused_crc_field(raw: bytes) -> bool:
+    """
+    Return whether properties end in a CRC field without a CRC, as 5.2.0 and 5.3.0 write for a multi-dispatch record.
+
+    They reserve the field even if CRCs are off. It then contains old bytes of the encoder's buffer, or zeros.
+    """
+    text = raw[:-CRC_SIZE]
+    if not text.endswith(PROPERTY_SEPARATOR.encode()):
+        return False
+    return {INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET} <= parse_properties(text, PropertyParser.SCAN).keys()
+
+
+def ends_in_complete_value(raw: bytes) -> bool:
+    """Return whether properties that end in zeros may be complete: a producer's value may end in them."""
+    last = raw.rstrip(b"\0").rpartition(PROPERTY_SEPARATOR.encode())[2]
+    name, separator, _ = decode_java_text(last).partition(NAME_VALUE_SEPARATOR)
+    return bool(name and separator) and "\0" not in name and name not in _OWN_VALUES

@@ -81,6 +81,7 @@ class Release:
     ipv6_hosts: bool = field(metadata={"": False, "4.6.0": True})
     two_byte_topic_length: bool = field(metadata={"": False, "5.1.0": True})
     property_crc: bool = field(metadata={"": False, "5.2.0": True})
+    leaves_crc_field_unused: bool = field(metadata={"": False, "5.2.0": True, "5.3.1": False})
     stale_blank: bool = field(metadata={"": True, "4.9.1": False, "5.0.0-PREVIEW": True, "5.0.0-ALPHA": False})
     # transactions, delays, batches
     half_message_in_real_topic: bool = field(metadata={"": True, "4.3.0": False})

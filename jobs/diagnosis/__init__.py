@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from jobs.console.amounts import count_text
-from jobs.store.epochs import leftover_check_by_queues
+from jobs.store.epochs import tail_evidence
 from jobs.store.log_ends import read_last_units
 from jobs.store.queue_files import (
     QueueStorage,
@@ -274,7 +274,7 @@ def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog 
             is_final = segment.base_offset < newest
             with store.open(segment) as reader:
                 log = segment_bytes(segment, reader)
-                for walked in walk_pieces(log, 0, final=is_final, why_left_over=leftover_check_by_queues(store)):
+                for walked in walk_pieces(log, 0, final=is_final, evidence=tail_evidence(store)):
                     piece = walked.piece
                     if piece.kind is PieceKind.RECORD:
                         for number, offset in enumerate(walked.wrong_crc_offsets):

@@ -21,11 +21,13 @@ from jobs.diagnosis import DoubtfulBytes, WalkedLog
 from jobs.diagnosis.kinds import WRONG_BODY_CRC, WRONG_RECORD_CRC, WRONG_STORE_TIME, ZEROED_PROPERTIES
 from jobs.store.chain import RangeOutcome, Results
 from jobs.store.ranges import Range
+from jobs.store.release import Writers
 from rmq_formats.commitlog import kernels
+from rmq_formats.commitlog.record import decode_record
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import FOREIGN_BYTES_REASON, Piece, PieceKind
 from rmq_formats.kernels.integers import Integers
-from rmq_formats.properties import CRC_NAME, CRC_SIZE, INNER_MULTI_DISPATCH
+from rmq_formats.properties import ends_in_complete_value, ends_in_unused_crc_field
 
 MAX_TIME_STEP_MS = 86_400_000  # ms: a day
 _NEAR = 60_000  # ms by which the right time may be outside of its neighbours' times
@@ -33,7 +35,6 @@ _LOWEST_BIT = MAX_TIME_STEP_MS.bit_length() - 1
 _KINDS = {
     kernels.WRONG_BODY_CRC: WRONG_BODY_CRC,
     kernels.WRONG_RECORD_CRC: WRONG_RECORD_CRC,
-    kernels.TRAILING_ZEROS: ZEROED_PROPERTIES,
 }
 
 
@@ -43,6 +44,15 @@ class ChangedRecord(NamedTuple):
     offset: int
     size: int
     kind: str  # the kind of the finding
+
+
+class ZeroEndedRecord(NamedTuple):
+    """A record whose properties end in zeros: it was damaged, unless its release writes such records."""
+
+    offset: int
+    size: int
+    ends_in_crc_field: bool  # one without a CRC
+    ends_in_value: bool  # the zeros may belong to a producer's value
 
 
 _RECORD = np.dtype([("offset", np.int64), ("size", np.int64), ("time", np.int64)])
@@ -80,6 +90,9 @@ class RangeCheck:
     damaged_pieces: list[Piece] = field(default_factory=list)
     wrong_records: list[ChangedRecord] = field(default_factory=list)  # records whose body does not match its CRC
     doubtful_records: list[ChangedRecord] = field(default_factory=list)  # complete for a broker, but changed since
+    zero_ended_records: list[ZeroEndedRecord] = field(default_factory=list)
+    without_separator: int = 0  # the number of records whose properties end in the last value
+    crc_offsets: list[int] = field(default_factory=list)  # of the first and the last record with a CRC over all of it
     newest_timestamp: int = 0  # the latest store time
     doubtful_bytes: list[DoubtfulBytes] = field(default_factory=list)  # the damage, and ends of files
     # The store times at both ends of the range, of two records at most, and the outliers between them.
@@ -126,20 +139,26 @@ class RangeCheck:
 
     def _check_records(self, item: RawRecords) -> None:
         numbers, kinds = np.empty((2, item.positions.size), np.int64)
-        count = kernels.find_records_with_wrong_crc(item.buffer, item.positions, numbers, kinds)
+        count, without_separator, *with_crc = kernels.find_records_with_wrong_crc(
+            item.buffer, item.positions, numbers, kinds
+        )
+        self.without_separator += without_separator
+        own = (item.base_offset + int(item.positions[number]) for number in with_crc if number >= 0)
+        self.crc_offsets = [*self.crc_offsets[:1], *[*self.crc_offsets[1:], *own][-2:]]
         for number, kind in zip(numbers[:count].tolist(), kinds[:count].tolist(), strict=True):
             at, size = int(item.positions[number]), int(item.sizes[number])
-            record = ChangedRecord(item.base_offset + at, size, _KINDS[kind])
+            offset = item.base_offset + at
+            if kind == kernels.TRAILING_ZEROS:
+                properties = decode_record(item.buffer.data[at : at + size], 0, offset).properties_raw
+                ends = ends_in_unused_crc_field(properties), ends_in_complete_value(properties)
+                self.zero_ended_records.append(ZeroEndedRecord(offset, size, *ends))
+                continue
+            record = ChangedRecord(offset, size, _KINDS[kind])
             if kind == kernels.WRONG_BODY_CRC:
-                self._note(record.offset, record.offset + size, records_before=number)
+                self._note(offset, offset + size, records_before=number)
                 self.wrong_records.append(record)
-            elif kind == kernels.WRONG_RECORD_CRC:
+            else:
                 self.doubtful_records.append(record)
-            else:  # zeros may be the unused CRC field that 5.2.0 and 5.3.0 leave in records of several queues
-                data = item.buffer[at : at + size].tobytes()
-                is_unused_field = INNER_MULTI_DISPATCH.encode() in data and any(data[-CRC_SIZE - 1 : -CRC_SIZE])
-                if not is_unused_field or CRC_NAME.encode() in item.buffer.tobytes():
-                    self.doubtful_records.append(record)
 
     def _note(self, offset: int, end: int, records_before: int = 0) -> None:
         self.doubtful_bytes.append(DoubtfulBytes(offset, end, self.messages + records_before))
@@ -150,15 +169,37 @@ def new_range_check(_range: Range, _files: ExitStack) -> RangeCheck:
     return RangeCheck()
 
 
-def complete_checks(outcomes: Sequence[RangeOutcome[Results]], number: int) -> list[RangeCheck]:
-    """Return the checks of all ranges, the results of collector *number*, after a comparison of times across them."""
+def complete_checks(outcomes: Sequence[RangeOutcome[Results]], number: int, writers: Writers) -> list[RangeCheck]:
+    """Return the checks of all ranges, the results of collector *number*, after a comparison of records across them."""
     checks: list[RangeCheck] = [outcome.payload[number] for outcome in outcomes]
+    _find_zeroed_properties(checks, writers)
     for check, found in zip(checks, find_stray_times(checks), strict=True):
         # Records whose damage another check has found.
         changed = {one.offset for one in (*check.wrong_records, *check.doubtful_records)}
         for stray in (one for one in found if one.offset not in changed):
             (check.doubtful_records if stray.kind else check.undecided_times).append(stray)
     return checks
+
+
+def _find_zeroed_properties(checks: Sequence[RangeCheck], writers: Writers) -> None:
+    """
+    Note the records whose properties were overwritten with zeros: those that their release cannot have written.
+
+    If several releases may have written a log, records without a separator at their end show a release that writes
+    none. If records before and after it have a CRC, the broker did not leave the field for it unused.
+    """
+    with_crc = [offset for check in checks for offset in check.crc_offsets]
+    is_without_separator = any(check.without_separator for check in checks)
+    for check in checks:
+        for offset, size, ends_in_crc_field, ends_in_value in check.zero_ended_records:
+            releases = writers.possible_releases_at(offset)
+            is_unused_field = ends_in_crc_field and any(one.leaves_crc_field_unused for one in releases)
+            if is_unused_field and not (with_crc and with_crc[0] < offset < with_crc[-1]):
+                continue
+            endings = {one.trailing_separator for one in releases}
+            if ends_in_value and (endings == {False} or (False in endings and is_without_separator)):
+                continue
+            check.doubtful_records.append(ChangedRecord(offset, size, ZEROED_PROPERTIES))
 
 
 def list_doubtful_ranges(checks: Sequence[RangeCheck]) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from jobs.console.amounts import count_text, is_or_are
 from jobs.dump import DumpFile
 from jobs.inspect import LogReport, Problems, SegmentReport
-from jobs.store.epochs import leftover_check_by_queues
+from jobs.store.epochs import tail_evidence
 from jobs.store.log_ends import find_right_segment_name, wrong_name_text
 from jobs.store.ranges import (
     find_holes,
@@ -148,7 +148,7 @@ class LogInspector:
     def _walk(self, log: SegmentBytes, report: SegmentReport, start: int, *, final: bool) -> None:
         report.end, report.end_offset = "open", log.base_offset + start
         records = 0
-        for walked in walk_pieces(log, start, final=final, why_left_over=leftover_check_by_queues(self.store)):
+        for walked in walk_pieces(log, start, final=final, evidence=tail_evidence(self.store)):
             records += walked.record_count
             self._note(walked, report, log)
             report.end = str(END_BY_LAST_PIECE[walked.piece.kind])

@@ -19,6 +19,7 @@ from jobs.lake.integrity import refuse_tables_without_runs
 from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import KnownStore, list_known_stores, register_store
 from jobs.lake.tables import MESSAGES
+from jobs.store.epochs import tail_evidence
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
 from jobs.store.record_places import Fingerprint
@@ -152,7 +153,8 @@ def _read_first_records(store: Store) -> Iterator[_FirstRecord]:
     for segment in store.segments[::step]:
         whole = Range(
             segment.location, segment.base_offset, segment.readable_bytes, 0, segment.readable_bytes,
-            starts_anywhere=True, final=False, storage=store.storage, store_in_use=store.root,
+            starts_anywhere=True, final=False, storage=store.storage, evidence=tail_evidence(store),
+            store_in_use=store.root,
         )  # fmt: skip
         with closing(RangeReader(whole, _WINDOW).pieces()) as pieces:
             group = next((item for item in pieces if isinstance(item, RawRecords)), None)

@@ -123,7 +123,7 @@ def _scalar_blocks(store: StoreReader, range_: Range) -> Iterator[_Block | Piece
     start = range_.start_offset
     data = bytes(store.open_cached(segment.location).read(range_.start, range_.end - range_.start))
     log = SegmentBytes.from_buffer(data, start, framing)
-    pieces = list(walk_segment(log, final=range_.final, why_left_over=range_.why_left_over))
+    pieces = list(walk_segment(log, final=range_.final, evidence=range_.evidence))
     yield from (piece for piece in pieces if piece.may_lack_messages)
     records = [piece for piece in pieces if piece.kind is PieceKind.RECORD]
     if records:

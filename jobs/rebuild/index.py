@@ -178,7 +178,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
         start, outcomes = read_ranges_not_deleted(workers, store, ranges, new_collectors)
         collected = select_results(outcomes, 0)
         if request.lost_only:
-            doubtful = list_doubtful_ranges(complete_checks(outcomes, 1))
+            doubtful = list_doubtful_ranges(complete_checks(outcomes, 1, settings.rules.value))
             found = explain_index_files(workers, store, collected, scratch, doubtful, files, settings)
             found = find_exchanged_files(found, request.recorded_names)
         else:

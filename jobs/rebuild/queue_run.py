@@ -193,7 +193,9 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
                     )
             if seen is not None and topics is not None:
                 joined = compare_queues(workers, store, settings.rules, seen, log, topics)
-                doubtful = {start for start, _ in list_doubtful_ranges(complete_checks(outcomes, 0))}
+                doubtful = {
+                    start for start, _ in list_doubtful_ranges(complete_checks(outcomes, 0, settings.releases.value))
+                }
                 made = keep_needed_files(store, settings, joined, doubtful, built, request, summary)
             summary.files = sum(len(queue.files) for queue in made)
             every, needed, manifest, summary.written_queues = built, made, describe_files(made), made

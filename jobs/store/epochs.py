@@ -21,10 +21,12 @@ from jobs.store.queue_files import StoredQueue, queues_in_files
 from jobs.store.record_places import record_bounds, segment_bytes
 from jobs.store.store import Store, relist_store
 from rmq_formats.broker_conf import EPOCH_FILE, Epoch, decode_epochs
-from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.commitlog.segment import STALE_REASON, UNDECIDED_REASON, LeftoverCheck
+from rmq_formats.commitlog.record import MessageRecord, has_right_body_crc
+from rmq_formats.commitlog.segment import STALE_REASON, UNDECIDED_REASON, TailEvidence, is_fully_written
 from rmq_formats.consumequeue.dispatch import BatchUnit, Unit
 from rmq_formats.errors import FormatError, NotAStore, is_lost_file_error
+from rmq_formats.properties import ends_in_complete_value
+from rmq_formats.store import FileKind
 
 _LARGEST = 1 << 20
 
@@ -93,9 +95,12 @@ def find_last_promotion(store: Store, log_end: int) -> Promotion | None:
     )
 
 
-def leftover_check_by_queues(store: Store) -> LeftoverCheck:
-    """Return the function that asks the queue files of a store, listed when it is called, for a record after damage."""
-    return partial(_why_left_over, store.root, store.commitlog, store.storage)
+def tail_evidence(store: Store) -> TailEvidence:
+    """Return the functions that ask the other files of a store, listed when they are called, about its last records."""
+    return TailEvidence(
+        partial(_why_left_over, store.root, store.commitlog, store.storage),
+        partial(_is_complete, store.root, store.commitlog, store.storage),
+    )
 
 
 def _why_left_over(root: str, commitlog: tuple[str, ...], storage: AnyStorage, gap: int, record: MessageRecord) -> str:
@@ -118,6 +123,33 @@ def _why_left_over(root: str, commitlog: tuple[str, ...], storage: AnyStorage, g
         if not is_lost_file_error(error):
             raise
     return STALE_REASON
+
+
+def _is_complete(root: str, commitlog: tuple[str, ...], storage: AnyStorage, record: MessageRecord) -> bool:
+    """
+    Return whether *record*, which may be the newest one of a log, is complete.
+
+    All records of a closed store are: one with a wrong body was changed later. Without a checkpoint, only a part of the
+    store may have been copied while its broker was running, so zeros at the end of a record may be missing bytes.
+    """
+    if is_fully_written(record):
+        return True
+    may_end_in_zeros = has_right_body_crc(record) and ends_in_complete_value(record.properties_raw)
+    try:
+        store = relist_store(Store(root, storage=storage, commitlog=commitlog))
+        if store.has_clean_shutdown:
+            has_end = not (record.properties_raw or record.topic_raw).endswith(b"\0")
+            return has_end or may_end_in_zeros or bool(store.other_files_of_kind(FileKind.CHECKPOINT))
+        if not may_end_in_zeros:
+            return False
+        queues = (one for one in queues_in_files(store) if one.name[1:] == (record.topic, record.queue_id))
+        return any(_has_unit(queue, record.physical_offset) for queue in queues)
+    except NotAStore:
+        return False  # it was deleted meanwhile
+    except OSError as error:
+        if not is_lost_file_error(error):
+            raise
+        return False
 
 
 def _unit_from(queue: StoredQueue, physical_offset: int) -> Unit | BatchUnit | None:

@@ -81,7 +81,7 @@ class RangeReader:
             window=self._window,
             read_into=file.read_into,
             next_written=file.next_written,
-            why_left_over=range_.why_left_over,
+            evidence=range_.evidence,
         ):
             raise_if_stopped()
             if isinstance(item, Piece):

@@ -18,10 +18,10 @@ from math import gcd
 
 from jobs.storage import AnyStorage
 from jobs.storage.model import Reader, Storage
-from jobs.store.epochs import leftover_check_by_queues
+from jobs.store.epochs import tail_evidence
 from jobs.store.store import DEFAULT_RANGE_SIZE, Segment, Store
 from rmq_formats.commitlog.layout import BLANK
-from rmq_formats.commitlog.segment import LeftoverCheck, assume_left_over
+from rmq_formats.commitlog.segment import NO_EVIDENCE, TailEvidence
 from rmq_formats.errors import is_disk_error
 from rmq_formats.store import file_name_of_offset
 
@@ -64,7 +64,7 @@ class Range:
     settle_limits: SettleLimits | None = None  # records that are too new wait, unless the range is final
     window: int = 0  # bytes that are read at a time; 0: the scan decides
     storage: Storage = field(default_factory=AnyStorage, repr=False, compare=False)
-    why_left_over: LeftoverCheck = field(default=assume_left_over, repr=False, compare=False)
+    evidence: TailEvidence = field(default=NO_EVIDENCE, repr=False, compare=False)
     store_in_use: str | None = None  # the store whose broker may be writing these bytes meanwhile
 
     @property
@@ -103,7 +103,7 @@ def plan_ranges(
     newest = find_newest_segment_offset(store)
     while store.end_offset - max(from_offset, store.start_offset) > range_size * MAX_RANGES:
         range_size *= 2  # so that the driver can hold the plan
-    ranges, evidence = list[Range](), leftover_check_by_queues(store)  # shared, because there may be very many ranges
+    ranges, evidence = list[Range](), tail_evidence(store)  # shared, because there may be very many ranges
     for segment in store.segments:
         is_final = newest is not None and segment.base_offset < newest
         start = max(from_offset - segment.base_offset, 0)
@@ -119,7 +119,7 @@ def plan_ranges(
                 store_timestamp=store_timestamp if from_offset > segment.base_offset and begin == start else None,
                 settle_limits=settle_limits,
                 storage=store.storage,
-                why_left_over=assume_left_over if is_final else evidence,
+                evidence=NO_EVIDENCE if is_final else evidence,
                 store_in_use=None if is_final else store.root,
             )
             for begin, end in _cuts(start, segment.readable_bytes, range_size)

@@ -12,12 +12,12 @@ from rmq_formats.commitlog.layout import HEAD, MIN_RECORD_SIZE, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc
 from rmq_formats.commitlog.segment import (
     LEFTOVER_REASON,
+    NO_EVIDENCE,
     STALE_REASON,
-    LeftoverCheck,
     Piece,
     PieceKind,
     SegmentBytes,
-    assume_left_over,
+    TailEvidence,
     walk_segment,
 )
 from rmq_formats.errors import FormatError, skip_lost_file
@@ -137,10 +137,10 @@ class WalkedPiece(NamedTuple):
 
 
 def walk_pieces(
-    log: SegmentBytes, start: int, *, final: bool, why_left_over: LeftoverCheck = assume_left_over
+    log: SegmentBytes, start: int, *, final: bool, evidence: TailEvidence = NO_EVIDENCE
 ) -> Iterator[WalkedPiece]:
     """Yield the pieces after position *start*."""
-    for piece in walk_segment(log, final=final, start=start, why_left_over=why_left_over):
+    for piece in walk_segment(log, final=final, start=start, evidence=evidence):
         if piece.kind is not PieceKind.RECORD:
             yield WalkedPiece(piece)
             continue
@@ -149,19 +149,19 @@ def walk_pieces(
         yield WalkedPiece(piece, 1, {record.topic: 1}, wrong, [record])
         position = piece.end - log.base_offset
         if position - start > COMPILED_WALK_MIN_BYTES:
-            yield from _in_groups(log, position, record.store_timestamp, why_left_over, final=final)
+            yield from _in_groups(log, position, record.store_timestamp, evidence, final=final)
             return
 
 
 def _in_groups(
-    log: SegmentBytes, start: int, newest: int, why_left_over: LeftoverCheck, *, final: bool
+    log: SegmentBytes, start: int, newest: int, evidence: TailEvidence, *, final: bool
 ) -> Iterator[WalkedPiece]:
     from rmq_formats.commitlog.columns import message_batch
     from rmq_formats.commitlog.scan import scan
 
     found = scan(
         log.read, start, log.size, log.size, log.base_offset, log.framing,
-        final=final, store_timestamp=newest, next_written=log.next_written, why_left_over=why_left_over,
+        final=final, store_timestamp=newest, next_written=log.next_written, evidence=evidence,
     )  # fmt: skip
     for item in found:
         if isinstance(item, Piece):

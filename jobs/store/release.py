@@ -45,7 +45,7 @@ from rmq_formats.indexfile.layout import ENTRY, Geometry, IndexEntry, IndexHeade
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.layout import make_block_reader
 from rmq_formats.properties import TAGS, PropertyParser, parse_properties
-from rmq_formats.release import NEWEST, OLDEST, PUBLISHED, Release, Rules, make_rules
+from rmq_formats.release import NEWEST, OLDEST, PUBLISHED, Release, Rules, make_rules, release_at
 from rmq_formats.store import CHECKPOINT, OFFSET_DIGITS, FileKind, decode_checkpoint, parse_offset_name
 
 GIVEN, DETECTED, ASSUMED = "given", "detected", "assumed"
@@ -118,6 +118,12 @@ class Writers(NamedTuple):
     def newest(self) -> Release:
         """The release whose rules the end of the log follows."""
         return self.rules[-1][1]
+
+    def possible_releases_at(self, offset: int) -> tuple[Release, ...]:
+        """Return the candidates for the record at *offset*; the next era may have begun before its first mark."""
+        eras = [one for one in self.eras if one.first_offset <= offset] or list(self.eras[:1])
+        after = self.eras[len(eras) : len(eras) + 1]
+        return tuple(one for era in (*eras[-1:], *after) for one in era.candidates) or (release_at(self.rules, offset),)
 
     @property
     def possible_releases(self) -> tuple[Release, ...]:

@@ -24,7 +24,7 @@ from jobs.store.store import Segment, Store, StoredFile, relist_store
 from jobs.store.units import Units, is_of_deleted_file, is_written, read_stored_units
 from jobs.store.workers import Workers
 from jobs.verify import PartReport
-from jobs.verify.log import MESSAGE_REJECTED, check_log_of_queue, findings_on_foreign_records, findings_on_records
+from jobs.verify.log import WRONG_BYTES, check_log_of_queue, findings_on_foreign_records, findings_on_records
 from rmq_formats.arrays import slices_between_cuts
 from rmq_formats.commitlog.kernels import QUEUE_OFFSET_AT, find_differing_copies
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
@@ -190,7 +190,7 @@ def _of_records(file: _CompactedFile, log: Store, checks: Sequence[RangeCheck], 
 
 def _as_damage(finding: Finding) -> Finding:
     """Return the finding as damage of the compacted log, without its offset, which is not one of the broker's log."""
-    cause = f"{finding.cause.removesuffix(MESSAGE_REJECTED)}; {_NOT_REBUILT}"
+    cause = f"{finding.cause.removesuffix(WRONG_BYTES)}; {_NOT_REBUILT}"
     return finding._replace(part=QUEUES, kind=kinds.DAMAGED_COMPACTION, cause=cause, log_offset=None)
 
 

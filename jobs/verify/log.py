@@ -23,6 +23,7 @@ from jobs.store.log_ends import (
     wrong_name_text,
 )
 from jobs.store.ranges import find_holes, find_truncated_segments, locate_hole, plan_ranges
+from jobs.store.release import Writers
 from jobs.store.running_broker import find_broker_process
 from jobs.store.store import DEFAULT_RANGE_SIZE, Segment, Store, find_checkpoint_file, read_checkpoint
 from jobs.store.units import Units
@@ -202,7 +203,7 @@ def check_log_of_queue(
     own = (group.units for group in groups if (group.name.topic, group.name.queue_id) == queue)
     units = np.concatenate([np.zeros(0, PACKED_UNIT), *own])
     others = [outcome._replace(payload=outcome.payload[2:]) for outcome in outcomes]
-    return complete_checks(outcomes, 1), units, others
+    return complete_checks(outcomes, 1, Writers(tuple(rules.releases), "")), units, others
 
 
 def findings_on_foreign_records(log: Store, count: int, kind: str, queue: str, cause: str) -> Iterator[Finding]:
@@ -273,12 +274,12 @@ def _of_offsets(kind: str, place: tuple[str, int | None], offsets: tuple[int, in
     )  # fmt: skip
 
 
-MESSAGE_REJECTED = "; consumers reject the message"
+WRONG_BYTES = "; consumers receive the wrong bytes"
 _CHANGES = {  # changes of a record: the field, its correct value, and the cause
     kinds.WRONG_BODY_CRC: (
         "body",
         "a body that matches the stored CRC",
-        f"the body or its CRC changed after the broker wrote the record{MESSAGE_REJECTED}",
+        f"the body or its CRC changed after the broker wrote the record{WRONG_BYTES}",
     ),
     kinds.WRONG_RECORD_CRC: (
         "record",
@@ -288,7 +289,7 @@ _CHANGES = {  # changes of a record: the field, its correct value, and the cause
     kinds.ZEROED_PROPERTIES: (
         "properties",
         "properties that do not end in zeros",
-        "the end of the record was lost or never written: brokers never write properties that end in zeros",
+        "the end of the record was lost or never written: this release does not write such properties",
     ),
     kinds.WRONG_STORE_TIME: (
         "store_timestamp",

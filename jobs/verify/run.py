@@ -97,8 +97,8 @@ def _compare(request: VerifyRequest, workers: Workers, store: Store) -> Verdict:
     check_disk_space(store.root, place or gettempdir(), int(store.log_size * share))
     with open_scratch(request.scratch, workers.options) as scratch:
         read = partial(_log_and_queues, request, workers, scratch)
-        indexing, queues, joined, outcomes = retry_if_expired(store, read)
-        checks, store = complete_checks(outcomes, 0), indexing.store
+        indexing, queues, joined, checks, outcomes = retry_if_expired(store, read)
+        store = indexing.store
         index = retry_if_expired(store, partial(_index, request, workers, checks, indexing, outcomes, scratch))
     known_ahead = [finding.log_offset for finding in index.findings if finding.kind == kinds.AHEAD_OF_LOG]
     ahead = max(
@@ -159,7 +159,7 @@ def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Stor
 
 def _log_and_queues(
     request: VerifyRequest, workers: Workers, scratch: Scratch, store: Store
-) -> tuple[IndexVerification, PartReport, JoinResult, list[RangeOutcome[Results]]]:
+) -> tuple[IndexVerification, PartReport, JoinResult, list[RangeCheck], list[RangeOutcome[Results]]]:
     indexing = IndexVerification(store, request.given_settings, scratch)
     new_collectors: list[NewCollector[Any]] = [new_range_check, *indexing.new_collectors]
     releases = determine_writers(store, request.given_settings.release)
@@ -170,7 +170,7 @@ def _log_and_queues(
     verify_waiting_messages(queues, store)
     verify_compacted_logs(queues, store, joined.queues, workers, rules)
     queues.notes.append(f"queue format: RocketMQ {releases.value} ({releases.origin_text})")
-    return indexing, queues, joined, outcomes
+    return indexing, queues, joined, complete_checks(outcomes, 0, releases.value), outcomes
 
 
 def _index(  # noqa: PLR0913, PLR0917 - the request, and data from the pass over the log

@@ -40,7 +40,7 @@ from rmq_formats.kernels.integers import (
     read_i32,
     read_i64,
 )
-from rmq_formats.properties import CRC_NAME, CRC_SIZE, NAME_VALUE_SEPARATOR
+from rmq_formats.properties import CRC_NAME, CRC_SIZE, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 
 # Positions of the fields before the hosts.
 TOTAL_SIZE_AT = HEAD.offset("total_size")
@@ -89,6 +89,7 @@ _CRC_MASK = 0x7FFFFFFF
 _CRC_HEAD = (*CRC_NAME.encode(), *NAME_VALUE_SEPARATOR.encode())
 _CRC_HEAD_SIZE = len(_CRC_HEAD)
 _DIGITS = CRC_SIZE - _CRC_HEAD_SIZE - 1
+_SEPARATOR = ord(PROPERTY_SEPARATOR)
 
 # Defects of a record whose lengths are right.
 WRONG_BODY_CRC = 1
@@ -350,14 +351,38 @@ def _has_unused_queue_offset(buffer: Bytes, at: int) -> bool:
     return is_in_no_queue and read_i64(buffer, at + QUEUE_OFFSET_AT) != 0
 
 
+@inlined_helper
+def _has_record_crc(buffer: Bytes, properties: int, end: int) -> bool:
+    """Return whether properties end in a field that states a CRC over the full record."""
+    start = end - CRC_SIZE
+    if start < properties:
+        return False
+    same = 0
+    for i in range(_CRC_HEAD_SIZE):
+        same += byte_at(buffer, start + i) == _CRC_HEAD[i]
+    return same == _CRC_HEAD_SIZE
+
+
 @compiled
-def find_records_with_wrong_crc(buffer: Bytes, positions: Integers, numbers: Integers, kinds: Integers) -> int:
-    """Put the number and kind of fault of each record with a wrong or missing CRC into the arrays; return how many."""
-    count = 0
+def find_records_with_wrong_crc(
+    buffer: Bytes, positions: Integers, numbers: Integers, kinds: Integers
+) -> tuple[int, int, int, int]:
+    """
+    Put the number and kind of fault of each record with a wrong or missing CRC into the arrays.
+
+    Return how many there are, how many records have properties that end without a separator or zeros, and the numbers
+    of the first and the last record with a CRC over the full record (-1 without one).
+    """
+    count, without_separator, first_crc, last_crc = 0, 0, -1, -1
     for number in range(positions.size):
         at = positions[number]
         parts = record_parts(buffer, at)
         properties, end = parts.properties, parts.properties_end
+        if end > properties and byte_at(buffer, end - 1) not in (0, _SEPARATOR):
+            without_separator += 1
+        if _has_record_crc(buffer, properties, end):
+            first_crc = number if first_crc < 0 else first_crc
+            last_crc = number
         kind = 0
         if not has_right_body_crc(buffer, at):
             kind = WRONG_BODY_CRC
@@ -369,7 +394,7 @@ def find_records_with_wrong_crc(buffer: Bytes, positions: Integers, numbers: Int
             numbers[count] = number
             kinds[count] = kind
             count += 1
-    return count
+    return count, without_separator, first_crc, last_crc
 
 
 @compiled
@@ -397,7 +422,7 @@ def read_store_timestamps(buffer: Bytes, positions: Integers, times: Integers) -
 
 @compiled
 def is_fully_written(buffer: Bytes, at: int) -> bool:
-    """Return whether a checked record is written to its last byte, as `is_fully_written` does."""
+    """Return whether a checked record is certainly written to its last byte, as `is_fully_written` finds out."""
     parts = record_parts(buffer, at)
     if parts.properties_end > parts.properties and byte_at(buffer, parts.properties_end - 1) == 0:
         return False

@@ -16,17 +16,18 @@ import numpy as np
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.framing import DISK_BLOCK_SIZE
 from rmq_formats.commitlog.layout import BLANK, HEAD, MIN_RECORD_SIZE
+from rmq_formats.commitlog.record import decode_record
 from rmq_formats.commitlog.segment import (
     LEFTOVER_REASON,
+    NO_EVIDENCE,
     UNSETTLED_REASON,
     Framing,
-    LeftoverCheck,
     NextWritten,
     Piece,
     PieceKind,
     SegmentBytes,
     TailClassifier,
-    assume_left_over,
+    TailEvidence,
 )
 from rmq_formats.errors import CorruptData, FormatError, is_disk_error
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, read_i32
@@ -159,7 +160,7 @@ def scan(
     window: int = WINDOW_SIZE,
     read_into: ReadInto | None = None,
     next_written: NextWritten = int,
-    why_left_over: LeftoverCheck = assume_left_over,
+    evidence: TailEvidence = NO_EVIDENCE,
 ) -> Iterator[RawRecords | Piece]:
     """
     Yield the pieces that begin in positions [start, end) of a segment; the last one may reach beyond.
@@ -167,7 +168,7 @@ def scan(
     Records come in groups, all other pieces one by one. A piece begins at *start*; with *starts_anywhere*, *start* is
     any position, and the range begins at the first valid record. *read* raises `OSError` for unreadable bytes; with
     *read_into*, bytes are not copied a second time; with *next_written*, holes of the file are not searched. *final*,
-    *store_timestamp* and *why_left_over* are those of `segment.walk_segment`.
+    *store_timestamp* and *evidence* are those of `segment.walk_segment`.
     """
     if base_offset + segment_size > MAX_LONG:
         raise CorruptData("a file at this offset would extend past the largest 64-bit offset", base_offset)
@@ -179,7 +180,7 @@ def scan(
                 return
             start = first
         file = SegmentBytes(read, segment_size, base_offset, framing)
-        tail = TailClassifier(file, log.find_record, store_timestamp, why_left_over, final=final)
+        tail = TailClassifier(file, log.find_record, store_timestamp, evidence, final=final)
         term_before = file.term_before if framing is Framing.DLEDGER and not final else lambda _: UNCHECKED_TERM
         yield from _Walker(log, end, tail, term_before, term_before(start)).walk(start)
     finally:
@@ -241,8 +242,9 @@ class _Walker:
         self.tail.newest_timestamp = int(kernels.read_store_timestamp(records.buffer, last))
         if self.term != UNCHECKED_TERM:
             self.term = kernels.read_entry_term(records.buffer, last)
-        if not self.tail.final and not kernels.is_fully_written(records.buffer, last):
-            header_size, end = self.log.framing.header_size, last + int(records.sizes[-1])
+        end = last + int(records.sizes[-1])
+        if not (self.tail.final or kernels.is_fully_written(records.buffer, last) or self._is_complete(records, end)):
+            header_size = self.log.framing.header_size
             self.held = RawRecords(
                 records.buffer[last - header_size : end].copy(),
                 records.base_offset + last - header_size,
@@ -253,6 +255,12 @@ class _Walker:
             records = records._replace(positions=records.positions[:-1], sizes=records.sizes[:-1])
         if records.positions.size:
             yield records
+
+    def _is_complete(self, records: RawRecords, end: int) -> bool:
+        last = int(records.positions[-1])
+        return self.tail.evidence.is_complete(
+            decode_record(records.buffer.data[last:end], 0, records.base_offset + last)
+        )
 
     def _release(self) -> Iterator[RawRecords]:
         if self.held is not None:

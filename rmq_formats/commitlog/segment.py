@@ -35,10 +35,12 @@ from rmq_formats.commitlog.layout import (
 from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc
 from rmq_formats.errors import CorruptData, FormatError, is_disk_error
 from rmq_formats.layout import Buffer, Read
+from rmq_formats.properties import ends_in_unused_crc_field
 
 NextWritten = Callable[[int], int]  # the next position, this one or later, that is in no hole of the file
 # Returns why an older record, at an offset after damage, does not belong to the log; empty if queues prove it does.
 LeftoverCheck = Callable[[int, MessageRecord], str]
+CompletenessCheck = Callable[[MessageRecord], bool]  # whether the newest record is written to its last byte
 
 
 @unique
@@ -102,6 +104,32 @@ class Piece(NamedTuple):
         return self.kind is PieceKind.DAMAGE or self.reason in {UNDECIDED_REASON, FOREIGN_BYTES_REASON}
 
 
+def is_fully_written(record: MessageRecord) -> bool:
+    """
+    Return whether the newest record of a log that a broker may be writing is complete.
+
+    A record is written front to back, so zeros at its end may be missing bytes. A value that ends in them delays the
+    record until the next one follows.
+    """
+    ends_in_zeros = record.properties_raw.endswith(b"\0") and not ends_in_unused_crc_field(record.properties_raw)
+    return has_right_body_crc(record) and not ends_in_zeros
+
+
+def assume_left_over(_gap: int, _record: MessageRecord) -> str:
+    """Return that an older record is left over: no queue was asked."""
+    return STALE_REASON
+
+
+class TailEvidence(NamedTuple):
+    """Functions that find out, outside of the log, what belongs to the end of a segment that a broker may write to."""
+
+    why_left_over: LeftoverCheck = assume_left_over
+    is_complete: CompletenessCheck = is_fully_written
+
+
+NO_EVIDENCE = TailEvidence()
+
+
 def walk(  # noqa: PLR0913 - facts about a segment besides its bytes
     segment: Buffer,
     base_offset: int,
@@ -116,18 +144,13 @@ def walk(  # noqa: PLR0913 - facts about a segment besides its bytes
     return walk_segment(log, final=final, start=start, store_timestamp=store_timestamp)
 
 
-def assume_left_over(_gap: int, _record: MessageRecord) -> str:
-    """Return that an older record is left over: no queue was asked."""
-    return STALE_REASON
-
-
 def walk_segment(
     log: "SegmentBytes",
     *,
     final: bool = False,
     start: int = 0,
     store_timestamp: int | None = None,
-    why_left_over: LeftoverCheck = assume_left_over,
+    evidence: TailEvidence = NO_EVIDENCE,
 ) -> Iterator[Piece]:
     """
     Yield the pieces of a segment from position *start* on; never more than one record is in memory.
@@ -135,7 +158,7 @@ def walk_segment(
     *final*: records are known to follow in a later segment, so nothing here is unfinished. *store_timestamp* is that of
     the last record before *start*, if one is known.
     """
-    yield from _walk_on(log, start, TailClassifier(log, log.find_record, store_timestamp, why_left_over, final=final))
+    yield from _walk_on(log, start, TailClassifier(log, log.find_record, store_timestamp, evidence, final=final))
 
 
 def _walk_on(log: "SegmentBytes", position: int, tail: "TailClassifier") -> Iterator[Piece]:
@@ -173,7 +196,7 @@ def _walk_on(log: "SegmentBytes", position: int, tail: "TailClassifier") -> Iter
         end = position + log.framing.header_size + record.total_size
         held = log.make_piece(PieceKind.RECORD, position, end)
         position = end
-    if held and record and not final and not is_fully_written(record):
+    if held and record and not final and not tail.evidence.is_complete(record):
         position, held, reason = held.offset - log.base_offset, None, tail.stale_reason or UNSETTLED_REASON
     if held:
         yield held
@@ -193,7 +216,7 @@ class TailClassifier:
     file: "SegmentBytes"  # each access reads the file again
     find_record: Callable[[int], int | None]
     newest_timestamp: int | None  # store time of the last record that is part of the log
-    why_left_over: LeftoverCheck
+    evidence: TailEvidence
     final: bool  # no broker writes here any more, and nothing is left over
     stale_reason: str = ""  # why the record that the last search met is left over
     _place: int = -1
@@ -210,7 +233,8 @@ class TailClassifier:
         except FormatError:  # a broker cut the file, or overwrites leftovers
             return None
         gap = self.file.base_offset + position + self.file.framing.header_size
-        self.stale_reason = self.why_left_over(gap, record) if record.store_timestamp < self.newest_timestamp else ""
+        is_older = record.store_timestamp < self.newest_timestamp
+        self.stale_reason = self.evidence.why_left_over(gap, record) if is_older else ""
         return None if self.stale_reason else found
 
     def last_pieces(self, log: "SegmentBytes", position: int, reason: str) -> list[Piece] | None:
@@ -234,11 +258,6 @@ class TailClassifier:
                 raise
             return False
         return True
-
-
-def is_fully_written(record: MessageRecord) -> bool:
-    """Return whether a log's newest record is complete: it is written front to back, and no text ends in a zero."""
-    return has_right_body_crc(record) and not record.properties_raw.endswith(b"\0")
 
 
 @dataclass

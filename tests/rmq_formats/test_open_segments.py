@@ -26,6 +26,7 @@ from rmq_formats.commitlog.segment import (
     Piece,
     PieceKind,
     SegmentBytes,
+    TailEvidence,
     walk,
     walk_segment,
 )
@@ -116,9 +117,9 @@ def test_records_confirmed_by_queues_are_not_leftovers_after_a_clock_change(is_p
 
     expected = [PieceKind.RECORD, PieceKind.DAMAGE, PieceKind.RECORD, PieceKind.RECORD, PieceKind.UNWRITTEN]
     log = SegmentBytes.from_buffer(raw, _BASE)
-    by_walk = list(walk_segment(log, why_left_over=why_left_over))
+    by_walk = list(walk_segment(log, evidence=TailEvidence(why_left_over)))
     by_scan = flatten(
-        scan(log.read, 0, len(raw), len(raw), _BASE, final=False, window=300, why_left_over=why_left_over)
+        scan(log.read, 0, len(raw), len(raw), _BASE, final=False, window=300, evidence=TailEvidence(why_left_over))
     )
 
     assert [piece.kind for piece in by_walk] == (expected if is_proven else [PieceKind.RECORD, PieceKind.WAITING])

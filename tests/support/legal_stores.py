@@ -1,0 +1,347 @@
+"""
+Stores that brokers may write, drawn from a grammar: `draw_store` returns the one of a seed, as of a published release.
+
+A store has messages (`MESSAGES`), segments, and an end of its log (`ENDS`). To add a production, write a function and
+add it to one of these tables, with the releases that write it. The expected queues and index files come from
+`tests.rmq_formats.reference`, which appends unit by unit and entry by entry; the files of expired messages are deleted
+as retention does.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK, MAGIC_V2
+from rmq_formats.commitlog.record import MessageRecord, encode_record
+from rmq_formats.consumequeue.dispatch import UnitRules, expected_units
+from rmq_formats.indexfile.layout import Geometry
+from rmq_formats.properties import CRC_SIZE, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
+from rmq_formats.release import PUBLISHED, Release, make_rules
+from rmq_formats.store import Checkpoint, encode_checkpoint, file_name_of_offset
+from tests.rmq_formats.builders import BROKER_V6, PRODUCER_V6, STORED, encode_properties, make_record
+from tests.rmq_formats.reference import ConsumeQueue, IndexWriter
+
+QUEUE_FILE_SIZE = 200
+UNITS_IN_FILE = 10
+GEOMETRY = Geometry(7, 9)
+_FIRST_OFFSETS = (0, 0, 0, 1, 1 << 28)  # in segments
+_TIME_STEPS = (0, 0, 1, 100, 100, 3000, -1, -700, -40_000)  # ms
+_ENCODER_BYTES = b"TAGS\x01old\x02KEYS\x01stale\x02" + bytes(30)  # what may be left in the encoder's buffer
+
+
+class Message(NamedTuple):
+    """A message before it is placed in the log: the fields of its record, and its properties as they are stored."""
+
+    fields: Mapping[str, Any]
+    properties: bytes
+    light_queues: tuple[str, ...] = ()  # of a multi-dispatch message, whose properties are completed when it is placed
+
+
+@dataclass
+class Draft:
+    """A store while it is drawn."""
+
+    random: Random
+    release: Release
+    segment_size: int
+    next_offset: int
+    time: int = STORED
+    records: list[MessageRecord] = field(default_factory=list)
+    segments: dict[int, bytearray] = field(default_factory=dict)
+    queue_offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+    first_queue_offset: int = 0
+
+    def take_queue_offset(self, topic: str, queue_id: int) -> int:
+        number = self.queue_offsets.get((topic, queue_id), self.first_queue_offset)
+        self.queue_offsets[topic, queue_id] = number + 1
+        return number
+
+    def serialise(self, properties: Mapping[str, str]) -> bytes:
+        """Return the text of a message that the broker serialises."""
+        added = {"CLUSTER": "DefaultCluster"} if self.release.adds_cluster else {}
+        added |= {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"} if self.release.adds_region_and_trace else {}
+        items = list((added | dict(properties)).items())
+        if self.random.random() < 0.5:  # the order is that of a HashMap
+            items.reverse()
+        last = [item for item in items if item[1].endswith("\0")]  # such a value is the last one
+        ordered = dict([*(item for item in items if item not in last), *last])
+        return encode_properties(ordered, trailing_separator=self.release.trailing_separator)
+
+    def append(self, message: Message) -> None:
+        """Append a message to the log; a blank and a new segment come before it if it does not fit."""
+        self.time += self.random.choice(_TIME_STEPS)
+        record = self._make_record(message)
+        base = self.next_offset // self.segment_size * self.segment_size
+        left = base + self.segment_size - self.next_offset
+        if record.total_size + BLANK.size > left:
+            self.seal()
+            base = self.next_offset
+        record = record._replace(physical_offset=self.next_offset)
+        self.write(self.next_offset, encode_record(record))
+        self.records.append(record)
+        self.next_offset = record.end_offset
+
+    def seal(self) -> None:
+        """End the segment with a blank."""
+        base = self.next_offset // self.segment_size * self.segment_size
+        left = base + self.segment_size - self.next_offset
+        stale = self.random.randbytes(left - BLANK.size) if self.release.stale_blank else bytes(left - BLANK.size)
+        self.write(self.next_offset, BLANK.pack(left, MAGIC_BLANK) + stale)
+        self.next_offset = base + self.segment_size
+
+    def write(self, offset: int, data: bytes) -> None:
+        base = offset // self.segment_size * self.segment_size
+        segment = self.segments.setdefault(base, bytearray(self.segment_size))
+        segment[offset - base : offset - base + len(data)] = data
+        assert len(segment) == self.segment_size
+
+    def _make_record(self, message: Message) -> MessageRecord:
+        fields = dict(message.fields)
+        topic, queue_id = fields.setdefault("topic", "Orders"), fields.setdefault("queue_id", 0)
+        properties = message.properties
+        if message.light_queues:
+            numbers = ",".join(str(self.take_queue_offset(name, 0)) for name in message.light_queues)
+            further = {INNER_MULTI_DISPATCH: ",".join(message.light_queues), INNER_MULTI_QUEUE_OFFSET: numbers}
+            properties = self.serialise({"KEYS": "light"} | further)
+            if self.release.leaves_crc_field_unused:
+                start = self.random.randrange(len(_ENCODER_BYTES) - CRC_SIZE + 1)
+                properties += _ENCODER_BYTES[start : start + CRC_SIZE]
+        return make_record(
+            **fields,
+            properties=properties,
+            queue_offset=self.take_queue_offset(topic, queue_id),
+            store_timestamp=self.time,
+        )
+
+
+# --- messages ---
+
+
+def _make_plain_message(draft: Draft) -> Message:
+    keys = " ".join(draft.random.sample(("a", "b", "c", "dd"), draft.random.randrange(1, 4)))
+    properties = {"KEYS": keys, "TAGS": draft.random.choice(("t", "TagA")), "UNIQ_KEY": f"{draft.next_offset:032X}"}
+    return _make_message(draft, properties, queue_id=draft.random.randrange(2))
+
+
+def _make_message(draft: Draft, properties: Mapping[str, str], **fields: Any) -> Message:  # noqa: ANN401 - of a record
+    body = draft.random.randbytes(draft.random.choice((0, 1, 30, 300)))
+    return Message({"body": body} | fields, draft.serialise(properties))
+
+
+def _make_message_without_properties(_draft: Draft) -> Message:
+    return Message({"body": b"bare", "topic": "Bare"}, b"")
+
+
+def _make_message_with_empty_values(draft: Draft) -> Message:
+    return _make_message(draft, {"p": "", "KEYS": "k", "": "nameless", "TAGS": ""})
+
+
+def _make_message_with_separator_in_value(draft: Draft) -> Message:
+    return _make_message(draft, {"p": "a\x01b", "KEYS": "k", "q": "\x01"})
+
+
+def _make_message_with_nul_at_the_end(draft: Draft) -> Message:
+    return _make_message(draft, {"KEYS": "k", "c": "text" + "\0" * draft.random.choice((1, 1, 1, 4))})
+
+
+def _make_message_with_key_that_ends_in_nul(draft: Draft) -> Message:
+    return _make_message(draft, {"TAGS": "t", "KEYS": "key\0"})
+
+
+def _make_message_with_zeros_as_body(draft: Draft) -> Message:
+    return Message({"body": bytes(40)}, draft.serialise({"KEYS": "zeros"}))
+
+
+def _make_message_that_contains_a_record(draft: Draft) -> Message:
+    inner = make_record(b"inner " + b"__CRC32#", store_timestamp=draft.time)
+    return Message({"body": encode_record(inner._replace(physical_offset=draft.next_offset + 88))}, b"")
+
+
+def _make_multi_dispatch_message(draft: Draft) -> Message:
+    names = tuple(draft.random.sample(("%LMQ%a", "%LMQ%b", "%LMQ%c"), draft.random.randrange(1, 4)))
+    return Message({"topic": "Light", "body": draft.random.choice((b"", b"x", b"__CRC32#"))}, b"", names)
+
+
+def _make_message_with_ipv6_hosts(draft: Draft) -> Message:
+    return _make_message(draft, {"KEYS": "six"}, born_host=PRODUCER_V6, store_host=BROKER_V6)
+
+
+def _make_message_with_long_topic(draft: Draft) -> Message:
+    return _make_message(draft, {"KEYS": "long"}, topic="%RETRY%" + "g" * 200, magic_code=MAGIC_V2)
+
+
+def _always(_release: Release) -> bool:
+    return True
+
+
+class Production(NamedTuple):
+    """A function that draws a message, and the releases that write such messages."""
+
+    make: Callable[[Draft], Message]
+    is_written_by: Callable[[Release], bool] = _always
+
+
+MESSAGES: dict[str, Production] = {
+    "plain": Production(_make_plain_message),
+    "no properties": Production(_make_message_without_properties),
+    "empty values": Production(_make_message_with_empty_values),
+    "separator in a value": Production(_make_message_with_separator_in_value),
+    "value that ends in NUL": Production(_make_message_with_nul_at_the_end),
+    "key that ends in NUL": Production(_make_message_with_key_that_ends_in_nul),
+    "body of zeros": Production(_make_message_with_zeros_as_body),
+    "record in a body": Production(_make_message_that_contains_a_record),
+    "multi-dispatch": Production(_make_multi_dispatch_message, lambda release: release.multi_dispatch),
+    "IPv6": Production(_make_message_with_ipv6_hosts, lambda release: release.ipv6_hosts),
+    "long topic": Production(_make_message_with_long_topic, lambda release: release.two_byte_topic_length),
+}
+
+
+# --- ends of the log ---
+
+
+def _draw_message(draft: Draft) -> Message:
+    usable = [one for one in MESSAGES.values() if one.is_written_by(draft.release)]
+    return draft.random.choice(usable).make(draft)
+
+
+def _end_with_preallocated_segment(draft: Draft) -> None:
+    draft.write((draft.next_offset // draft.segment_size + 1) * draft.segment_size, b"")
+
+
+def _end_in_a_record(draft: Draft) -> None:
+    """Halt the broker while it copies a record into the log."""
+    record = make_record(b"b" * 50, store_timestamp=draft.time + 1)._replace(physical_offset=draft.next_offset)
+    left = draft.segment_size - draft.next_offset % draft.segment_size
+    if record.total_size + BLANK.size <= left:
+        draft.write(draft.next_offset, encode_record(record)[: draft.random.randrange(1, record.total_size - 20)])
+
+
+def _end_with_a_blank(draft: Draft) -> None:
+    """Halt the broker after it has sealed a segment, before it writes the first record of the next one."""
+    if draft.next_offset % draft.segment_size:
+        draft.seal()
+        draft.write(draft.next_offset, b"")
+
+
+def _end_with_stale_records(draft: Draft) -> None:
+    """Halt the broker, lose a page, start again, write one message, and stop: old records remain after the end."""
+    kept = draft.next_offset
+    before, offsets, time = len(draft.records), dict(draft.queue_offsets), draft.time
+    for _ in range(4):
+        draft.append(_make_plain_message(draft))
+    if len({record.physical_offset // draft.segment_size for record in draft.records[before - 1 :]}) > 1:
+        for base in [base for base in draft.segments if base > kept]:  # recovery deletes later segments
+            del draft.segments[base]
+    del draft.records[before:]
+    draft.next_offset, draft.queue_offsets, draft.time = kept, offsets, max(time, draft.time) + 5000
+    left = draft.segment_size - kept % draft.segment_size
+    draft.write(kept, bytes(min(30, left)))
+    draft.append(Message({"body": b"after the start"}, draft.serialise({"KEYS": "after"})))
+
+
+class End(NamedTuple):
+    """An end of a log: a function that writes it, and whether the broker was shut down."""
+
+    write: Callable[[Draft], None]
+    is_clean: bool
+
+
+def _leave(_draft: Draft) -> None:
+    """Leave zeros after the last record."""
+
+
+ENDS: dict[str, End] = {
+    "clean": End(_leave, is_clean=True),
+    "killed": End(_leave, is_clean=False),
+    "preallocated segment": End(_end_with_preallocated_segment, is_clean=False),
+    "in a record": End(_end_in_a_record, is_clean=False),
+    "blank": End(_end_with_a_blank, is_clean=False),
+    "stale records": End(_end_with_stale_records, is_clean=True),
+}
+
+
+# --- stores ---
+
+
+class LegalStore(NamedTuple):
+    """A store, and what every command must find in it."""
+
+    release: Release
+    end: str
+    records: list[MessageRecord]  # those of the log: older ones have expired
+    files: dict[str, bytes]  # by path below the root
+    has_expired: bool  # the first segments were deleted, so the first queue and index files cannot be rebuilt
+
+    @property
+    def is_clean(self) -> bool:
+        return ENDS[self.end].is_clean
+
+    def write(self, root: Path) -> Path:
+        for name, data in self.files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(data)
+        return root
+
+    def list_files(self, folder: str) -> dict[str, bytes]:
+        return {name: data for name, data in self.files.items() if name.startswith(f"{folder}/")}
+
+
+def draw_store(seed: int, *, release: str | None = None, end: str | None = None) -> LegalStore:
+    """Return the store of a seed; *release* and *end* fix what is otherwise drawn."""
+    random = Random(seed)
+    drawn_release, drawn_end = random.choice(PUBLISHED), random.choice(list(ENDS))
+    writer = drawn_release if release is None else Release.from_version(release)
+    segment_size, first = random.choice((4096, 16384)), random.choice(_FIRST_OFFSETS)
+    draft = Draft(random, writer, segment_size, first * segment_size)
+    if first:
+        draft.first_queue_offset = random.choice((UNITS_IN_FILE, 1 << 32)) // UNITS_IN_FILE * UNITS_IN_FILE
+    for _ in range(random.choice((1, 5, 40))):
+        draft.append(_draw_message(draft))
+    start = min(draft.segments)
+    if first and len(draft.segments) > 1:
+        start = random.choice(sorted(draft.segments)[:-1])
+    chosen_end = drawn_end if end is None else end
+    ENDS[chosen_end].write(draft)
+    files = {f"commitlog/{file_name_of_offset(base)}": bytes(data) for base, data in draft.segments.items()}
+    for base in [base for base in draft.segments if base < start]:
+        del files[f"commitlog/{file_name_of_offset(base)}"]
+    index_time = _add_dispatched_files(files, draft, start)
+    _add_checkpoint(files, draft, index_time, is_clean=ENDS[chosen_end].is_clean)
+    records = [record for record in draft.records if record.physical_offset >= start]
+    return LegalStore(writer, chosen_end, records, files, has_expired=bool(first))
+
+
+def _add_dispatched_files(files: dict[str, bytes], draft: Draft, start: int) -> int:
+    """Add queues and index files; return the end time of the last full index file, 0 without one."""
+    rules = make_rules((0, draft.release))
+    queues: dict[str, tuple[ConsumeQueue, list[int]]] = {}
+    for record in draft.records:
+        for unit in expected_units(record, UnitRules(rules)):
+            queue, offsets = queues.setdefault(unit.queue.path, (ConsumeQueue(QUEUE_FILE_SIZE), []))
+            queue.append(unit, draft.release)
+            offsets.append(unit.physical_offset)
+    for path, (queue, offsets) in queues.items():
+        written = list(queue.files())
+        for number, (offset, data) in enumerate(written):
+            newest = max(offsets[number * UNITS_IN_FILE : (number + 1) * UNITS_IN_FILE], default=start)
+            if newest >= start or number == len(written) - 1:
+                files[f"{path}/{file_name_of_offset(offset)}"] = data
+    writer = IndexWriter(GEOMETRY, rules)
+    writer.dispatch_all(draft.records)
+    for number, file in enumerate(writer.files):
+        if file.header.end_physical_offset >= start or number == len(writer.files) - 1:
+            files[f"index/2025112001{number:07d}"] = file.encode(draft.release.empty_index_count)
+    return next((file.header.end_timestamp for file in reversed(writer.files) if file.is_full), 0)
+
+
+def _add_checkpoint(files: dict[str, bytes], draft: Draft, index_time: int, *, is_clean: bool) -> None:
+    flushed = draft.records[-1]
+    if not is_clean:
+        files["abort"] = b"4711" if draft.release.abort_has_process_id else b""
+        flushed = draft.records[0]
+    checkpoint = Checkpoint(flushed.store_timestamp, flushed.store_timestamp, index_time)
+    if draft.release.checkpoint_fields == len(Checkpoint._fields):
+        checkpoint = checkpoint._replace(dispatched_offset=flushed.physical_offset)
+    files["checkpoint"] = encode_checkpoint(checkpoint).ljust(4096, b"\0")
