@@ -12,7 +12,7 @@ Iceberg's metadata is in `_iceberg` below the lake, not in the tables' folders, 
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -186,27 +186,25 @@ class Registrar:
     """Brings an Iceberg catalog up to date with a lake, any number of times."""
 
     def __init__(self, target: str) -> None:
-        """Store the target; the connection is opened later."""
+        """Store the target; each registration opens its own connection."""
         self._target = target
         self._name, *namespace = target.split(".")
         self._namespace = tuple(namespace)
-        self._catalog: Catalog | None = None
         self._shown: dict[str, _Shown] = {}  # the state that the catalog showed last, by table
 
     def register(self, lake: Lake, typed_tables: Iterable[Table] = ()) -> list[Registration]:
         """Register the newest version of each table, including *typed_tables*; raise `OSError` if one failed."""
         done, refused = [], []
         try:
-            catalog = self._connect(lake)
-            for table in (*TABLES, *typed_tables):
-                try:
-                    registration = self._register(catalog, lake, table)
-                except UnsupportedTableError as error:  # the other tables are still registered
-                    refused.append(str(error))
-                else:
-                    done += [registration] if registration is not None else []
+            with closing(self._connect(lake)) as catalog:
+                for table in (*TABLES, *typed_tables):
+                    try:
+                        registration = self._register(catalog, lake, table)
+                    except UnsupportedTableError as error:  # the other tables are still registered
+                        refused.append(str(error))
+                    else:
+                        done += [registration] if registration is not None else []
         except Exception as error:  # a catalog is a server, a database, or third-party code
-            self._catalog = None
             raise self._failure(lake, str(error) or type(error).__name__) from error
         if refused:
             raise self._failure(lake, "; ".join(refused))
@@ -220,16 +218,17 @@ class Registrar:
         )
 
     def _connect(self, lake: Lake) -> "Catalog":
-        if self._catalog is None:
-            from pyiceberg.catalog import load_catalog
+        from pyiceberg.catalog import load_catalog
 
-            # pyiceberg warns about each column without statistics, which our writer leaves out on purpose.
-            logging.getLogger("pyiceberg").setLevel(logging.ERROR)
-            catalog = load_catalog(self._name, **iceberg_options(lake.location, lake.options))
+        # pyiceberg warns about each column without statistics, which our writer leaves out on purpose.
+        logging.getLogger("pyiceberg").setLevel(logging.ERROR)
+        catalog = load_catalog(self._name, **iceberg_options(lake.location, lake.options))
+        with ExitStack() as stack:
+            stack.callback(catalog.close)
             if not catalog.namespace_exists(self._namespace):
                 catalog.create_namespace_if_not_exists(self._namespace)
-            self._catalog = catalog
-        return self._catalog
+            stack.pop_all()
+        return catalog
 
     def _register(self, catalog: "Catalog", lake: Lake, table: Table) -> Registration | None:
         """Register the newest version of a table; None if the table does not exist."""

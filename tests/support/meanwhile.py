@@ -78,9 +78,9 @@ def refuse_to_open(part: str, code: int, monkeypatch: pytest.MonkeyPatch) -> Non
     """Let each attempt to open a file fail if its path contains *part*."""
     opened = os.open
 
-    def refuse(path: str | Path, *flags: int) -> int:
+    def refuse(path: str | Path, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         if part in str(path):
             raise OSError(code, os.strerror(code), str(path))
-        return opened(path, *flags)
+        return opened(path, flags, mode, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "open", refuse)

@@ -348,6 +348,7 @@ def _restored_signal_handlers() -> Iterator[None]:
 def test_ctrl_c_sigterm_and_a_lost_terminal_end_a_command(
     raise_signal: Callable[[signal.Signals], None], number: signal.Signals, of_interrupts: signal.Handlers, probe: Probe
 ) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
     signal.signal(signal.SIGINT, of_interrupts)
     before = signal.getsignal(number)
     probe(lambda: raise_signal(number))

@@ -6,7 +6,7 @@ pyiceberg is imported by functions, because importing it takes a second in each 
 
 import pkgutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,10 +43,16 @@ EXTENSIONS = [
 ]
 
 
+_OPENED: list["Catalog"] = []
+
+
 @pytest.fixture(autouse=True)
-def _configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
     configure(monkeypatch, f"sqlite:///{tmp_path}/catalog.db")
+    yield
+    while _OPENED:
+        _OPENED.pop().close()
 
 
 def configure(monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
@@ -74,7 +80,8 @@ def register(store_with_lake: LakeOfBroker, run: Run) -> Run:
 def catalog() -> "Catalog":
     from pyiceberg.catalog import load_catalog
 
-    return load_catalog("here")
+    _OPENED.append(load_catalog("here"))
+    return _OPENED[-1]
 
 
 def rows(table: pa.Table, names: list[str]) -> list[str]:
