@@ -252,7 +252,8 @@ QUARANTINE = Table(
 
 LOG_PIECES = Table(
     "log_pieces",
-    "one range of bytes of the log that cannot be rebuilt from messages; `restore` needs it",
+    "one range of bytes of the log that cannot be rebuilt from messages, or a part of such a range (ranges overlap); "
+    "`restore` needs it",
     (
         column("segment", pa.int64(), "physical offset of the first byte of the file"),
         column("physical_offset", pa.int64(), "offset of the first byte"),
@@ -268,7 +269,8 @@ LOG_PIECES = Table(
         column(
             "bytes",
             pa.binary(),
-            "the bytes as stored, at most 1 MiB per row; NULL for zeros and for the kinds file, entries and unknown",
+            "the bytes as stored, at most 1 MiB per row; NULL in a row that describes a whole range: for the kinds "
+            "end, damage and entry header, other rows inside the range have its bytes, and the rest are zeros",
         ),
         column("path", pa.string(), "for kind `file`: the last components of the file's path"),
         column("entry_index", pa.int64(), "number of the first entry"),
