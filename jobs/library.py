@@ -4,7 +4,7 @@ The commands and queries as Python functions: typed arguments in, data out, noth
     with open_source(store="/data/store") as source:
         answer = by_key(source, "Orders", "4711")
 
-The answer has the messages, or the reason why none were found; `source.lacking` says why messages may be missing.
+The answer has the messages, or the reason why none were found; `answer.warnings` says why messages may be missing.
 
 In a wheel this module is `rocketmq_lake.library`. The work is done in this process, or with `workers` by Spark's
 tasks (`SparkWorkers(spark_session("name"))`). Errors are `OSError`, and `FormatError` with file and offset.

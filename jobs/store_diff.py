@@ -244,7 +244,7 @@ def _compare_queues(pair: _Pair, common: range) -> tuple[list[StoreDifference], 
 
 
 def _units_of(reader: StoreReader, queue: StoredQueue, common: range) -> tuple[int, int]:
-    _, end = reader.live_unit_range(queue)
+    end = reader.find_live_units(queue).end
     first = queue.first_unit_pointing_from(common.start, end)
     return first, queue.first_unit_pointing_from(common.stop, end) if first < end else first
 

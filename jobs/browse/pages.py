@@ -56,7 +56,7 @@ class Pages:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._stack = ExitStack()
-        self._lists: PageLists | None = None
+        self._source: StoreSource | LakeSource | None = None
         self._snapshot = -1
         self._overview: StoreReport | None = None
         self._words = Translator("en")
@@ -64,32 +64,34 @@ class Pages:
     def answer(self, snapshot: int, request: PageRequest) -> PageReply:
         """Return the answer to a request for the place as of a snapshot, which never decreases."""
         self._words = Translator(request.language)
+        views: Mapping[str, Callable[[PageLists, PageRequest], PageReply]] = {
+            "/": self._front,
+            "/messages": self._messages,
+            "/messages.ndjson": self._download,
+            "/find": self._find,
+            "/message": self._message,
+            "/body": self._body,
+            "/topics": self._topics,
+            "/groups": lambda lists, _: self._page("rows.html", title="Consumer groups", table=lists.groups()),
+            "/unfinished": lambda lists, _: self._page("unfinished.html", shown=lists.unfinished_messages()),
+        }
+        view = self._table if request.path.startswith("/tables/") else views.get(request.path)
+        if view is None:
+            return self._problem(HTTPStatus.NOT_FOUND, self._words("This page does not exist."))
         try:
-            if snapshot != self._snapshot or self._lists is None:
-                self._lists, self._snapshot = self._open(), snapshot
-            views: Mapping[str, Callable[[PageLists, PageRequest], PageReply]] = {
-                "/": self._front,
-                "/messages": self._messages,
-                "/messages.ndjson": self._download,
-                "/find": self._find,
-                "/message": self._message,
-                "/body": self._body,
-                "/topics": self._topics,
-                "/groups": lambda lists, _: self._page("rows.html", title="Consumer groups", table=lists.groups()),
-                "/unfinished": lambda lists, _: self._page("unfinished.html", shown=lists.unfinished_messages()),
-            }
-            view = self._table if request.path.startswith("/tables/") else views.get(request.path)
-            if view is None or self._lists is None:
-                return self._problem(HTTPStatus.NOT_FOUND, self._words("This page does not exist."))
+            if snapshot != self._snapshot or self._source is None:
+                self._source, self._snapshot = self._open(), snapshot
+            lists = _make_lists(self._source)
             try:
-                return view(self._lists, request)
+                return view(lists, request)
             except FormatError as error:
-                if not isinstance(self._lists, StoreLists):
+                if not isinstance(lists, StoreLists):
                     raise
-                self._lists.source.drop_queue_database(error)  # raises the error if it is about anything else
+                lists.source.queues.drop_database(error)  # raises the error if it is about anything else
             except FileNotFoundError:  # retention has deleted a file since the place was opened
-                self._lists = self._open()
-            return view(self._lists, request)
+                self._source = self._open()
+                lists = _make_lists(self._source)
+            return view(lists, request)
         except (UnsupportedFormat, ValueError) as error:
             return self._problem(HTTPStatus.BAD_REQUEST, one_line_message(error))
         except expected_error_types() as error:
@@ -98,12 +100,12 @@ class Pages:
             traceback.print_exc(file=sys.stderr)
             return self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {one_line_message(error)}")
 
-    def _open(self) -> PageLists:
+    def _open(self) -> StoreSource | LakeSource:
         self._stack.close()
-        self._lists = self._overview = None
+        self._source = self._overview = None
         source = self._stack.enter_context(open_place(self._place))
         assert isinstance(source, StoreSource | LakeSource)
-        return StoreLists(source) if isinstance(source, StoreSource) else LakeLists(source)
+        return source
 
     def _page(self, name: str, **shown: object) -> PageReply:
         common = {"words": self._words, "place": self._place}
@@ -164,7 +166,7 @@ class Pages:
             topics=topics,
             similar=similar,
             has_topic=has_topic,
-            lacking=lists.source.lacking,
+            warnings=lists.source.remarks.warnings,
             rows=[(f"/message?at={message_reference(one)}", one) for one in page.messages],
             following=""
             if page.next_before_offset is None
@@ -265,6 +267,12 @@ class Pages:
             filters=filters,
             following=more,
         )
+
+
+def _make_lists(source: StoreSource | LakeSource) -> PageLists:
+    """Return the lists of a source for one request."""
+    question = source.begin_question()
+    return StoreLists(question) if isinstance(question, StoreSource) else LakeLists(question)
 
 
 def _wanted(request: PageRequest) -> ListConditions:

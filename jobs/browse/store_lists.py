@@ -38,34 +38,35 @@ class StoreLists:
     def __init__(self, source: StoreSource) -> None:
         self.source = source
         self._reader = source.reader
+        self._queues = source.queues
 
     def histogram(self, wanted: ListConditions) -> Histogram | None:
         """Return the number of messages of a topic, or of all topics, per slot of time, from its queues."""
         last_moment = monotonic() + _SECONDS_OF_HISTOGRAM
         every = sorted(
-            self._reader.queues.values(), key=lambda queue: queue.capacity_end - queue.first_unit_number, reverse=True
+            self._queues.list_all(), key=lambda queue: queue.capacity_end - queue.first_unit_number, reverse=True
         )
-        of_topic = None if wanted.topic is None else self.source.list_queues(wanted.topic, wanted.queue_id)
+        of_topic = None if wanted.topic is None else self._queues.list_of_topic(wanted.topic, wanted.queue_id)
         queues = every[:_MOST_QUEUES] if of_topic is None else of_topic
-        ranges = [(queue, *self._reader.live_unit_range(queue)) for queue in queues]
+        ranges = [(queue, *self._queues.find_live_units(queue)[:2]) for queue in queues]
         filled = [(queue, first, end) for queue, first, end in ranges if first < end]
         ends = self._times((queue, number) for queue, first, end in filled for number in (first, end - 1))
         if not ends:
             return None
         begin, end_time = max(min(ends), wanted.begin), min(max(ends), wanted.end)
         start, step, counts, _ = Histogram.empty(begin, max(begin, end_time))
-        is_part = wanted.topic is None and len(self._reader.queues) > _MOST_QUEUES
+        is_part = wanted.topic is None and len(every) > _MOST_QUEUES
         note = f"only the {_MOST_QUEUES} largest queues are counted" if is_part else ""
         samples = max(_MOST_SAMPLES // len(ranges), _FEWEST_SAMPLES)
         for done, (queue, first, end) in enumerate(ranges):
             if monotonic() > last_moment:
-                every_queue = self._reader.queues if of_topic is None else of_topic
+                every_queue = every if of_topic is None else of_topic
                 note = f"only {done} of {len(every_queue)} queues are counted; reading more would take too long"
                 break
 
             # For a chart only: store times ascend in a queue but for steps of the broker's clock.
             def stored(number: int, queue: StoredQueue = queue) -> int:
-                return self.source.read_store_time(queue, number) or MIN_TIME
+                return self._queues.read_store_time(queue, number) or MIN_TIME
 
             low = bisect_left(range(end), start, first, key=stored)
             high = bisect_left(range(end), start + len(counts) * step, low, key=stored)
@@ -73,14 +74,14 @@ class StoreLists:
             if step_of_samples > 1:
                 note = note or "only some messages were read; the times of the others are estimated"
             numbers = [*range(low, high, step_of_samples), *([high] if low < high else [])]
-            times = (self.source.read_store_time(queue, min(number, high - 1)) for number in numbers)
+            times = (self._queues.read_store_time(queue, min(number, high - 1)) for number in numbers)
             slots_of_numbers = [0 if time is None else (time - start) // step for time in times]
             for (number, slot), (following, last) in pairwise(zip(numbers, slots_of_numbers, strict=True)):
                 spread_evenly(counts, following - number, slot, last if following - number > 1 else slot)
         return Histogram(start, step, counts, note)
 
     def _times(self, units: Iterable[tuple[StoredQueue, int]]) -> list[int]:
-        times = (self.source.read_store_time(queue, number) for queue, number in units)
+        times = (self._queues.read_store_time(queue, number) for queue, number in units)
         return [time for time in times if time is not None]
 
     def is_system_topic(self, topic: str) -> bool:
@@ -91,8 +92,8 @@ class StoreLists:
     def topics(self) -> PageTable:
         """Return each topic that has queues, with their sizes."""
         ranges: dict[str, list[tuple[StoredQueue, int, int]]] = {}
-        for (topic, _), queue in self._reader.queues.items():
-            ranges.setdefault(topic, []).append((queue, *self._reader.live_unit_range(queue)))
+        for queue in self._queues.list_all():
+            ranges.setdefault(queue.name.topic, []).append((queue, *self._queues.find_live_units(queue)[:2]))
         rows = []
         for topic in sorted({*ranges, *self._reader.topic_config}):
             own = [(queue, first, end) for queue, first, end in ranges.get(topic, ()) if first < end]
@@ -100,7 +101,7 @@ class StoreLists:
             newest = max(self._times((queue, end - 1) for queue, _, end in own), default=None)
             count = sum(end - first for _, first, end in own)
             rows.append((topic, len(ranges.get(topic, ())), count, message_rate(count, oldest, newest), oldest, newest))
-        why = self._reader.why_rocksdb_queues_unknown
+        why = self._queues.why_unknown
         note = f"queues in RocksDB are not counted: {why}" if why else ""
         return PageTable(("topic", "queues", "messages", "per second", "first stored", "last stored"), rows, note=note)
 
@@ -138,8 +139,8 @@ class StoreLists:
         }
         rows: list[tuple[Cell, ...]] = []
         left_out = 0
-        for queue in self.source.list_queues(SCHEDULE_TOPIC):
-            first, end = self._reader.live_unit_range(queue)
+        for queue in self._queues.list_of_topic(SCHEDULE_TOPIC):
+            first, end, _ = self._queues.find_live_units(queue)
             waiting = range(max(progress.get(queue.name.queue_id, first), first), end)
             shown = waiting[: _MOST_LISTED - len(rows)]
             left_out += len(waiting) - len(shown)
@@ -155,7 +156,8 @@ class StoreLists:
     def _dead_letters(self) -> PageTable:
         counts: Counter[tuple[str, str, str]] = Counter()
         note = ""
-        for topic in sorted({name for name, _ in self._reader.queues if name.startswith(DLQ_PREFIX)}):
+        topics = {queue.name.topic for queue in self._queues.list_all()}
+        for topic in sorted(topic for topic in topics if topic.startswith(DLQ_PREFIX)):
             page = read_page(self.source, ListConditions(topic), None, _MOST_READ, 1)
             note = (
                 note

@@ -82,8 +82,8 @@ def _check_files(queue: StoredQueue, problems: Problems, size: int | None) -> No
 
 
 def _find_ends(report: QueueReport, queue: StoredQueue, reader: StoreReader) -> None:
-    report.first_unit, (_, report.next_unit) = queue.first_unit_number, reader.live_unit_range(queue)
-    report.left_over = reader.left_over_units[queue.name]
+    live = reader.find_live_units(queue)
+    report.first_unit, report.next_unit, report.left_over = queue.first_unit_number, live.end, live.left_over
     report.min_offset, report.max_offset = reader.offsets_in_files(queue)
     first, last = (
         queue.read_unit(number) if report.unit_count else None

@@ -42,7 +42,7 @@ def measure_usage(root: str, commitlog: Sequence[str], log_end: int | None) -> U
     """Return the space that topics take in a log that ends at *log_end*."""
     store = list_store(root, commitlog=commitlog, options=file_system_options())
     with StoreReader(store) as reader:
-        queues = [(queue, *reader.live_unit_range(queue)) for queue in reader.stored_queues[0]]
+        queues = [(queue, *reader.find_live_units(queue)[:2]) for queue in reader.stored_queues[0]]
         return _measure(store, [one for one in queues if one[1] < one[2]], log_end)
 
 

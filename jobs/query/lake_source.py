@@ -5,10 +5,11 @@ Offsets and queue offsets are only meaningful within one log: every statement na
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from heapq import merge
 from itertools import groupby, islice, pairwise
-from typing import Any
+from typing import Any, Self
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RequestError
@@ -51,12 +52,14 @@ from jobs.query.source import (
     QueueFact,
     Reason,
     ReasonKind,
+    Remarks,
     Sentence,
     Source,
+    check_key,
 )
 from jobs.store.broker_config import ReaderKind, ReaderProgress
 from jobs.store.log_ends import LostPart
-from jobs.store.release import RELEASE_SETTING, writers_of_eras
+from jobs.store.release import RELEASE_SETTING, Known, Writers, writers_of_eras
 from jobs.store.selection import TopicChoices
 from rmq_formats.commitlog.layout import COMPRESSED, INNER_BATCH
 from rmq_formats.commitlog.record import Host, parse_host
@@ -84,6 +87,77 @@ _CHECKS = {  # by the status of a unit; a unit points to its record if the recor
 }
 
 
+class RunRecords:
+    """What runs recorded about one store of a lake; read once, for all questions."""
+
+    def __init__(self, tables: LakeTables, store_id: str) -> None:
+        self._tables = tables
+        self._store_id = store_id
+
+    def restrict_to_store(self, table: str, *conditions: str) -> str:
+        """Return *conditions* on a table's rows that runs have written for this store, as SQL."""
+        ingested = [INGESTED_ROWS] if table in {MESSAGES_NAME, SUPERSEDED_NAME} else []
+        return " AND ".join((f"store_id = {quote_literal(self._store_id)}", *ingested, *conditions))
+
+    def select_rows(self, columns: str, table: str, *conditions: str, rest: str = "") -> list[dict[str, Any]]:
+        """Return rows of a table for this store, none if the lake lacks it; the caller has quoted every text."""
+        sql = f"SELECT {columns} FROM {table} WHERE {self.restrict_to_store(table, *conditions)} {rest}"  # noqa: S608 - quoted by the caller
+        return self._tables.rows(sql) if self._tables.has_table(table) else []
+
+    def _read_newest_run(self, *conditions: str) -> list[dict[str, Any]]:
+        return self.select_rows("manifest, detail", RUNS_NAME, _PREPARED, *conditions, rest="ORDER BY run DESC LIMIT 1")
+
+    def _parse_detail(self, run: dict[str, Any]) -> dict[str, Any]:
+        return parse_run_detail(self._tables.location, run["detail"])
+
+    @cached_property
+    def release(self) -> Release | None:
+        """The release that the newest run recorded, if it did."""
+        recorded = self._read_newest_run(f"""contains(detail, '"{RELEASE_SETTING}":')""")
+        names = [self._parse_detail(run).get(RELEASE_SETTING) for run in recorded]
+        return next((Release.from_version(name) for name in names if name), None)
+
+    @cached_property
+    def likely_writers(self) -> Known[Writers]:
+        """The releases that the newest messages allow."""
+        newest = self.select_rows("max(physical_offset) AS offset", MESSAGES_NAME)[0]["offset"] or 0
+        sampled = f"physical_offset >= {newest - _SAMPLED_BYTES}"
+        rows = self.select_rows("*", MESSAGES_NAME, sampled, rest=f"LIMIT {_SAMPLED}")
+        records = [record_of_row(row, self._tables.location) for row in rows]
+        marks = (mark for record in records for mark in record_marks(record))
+        return writers_of_eras(detect_eras(marks), TRAITS_AFFECTING_ANSWERS)
+
+    @cached_property
+    def gaps(self) -> list[dict[str, Any]]:
+        """The parts of the log that runs could not read, with their runs, oldest first."""
+        with_gaps = ("detail IS NOT NULL", """NOT contains(detail, '"gaps": []')""")
+        runs = self.select_rows("broker, run, detail", RUNS_NAME, _PREPARED, *with_gaps, rest="ORDER BY run")
+        return [{**run, **gap} for run in runs for gap in self._parse_detail(run).get("gaps") or ()]
+
+    @cached_property
+    def topic_choices(self) -> TopicChoices | str | None:
+        """The topics that runs selected, or why they are unknown; the newest run has those of all earlier ones."""
+        newest = self._read_newest_run()
+        return next((self._tables.selected_topics(row["detail"], row["manifest"]) for row in newest), None)
+
+    @cached_property
+    def why_no_index(self) -> str:
+        """Why the index lacks messages of this store, empty if it has all: runs may leave it out, or be at work."""
+        tables = self._tables
+        if not tables.has_table(INDEX_ENTRIES_NAME):
+            return f"the lake has no table `{INDEX_ENTRIES_NAME}`"
+        read, indexed = (tables.newest_run(name, self._store_id) for name in (MESSAGES_NAME, INDEX_ENTRIES_NAME))
+        if indexed >= max(read, 1):
+            return ""
+        # A run whose messages have no keys writes no entries.
+        has_entries = f"""contains(detail, '"{INDEX_ENTRIES_NAME}"')"""
+        if not self.select_rows("run", RUNS_NAME, _PREPARED, f"run > {indexed}", has_entries, rest="LIMIT 1") and any(
+            tables.is_indexed(run["manifest"]) for run in self._read_newest_run()
+        ):
+            return ""
+        return f"the table `{INDEX_ENTRIES_NAME}` lacks messages of this store"
+
+
 class LakeSource(Source):
     """The messages of one store in a lake."""
 
@@ -95,43 +169,38 @@ class LakeSource(Source):
         self, tables: LakeTables, store: LakeStore, release: Release | None = None, *, through_log: bool = False
     ) -> None:
         """Detect the release unless it is given; with *through_log*, search as if there were no index entries."""
-        super().__init__()
         self.tables = tables
         self.label, self.store_id = store
         self.name = _store_text(store)
         self.broker = None if self.label in {"", DEFAULT_BROKER} else self.label
+        self.remarks = Remarks()
+        self._runs = RunRecords(tables, self.store_id)
         self._through_log = through_log
         self._given_release = release
 
-    @cached_property
+    def begin_question(self) -> Self:
+        question = copy(self)
+        question.remarks = Remarks()
+        return question
+
+    @property
     def possible_releases(self) -> tuple[Release, ...]:  # type: ignore[override]  # found when they are first needed
         """The given release, or the one that the newest run recorded, or those that the newest messages allow."""
-        recorded = self._newest_run(f"""contains(detail, '"{RELEASE_SETTING}":')""")
-        names = [self._parse_detail(run).get(RELEASE_SETTING) for run in recorded]
-        known = self._given_release or next((Release.from_version(name) for name in names if name), None)
+        known = self._given_release or self._runs.release
         if known is not None:
             return (known,)
-        newest = self.select_rows("max(physical_offset) AS offset", MESSAGES_NAME)[0]["offset"] or 0
-        sampled = f"physical_offset >= {newest - _SAMPLED_BYTES}"
-        rows = self.select_rows("*", MESSAGES_NAME, sampled, rest=f"LIMIT {_SAMPLED}")
-        records = [record_of_row(row, self.tables.location) for row in rows]
-        writers = writers_of_eras(
-            detect_eras(mark for record in records for mark in record_marks(record)), TRAITS_AFFECTING_ANSWERS
-        )
-        self.note_assumed_release(writers)
-        return writers.value.possible_releases
+        self.remarks.note_assumed_release(self._runs.likely_writers)
+        return self._runs.likely_writers.value.possible_releases
 
     # statements
 
     def restrict_to_store(self, table: str, *conditions: str) -> str:
         """Return *conditions* on a table's rows that runs have written for this store, as SQL."""
-        ingested = [INGESTED_ROWS] if table in {MESSAGES_NAME, SUPERSEDED_NAME} else []
-        return " AND ".join((f"store_id = {quote_literal(self.store_id)}", *ingested, *conditions))
+        return self._runs.restrict_to_store(table, *conditions)
 
     def select_rows(self, columns: str, table: str, *conditions: str, rest: str = "") -> list[dict[str, Any]]:
         """Return rows of a table for this store, none if the lake lacks it; the caller has quoted every text."""
-        sql = f"SELECT {columns} FROM {table} WHERE {self.restrict_to_store(table, *conditions)} {rest}"  # noqa: S608 - quoted by the caller
-        return self.tables.rows(sql) if self.tables.has_table(table) else []
+        return self._runs.select_rows(columns, table, *conditions, rest=rest)
 
     def _distinct_values(self, column: str, *conditions: str) -> Sequence[Any]:
         return self.tables.distinct_values(column, self.restrict_to_store(MESSAGES_NAME, *conditions))
@@ -168,7 +237,7 @@ class LakeSource(Source):
                 end = self.coverage().end_offset  # a run may have written the index after messages was opened
                 lost = {offset for offset in lost if offset < end}
             if lost:
-                self.note_incomplete(
+                self.remarks.warn(
                     f"the table {MESSAGES_NAME} lacks {count_text(len(lost), 'message')} that "
                     f"{INDEX_ENTRIES_NAME} refers to, the first at offset {min(lost)}: rows were deleted"
                 )
@@ -186,32 +255,20 @@ class LakeSource(Source):
         record = record_of_row(row, self.tables.location)  # an error if columns are missing
         has_body = has_body_in_lake(row)
         if not has_body:
-            self.note_once(NO_BODIES_NOTE)
+            self.remarks.note(NO_BODIES_NOTE)
         return Message(record, self.release, row.get("superseded_by_run"), has_body=has_body)
 
     # runs, and the messages that they did not read
 
-    def _newest_run(self, *conditions: str) -> list[dict[str, Any]]:
-        return self.select_rows("manifest, detail", RUNS_NAME, _PREPARED, *conditions, rest="ORDER BY run DESC LIMIT 1")
-
-    @cached_property
+    @property
     def gaps(self) -> list[dict[str, Any]]:
         """The parts of the log that runs could not read, with their runs, oldest first."""
-        with_gaps = ("detail IS NOT NULL", """NOT contains(detail, '"gaps": []')""")
-        runs = self.select_rows("broker, run, detail", RUNS_NAME, _PREPARED, *with_gaps, rest="ORDER BY run")
-        return [{**run, **gap} for run in runs for gap in self._parse_detail(run).get("gaps") or ()]
-
-    def _parse_detail(self, run: dict[str, Any]) -> dict[str, Any]:
-        return parse_run_detail(self.tables.location, run["detail"])
-
-    @cached_property
-    def _chosen(self) -> TopicChoices | str | None:
-        """The topics that runs selected, or why they are unknown; the newest run has those of all earlier ones."""
-        return next((self.tables.selected_topics(row["detail"], row["manifest"]) for row in self._newest_run()), None)
+        return self._runs.gaps
 
     def _note_left_out(self, note: Callable[[str], None], *topics: str) -> None:
         """Note that runs left out messages of *topics*, or of any topic."""
-        reason = self._chosen.left_out_note(topics) if isinstance(self._chosen, TopicChoices) else self._chosen
+        choices = self._runs.topic_choices
+        reason = choices.left_out_note(topics) if isinstance(choices, TopicChoices) else choices
         if reason:
             note(reason)
 
@@ -244,7 +301,7 @@ class LakeSource(Source):
 
     def note_known_damage(self, low: int = 0, high: int = MAX_TIME) -> None:
         for lost in self.list_lost_parts(low, high):
-            self.note_incomplete(lost.text)
+            self.remarks.warn(lost.text)
 
     # messages
 
@@ -252,7 +309,7 @@ class LakeSource(Source):
         return self._first(f"physical_offset = {physical_offset}")
 
     def by_key(self, wanted: KeyQuery) -> Iterator[Message]:
-        self._note_left_out(self.note_incomplete, wanted.topic)
+        self._note_left_out(self.remarks.warn, wanted.topic)
         self.note_known_damage()
         key, of_topic = quote_literal(wanted.key), (f"topic = {quote_literal(wanted.topic)}", *_window(wanted))
         if wanted.kind is not KeyKind.KEY:
@@ -263,37 +320,20 @@ class LakeSource(Source):
             found = self._newest_first(INDEX_ENTRIES_NAME, f"key_hash = {key_hash}", f"key = {key}", *of_topic)
         else:
             if not self._through_log:
-                self.note_once(f"{self._why_no_index}: searching the keys of every message")
+                self.remarks.note(f"{self._runs.why_no_index}: searching the keys of every message")
             found = self._newest_first(MESSAGES_NAME, f"array_has(keys, {key})", *of_topic)
-        for message in found:
-            if wanted.is_kept_by_client(message):
-                yield from [message] * wanted.count_index_entries(message)
+        yield from filter(wanted.is_kept_by_client, found)
 
     @property
     def _has_index(self) -> bool:
-        return not self._through_log and not self._why_no_index
-
-    @cached_property
-    def _why_no_index(self) -> str:
-        """Why the index lacks messages of this store, empty if it has all: runs may leave it out, or be at work."""
-        if not self.tables.has_table(INDEX_ENTRIES_NAME):
-            return f"the lake has no table `{INDEX_ENTRIES_NAME}`"
-        read, indexed = (self.tables.newest_run(name, self.store_id) for name in (MESSAGES_NAME, INDEX_ENTRIES_NAME))
-        if indexed >= max(read, 1):
-            return ""
-        # A run whose messages have no keys writes no entries.
-        has_entries = f"""contains(detail, '"{INDEX_ENTRIES_NAME}"')"""
-        if not self.select_rows("run", RUNS_NAME, _PREPARED, f"run > {indexed}", has_entries, rest="LIMIT 1") and any(
-            self.tables.is_indexed(run["manifest"]) for run in self._newest_run()
-        ):
-            return ""
-        return f"the table `{INDEX_ENTRIES_NAME}` lacks messages of this store"
+        return not self._through_log and not self._runs.why_no_index
 
     def by_key_hash(self, wanted: KeyQuery) -> Iterator[Message]:
         if not self._has_index:
-            yield from self.by_key(wanted)
+            for message in self.by_key(wanted):
+                yield from [message] * wanted.count_index_entries(message)
             return
-        self._note_left_out(self.note_incomplete, wanted.topic)
+        self._note_left_out(self.remarks.warn, wanted.topic)
         self.note_known_damage()
         key_hash = index_key_hash(wanted.hashed_text)
         for message in self._newest_first(INDEX_ENTRIES_NAME, f"key_hash = {key_hash}", *_window(wanted)):
@@ -326,7 +366,7 @@ class LakeSource(Source):
         """Read a large table in parts, by the statistics of files: a first page reads only the newest files."""
         is_every = wanted.topic is None and not wanted.is_search
         topics = () if wanted.topic is None else (wanted.topic,)
-        self._note_left_out(self.note_once if is_every else self.note_incomplete, *topics)
+        self._note_left_out(self.remarks.note if is_every else self.remarks.warn, *topics)
         if wanted.key is not None and self._has_index:
             found = self._placed(self._offsets_under(wanted, wanted.key, end_offset))
             yield from ((message.record.physical_offset, message) for message in found)
@@ -383,7 +423,7 @@ class LakeSource(Source):
         """Note that a search skips messages whose bodies are not in the lake; refuse it if the lake has no bodies."""
         if not self.select_rows("physical_offset", MESSAGES_NAME, "body IS NOT NULL", rest="LIMIT 1"):
             raise RequestError(f"{NO_BODIES_NOTE}, so they cannot be searched. Search the store instead")
-        self.note_incomplete("this lake has no bodies of some messages (`ingest --no-body`)")
+        self.remarks.warn("this lake has no bodies of some messages (`ingest --no-body`)")
 
     def _lower_bounds(self, high: int) -> Iterator[int]:
         """Yield descending offsets that divide the messages before *high* into parts of increasing size."""
@@ -405,7 +445,7 @@ class LakeSource(Source):
     # queues and topics
 
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
-        self._note_left_out(self.note_incomplete, topic)
+        self._note_left_out(self.remarks.warn, topic)
         columns = "min(queue_offset) AS first, max(queue_offset) AS last, bit_or(sys_flag) AS flags"
         row = self.select_rows(columns, MESSAGES_NAME, *_in_queue(topic, queue_id))[0]
         if row["first"] is None:
@@ -430,21 +470,21 @@ class LakeSource(Source):
         return made if isinstance(made, Unit) else None
 
     def queue_ids(self, topic: str) -> list[int]:
-        self._note_left_out(self.note_incomplete, topic)
+        self._note_left_out(self.remarks.warn, topic)
         return sorted(self._distinct_values("queue_id", f"topic = {quote_literal(topic)}", WITH_UNIT))
 
     def has_topic(self, topic: str) -> bool:
-        self._note_left_out(self.note_incomplete, topic)
+        self._note_left_out(self.remarks.warn, topic)
         return topic in self.topics()
 
     def topics(self) -> frozenset[str]:
-        self._note_left_out(self.note_once)
+        self._note_left_out(self.remarks.note)
         return frozenset(self._distinct_values("topic"))
 
     def topics_of_unique_key(self, unique_key: str) -> frozenset[str]:
         rows = self.select_rows("DISTINCT topic", MESSAGES_NAME, f"uniq_key = {quote_literal(unique_key)}")
         if not rows:
-            self._note_left_out(self.note_incomplete)
+            self._note_left_out(self.remarks.warn)
         return frozenset(row["topic"] for row in rows)
 
     def find_first_and_last(self, topic: str) -> tuple[Message, Message] | None:
@@ -485,7 +525,7 @@ class LakeSource(Source):
         if physical_offset >= covered.end_offset:
             sentence = f"offset {physical_offset:,} is past the end of the lake's log ({covered.end_offset:,})"
             return Reason(ReasonKind.PAST_LOG_END, sentence)
-        self._note_left_out(self.note_incomplete)
+        self._note_left_out(self.remarks.warn)
         return Reason(ReasonKind.NO_RECORD, f"no message begins at offset {physical_offset:,}")
 
     def count(self, wanted: ListConditions) -> int | None:
@@ -511,14 +551,14 @@ class LakeSource(Source):
     def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
         """Yield the messages with a unique key in every topic, including truncated ones."""
         del topics
-        self._note_left_out(self.note_incomplete)
+        self._note_left_out(self.remarks.warn)
         same_id = f"uniq_key = {quote_literal(unique_key)}"
         if len(self.tables.stores) > 1:  # a client retries on another broker where it cannot reach the first
             elsewhere = f"{same_id} AND store_id <> {quote_literal(self.store_id)}"
             found = self.tables.rows(f"SELECT DISTINCT broker, store_id FROM {MESSAGES_NAME} WHERE {elsewhere}")  # noqa: S608
             others = ", ".join(sorted(_store_text((row["broker"], row["store_id"])) for row in found))
             if others:
-                self.note_once(
+                self.remarks.note(
                     f"other stores of the lake have copies of this message: {others}; pass --broker to query them"
                 )
         yield from self._newest_first(MESSAGES_NAME, same_id)
@@ -548,14 +588,16 @@ class LakeSource(Source):
 
     def key_facts(self, message: Message) -> list[KeyFact]:
         hashes = {key: index_key_hash(key.text) for key in typed_index_keys(message.record, self.release)}
-        if self._why_no_index:
+        if self._runs.why_no_index:
             return [KeyFact(key.kind.value, key.key, PointerCheck.NOT_KNOWN, None) for key in hashes]
         at = f"physical_offset = {message.record.physical_offset}"
         of_keys = sql_in_condition("key_hash", hashes.values())
         rows = self.select_rows("DISTINCT key_hash", INDEX_ENTRIES_NAME, of_keys, at) if hashes else []
         found, origin = {row["key_hash"] for row in rows}, self._origin(INDEX_ENTRIES_NAME)
         return [
-            KeyFact(key.kind.value, key.key, self.check_of_key(key.kind, is_found=key_hash in found), origin)
+            KeyFact(
+                key.kind.value, key.key, check_key(key.kind, self.possible_releases, is_found=key_hash in found), origin
+            )
             for key, key_hash in hashes.items()
         ]
 

@@ -4,14 +4,18 @@ mqadmin's queries, and pages of messages, on any source.
 A broker returns the newest hits up to a limit, in log order; the client then drops those that only have the same hash.
 Here the real keys are compared first, so that collisions do not count towards the limit. `by_key_like_mqadmin` returns
 the client's answer in case of collisions.
+
+Each function that returns an `Answer` is one question to a source, and the remarks on the answer are in it. The others
+are parts of the caller's question.
 """
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from itertools import islice
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Concatenate, NamedTuple, ParamSpec
 
 from jobs.query import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message, reasons
 from jobs.query.source import Answer, Reason, ReasonKind, Source, parse_whole_number
@@ -32,7 +36,23 @@ class TimeWindow(NamedTuple):
 
 ALL_TIMES = TimeWindow()
 
+_P = ParamSpec("_P")
 
+
+def one_question(
+    ask: Callable[Concatenate[Source, _P], Answer],
+) -> Callable[Concatenate[Source, _P], Answer]:
+    """Ask a question on its own: the answer has the remarks on it, and none on other answers of the source."""
+
+    @wraps(ask)
+    def ask_alone(source: Source, /, *args: _P.args, **kwargs: _P.kwargs) -> Answer:
+        question = source.begin_question()
+        return ask(question, *args, **kwargs).include_earlier(question.remarks)
+
+    return ask_alone
+
+
+@one_question
 def by_key(  # noqa: PLR0913 - the options of the query
     source: Source,
     topic: str,
@@ -41,19 +61,29 @@ def by_key(  # noqa: PLR0913 - the options of the query
     kind: KeyKind = KeyKind.KEY,
     window: TimeWindow = ALL_TIMES,
     limit: int | None = KEY_QUERY_LIMIT,
+    by_entry: bool = False,
 ) -> Answer:
-    """Find the newest *limit* messages (None: all) of *topic* with *key*, in log order."""
+    """
+    Find the newest *limit* messages (None: all) of *topic* with *key*, in log order.
+
+    With *by_entry*, a message is found as often as a broker indexes it under the key, as in mqadmin.
+    """
     _refuse_none(limit)
     wanted = KeyQuery(KeyKind(kind), topic, key, *window)
-    found = source.by_key(wanted)
+    found = _repeat_by_entry(source.by_key(wanted), wanted) if by_entry else source.by_key(wanted)
     newest = list(islice(found, limit))
     if not newest:
         return Answer(reason=reasons.explain_no_message_with_key(source, wanted))
     answer = Answer(_in_log_order(newest))
     if limit is not None and next(found, None) is not None:
         shown = "message is" if limit == 1 else f"{limit} messages are"
-        answer.notes.append(f"only the newest {shown} shown (-m {limit}); pass -m 0 to show all")
+        answer.remarks.note(f"only the newest {shown} shown (-m {limit}); pass -m 0 to show all")
     return answer
+
+
+def _repeat_by_entry(found: Iterator[Message], wanted: KeyQuery) -> Iterator[Message]:
+    for message in found:
+        yield from [message] * wanted.count_index_entries(message)
 
 
 def _refuse_none(limit: int | None) -> None:
@@ -61,6 +91,7 @@ def _refuse_none(limit: int | None) -> None:
         raise ValueError(f"limit is {limit}: pass at least 1, or None for all messages")
 
 
+@one_question
 def by_key_like_mqadmin(source: Source, topic: str, key: str, window: TimeWindow, limit: int) -> Answer:
     """
     Find what this release's mqadmin prints for *key* and *topic*, including hash collisions.
@@ -79,24 +110,34 @@ def by_key_like_mqadmin(source: Source, topic: str, key: str, window: TimeWindow
     kept = list(filter(is_kept, _in_log_order(newest)))
     if kept:
         return Answer(kept)
-    if newest:
-        found = by_key(source, topic, key, window=window, limit=limit)
-        if found.messages:
-            text = (
-                f"the newest {limit} index entries that a broker returns belong to other keys with the same hash, and "
-                f"mqadmin drops them; `query by-key -t {topic} -k {key}` finds the message"
-            )
-            return Answer(reason=Reason(ReasonKind.MQADMIN_CANNOT, text))
+    if newest and next(source.by_key(wanted), None) is not None:
+        text = (
+            f"the newest {limit} index entries that a broker returns belong to other keys with the same hash, and "
+            f"mqadmin drops them; `query by-key -t {topic} -k {key}` finds the message"
+        )
+        return Answer(reason=Reason(ReasonKind.MQADMIN_CANNOT, text))
     return Answer(reason=reasons.explain_no_message_with_key(source, wanted))
 
 
-def by_unique_key(
-    source: Source, topic: str, unique_key: str, *, show_all: bool = False, limit: int | None = UNIQUE_KEY_QUERY_LIMIT
+@one_question
+def by_unique_key(  # noqa: PLR0913 - the options of the query
+    source: Source,
+    topic: str,
+    unique_key: str,
+    *,
+    show_all: bool = False,
+    limit: int | None = UNIQUE_KEY_QUERY_LIMIT,
+    by_entry: bool = False,
 ) -> Answer:
-    """Find the message of *topic* with a producer's id: the one stored first, or all, by store time."""
+    """
+    Find the message of *topic* with a producer's id: the one stored first, or all, by store time.
+
+    With *by_entry*, a message is found as often as a broker indexes it under the id, as in mqadmin.
+    """
     _refuse_none(limit)
     wanted = KeyQuery(KeyKind.UNIQUE, topic, unique_key)
-    found = _in_log_order(islice(source.by_key(wanted), limit))
+    every = _repeat_by_entry(source.by_key(wanted), wanted) if by_entry else source.by_key(wanted)
+    found = _in_log_order(islice(every, limit))
     if not found:
         return Answer(reason=reasons.explain_no_message_with_key(source, wanted))
     found.sort(key=attrgetter("record.store_timestamp"))
@@ -104,10 +145,11 @@ def by_unique_key(
         del found[1:]
     answer = Answer(found if show_all else found[:1])
     if len(found) > len(answer.messages):
-        answer.notes.append(f"{len(found)} messages have this id; -a shows all")
+        answer.remarks.note(f"{len(found)} messages have this id; -a shows all")
     return answer
 
 
+@one_question
 def by_offset_id(source: Source, text: str, *, any_host: bool = False) -> Answer:
     """Find the message with an offset id; another broker's id is only used with *any_host*."""
     found, named = _at_offset_id(source, text, any_host=any_host), reasons.parse_offset_id(text)
@@ -131,6 +173,7 @@ def _at_offset_id(source: Source, text: str, *, any_host: bool) -> Message | Non
     return message if any_host or message is None or message.record.store_host == named.host else None
 
 
+@one_question
 def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = False) -> Answer:
     """Find the message with an id, read as an offset id first, then as a producer's id."""
     at_offset = _at_offset_id(source, text, any_host=any_host)
@@ -156,6 +199,7 @@ def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = 
     return answer
 
 
+@one_question
 def by_offset(source: Source, topic: str, queue_id: int, queue_offset: int, *, broker: str | None = None) -> Answer:
     """Find the message with *queue_offset* in its queue; *broker* must be the source's, if that is known."""
     if other_broker := reasons.explain_other_broker_name(source, broker):
@@ -212,6 +256,19 @@ def read_page(  # noqa: PLR0913, PLR0917 - the request, and three limits
         found[-1].record.physical_offset if found and page.next_before_offset is not None else 0, end
     )
     return page
+
+
+@one_question
+def list_newest(source: Source, wanted: ListConditions, end_offset: int | None, limit: int, seconds: float) -> Answer:
+    """List at most *limit* messages stored before an offset of the log, newest first, or say why there are none."""
+    page = read_page(source, wanted, end_offset, limit, seconds)
+    if not page.messages:
+        return Answer(reason=reasons.explain_empty_page(source, wanted, page.next_before_offset, end_offset, seconds))
+    answer = Answer(list(page.messages))
+    if page.next_before_offset is not None:
+        stopped = f"stopped after {seconds:g} s; " if page.was_cut_short else ""
+        answer.remarks.note(f"{stopped}for the next page, add --before {page.next_before_offset}")
+    return answer
 
 
 def parse_position(text: str) -> int:

@@ -16,7 +16,7 @@ from jobs.console.log import log_message
 from jobs.console.result import ExitCode
 from jobs.console.rows import RowFormat, RowPrinter
 from jobs.query import Message, json_text, mqadmin
-from jobs.query.source import Answer, Reason, Source
+from jobs.query.source import Answer, Reason
 from jobs.storage.local import explaining_full_disk
 from rmq_formats.body import MAX_DECOMPRESSED_SIZE
 from rmq_formats.commitlog.record import body_crc
@@ -106,17 +106,15 @@ class Printer:
             if self.form is not RowFormat.TABLE:
                 log_message(f"rmq-lake: {sentence}")
 
-    def finish(self, answer: Answer, source: Source) -> ExitCode:
-        """Print the notes on a printed answer, and return the exit code."""
-        lacking = source.lacking
-        for sentence in (*source.notes, *answer.notes):
-            if sentence not in lacking:
-                self.note(sentence)
-        for reason in lacking:
+    def finish(self, answer: Answer) -> ExitCode:
+        """Print the remarks on a printed answer, and return the exit code."""
+        for sentence in answer.notes:
+            self.note(sentence)
+        for reason in answer.warnings:
             self._say_once(f"messages may be missing from this answer: {reason}")
         if answer.reason:
             return self.print_reason(answer.reason)
-        return ExitCode.DAMAGE if self.has_damage or lacking else ExitCode.CLEAN
+        return ExitCode.DAMAGE if self.has_damage or answer.warnings else ExitCode.CLEAN
 
     def print_reason(self, reason: Reason) -> ExitCode:
         """Print why the answer is empty."""

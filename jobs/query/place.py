@@ -11,6 +11,7 @@ from jobs.console.process import tool_command
 from jobs.launch.arguments import file_system_options
 from jobs.query.source import TRAITS_AFFECTING_ANSWERS, OnProgress, Source, do_nothing, require_single_source
 from jobs.store.store import format_place_options, list_store, log_directories, read_broker_conf
+from rmq_formats.consumequeue.dispatch import DEFAULT_DELAY_LEVELS
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST, Release
 
@@ -75,6 +76,7 @@ def open_stores(place: Place, search_progress: OnProgress = do_nothing) -> Itera
 
         yield open_lake_stores(place.lake, place.broker, place.release, through_log=place.through_log)
         return
+    from jobs.query.store_log import KeptSearches
     from jobs.query.store_reader import StoreReader
     from jobs.query.store_source import StoreSource
 
@@ -88,13 +90,18 @@ def open_stores(place: Place, search_progress: OnProgress = do_nothing) -> Itera
         writers = None if place.release else detect_likely_writers(reader)
         releases = writers.value.possible_releases if writers else (place.release or NEWEST,)
         broker = place.broker or conf.broker_name or _own_name(reader.topic_config)
-        source = StoreSource(
-            reader, *releases, through_log=place.through_log, search_progress=search_progress, broker=broker
-        )
-        source.delay_levels = conf.delay_level or source.delay_levels
-        if writers:
-            source.note_assumed_release(writers)
-        yield [source]
+        levels = conf.delay_level or DEFAULT_DELAY_LEVELS
+        yield [
+            StoreSource(
+                reader,
+                *releases,
+                through_log=place.through_log,
+                broker=broker,
+                delay_levels=levels,
+                writers=writers,
+                searches=KeptSearches(search_progress),
+            )
+        ]
 
 
 def detect_likely_writers(reader: "StoreReader") -> "Known[Writers]":

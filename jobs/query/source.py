@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum, unique
 from typing import NamedTuple, Protocol, Self
 
+from jobs.console.amounts import count_text
 from jobs.console.result import RequestError
 from jobs.query import MAX_TIME, KeyQuery, ListConditions, Message
 from jobs.query.mqadmin import OffsetRange
@@ -106,13 +107,80 @@ class Occurrence(NamedTuple):
 
 
 @dataclass(slots=True)
+class Remarks:
+    """The remarks on one answer: notes, and warnings that messages may be missing from it; each is kept once."""
+
+    all_notes: dict[str, None] = field(default_factory=dict)
+    known_losses: dict[str, None] = field(default_factory=dict)
+    lost_offsets: dict[str, set[int]] = field(default_factory=dict)  # by the sentence about what points to them
+
+    @property
+    def notes(self) -> list[str]:
+        """Everything to know about the answer, except for the warnings."""
+        return [note for note in self.all_notes if note not in self.known_losses]
+
+    @property
+    def warnings(self) -> list[str]:
+        """Why messages may be missing; similar reasons are counted, and the first offset is given."""
+        lost = [(why, sorted(found)) for why, found in self.lost_offsets.items()]
+        counted = (f"{why} ({count_text(len(found), 'offset')}, the first {found[0]})" for why, found in lost)
+        return [*self.known_losses, *counted]
+
+    def note(self, text: str) -> None:
+        """Add a note."""
+        self.all_notes[text] = None
+
+    def note_assumed_release(self, writers: Known[Writers]) -> None:
+        """Note that the release is assumed, if several may have written the store."""
+        if writers.origin == ASSUMED:
+            newest = writers.value.newest
+            self.note(
+                f"the exact release that wrote the store cannot be detected ({writers.value}); the output is formatted "
+                f"as in {newest}. To choose another release, pass --release"
+            )
+
+    def warn(self, text: str) -> None:
+        """Add a reason why messages may be missing."""
+        self.known_losses[text] = None
+
+    def warn_of_lost_message(self, text: str, physical_offset: int) -> None:
+        """Add an offset to which a queue or the index points, and at which there is no message."""
+        self.lost_offsets.setdefault(text, set()).add(physical_offset)
+
+    def include(self, other: "Remarks") -> None:
+        """Add the remarks on another answer."""
+        self.all_notes |= other.all_notes
+        self.known_losses |= other.known_losses
+        for why, found in other.lost_offsets.items():
+            self.lost_offsets.setdefault(why, set()).update(found)
+
+
+@dataclass(slots=True)
 class Answer:
-    """Messages in the order in which mqadmin prints them, or the reason why there are none."""
+    """Messages in the order in which mqadmin prints them, or the reason why there are none; and the remarks on both."""
 
     messages: list[Message] = field(default_factory=list)
     reason: Reason | None = None
-    notes: list[str] = field(default_factory=list)
     offsets: OffsetRange | None = None  # the offsets of a pull
+    remarks: Remarks = field(default_factory=Remarks)
+
+    @property
+    def notes(self) -> list[str]:
+        """The notes on this answer."""
+        return self.remarks.notes
+
+    @property
+    def warnings(self) -> list[str]:
+        """Why messages may be missing from this answer."""
+        return self.remarks.warnings
+
+    def include_earlier(self, remarks: Remarks) -> Self:
+        """Add remarks that were made before this answer was found, and return the answer."""
+        both = Remarks()
+        both.include(remarks)
+        both.include(self.remarks)
+        self.remarks = both
+        return self
 
 
 class Sentence(str):
@@ -176,8 +244,9 @@ class Source(Protocol):
     """
     A store that can be queried: the files of a broker, or its rows in a lake.
 
-    Iterators are lazy: they read only as far as the caller takes messages. Afterwards `lacking` says what the answer
-    may lack.
+    `begin_question` returns the source for one question, whose `remarks` are complete once the answer was read:
+    iterators are lazy, and read only as far as the caller takes messages. Between questions a source keeps facts about
+    the store that do not change, and no remarks.
     """
 
     name: str  # the name by which a user selects the store
@@ -189,44 +258,15 @@ class Source(Protocol):
     config: BrokerConfig | None = None
     possible_releases: tuple[Release, ...]  # releases that may have written the store, the newest last
 
-    notes: list[str]  # remarks on the answers
-    _reasons: list[str]  # why messages may be missing
+    remarks: Remarks  # the remarks on the answer to the current question
 
-    def __init__(self) -> None:
-        self.notes, self._reasons = [], []
+    def begin_question(self) -> Self:
+        """Return this source for another question, without remarks."""
 
     @property
     def release(self) -> Release:
         """The release whose behaviour answers follow."""
         return self.possible_releases[-1]
-
-    def note_once(self, note: str) -> None:
-        """Note a text, once."""
-        if note not in self.notes:
-            self.notes.append(note)
-
-    def note_own_name(self) -> None:
-        """Note the name of the store, which was found among several."""
-        self.note_once(f"this answer is from store {self.name}")
-
-    def note_assumed_release(self, writers: Known[Writers]) -> None:
-        """Note that the release is assumed, because several may have written the store."""
-        if writers.origin == ASSUMED:
-            newest = writers.value.newest
-            self.note_once(
-                f"the exact release that wrote the store cannot be detected ({writers.value}); the output is formatted "
-                f"as in {newest}. To choose another release, pass --release"
-            )
-
-    def note_incomplete(self, reason: str) -> None:
-        """Note why an answer may be incomplete, once."""
-        if reason not in self._reasons:
-            self._reasons.append(reason)
-
-    @property
-    def lacking(self) -> list[str]:
-        """Why messages may be missing in the answers so far."""
-        return self._reasons
 
     def note_known_damage(self, low: int = 0, high: int = MAX_TIME) -> None:
         """Note known damage between two offsets; a store notes damage while it reads."""
@@ -238,7 +278,7 @@ class Source(Protocol):
         """Return the message that begins at an offset."""
 
     def by_key(self, wanted: KeyQuery) -> Iterator[Message]:
-        """Yield the messages with a key, newest first, once for each time that the broker indexed them."""
+        """Yield the messages with a key, newest first, each once."""
 
     def by_key_hash(self, wanted: KeyQuery) -> Iterator[Message]:
         """Yield the message of every index entry with a key's hash, in the broker's order, including other keys."""
@@ -344,13 +384,6 @@ class Source(Protocol):
     def key_facts(self, message: Message) -> list[KeyFact]:
         """Return, for each key, whether the index points to a message."""
 
-    def check_of_key(self, kind: KeyKind, *, is_found: bool) -> PointerCheck:
-        """Return the check of a key: only some of the possible releases index tags."""
-        if is_found:
-            return PointerCheck.LEADS_THERE
-        is_open = kind is KeyKind.TAG and not all(release.indexes_tags for release in self.possible_releases)
-        return PointerCheck.NOT_KNOWN if is_open else PointerCheck.MISSING
-
     def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
         """Yield the positions of each reader of *topics*."""
 
@@ -359,6 +392,14 @@ class Source(Protocol):
 
     def list_unknown_facts(self) -> list[Sentence]:
         """Return the facts that this source cannot provide."""
+
+
+def check_key(kind: KeyKind, releases: Sequence[Release], *, is_found: bool) -> PointerCheck:
+    """Return the check of a key: only some of the possible *releases* index tags."""
+    if is_found:
+        return PointerCheck.LEADS_THERE
+    is_open = kind is KeyKind.TAG and not all(release.indexes_tags for release in releases)
+    return PointerCheck.NOT_KNOWN if is_open else PointerCheck.MISSING
 
 
 def do_nothing(*_: object) -> None:
@@ -385,11 +426,19 @@ def find_only_answer(sources: Sequence[Source], ask: Callable[[Source], Answer])
         return sources[0], ask(sources[0])
     asked = [(source, ask(source)) for source in sources]
     found = [(source, answer) for source, answer in asked if answer.messages]
-    chosen = require_single_source([source for source, _ in found]) if found else sources[0]
-    note_loss_of_others(chosen, sources)
     if found:
-        chosen.note_own_name()
-        return chosen, found[0][1]
+        chosen, answer = require_single_source([source for source, _ in found]), found[0][1]
+        answer.remarks.note(name_note(chosen))
+    else:
+        chosen, answer = sources[0], _join_reasons(asked)
+    for other, unused in asked:
+        if other is not chosen:
+            warn_of_other(answer.remarks, other, unused.warnings)
+    return chosen, answer
+
+
+def _join_reasons(asked: Sequence[tuple[Source, Answer]]) -> Answer:
+    """Return one answer with the reasons of several empty ones, and the remarks of the first one."""
     reasons = [(source.name, answer.reason) for source, answer in asked if answer.reason is not None]
     # The kind of reason from a store with the topic takes precedence.
     known = [reason for _, reason in reasons if reason.kind not in _NOTHING_THERE]
@@ -398,13 +447,18 @@ def find_only_answer(sources: Sequence[Source], ask: Callable[[Source], Answer])
     for name, reason in reasons:
         names.setdefault(reason.text, []).append(name)
     said = [text if len(own) == len(reasons) else f"{', '.join(own)}: {text}" for text, own in names.items()]
-    return chosen, Answer(reason=Reason(kind, "; ".join(said)))
+    return Answer(reason=Reason(kind, "; ".join(said)), remarks=asked[0][1].remarks)
 
 
-def note_loss_of_others(chosen: Source, asked: Sequence[Source]) -> None:
-    """Note on the answer of one source why messages may be missing in others that were asked."""
-    for why in [f"{one.name}: {why}" for one in asked if one is not chosen for why in one.lacking]:
-        chosen.note_incomplete(why)
+def name_note(source: Source) -> str:
+    """Return the note that names the store of an answer, which was found among several."""
+    return f"this answer is from store {source.name}"
+
+
+def warn_of_other(remarks: Remarks, other: Source, warnings: Iterable[str]) -> None:
+    """Warn that messages may be missing in another source that was also asked."""
+    for why in warnings:
+        remarks.warn(f"{other.name}: {why}")
 
 
 def parse_whole_number(text: str) -> int | None:

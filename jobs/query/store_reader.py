@@ -6,8 +6,9 @@ Only what the answer needs is read: a record takes two reads, an index lookup so
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from copy import copy
 from functools import cached_property
-from typing import Self
+from typing import NamedTuple, Self
 
 from jobs.query.mqadmin import OffsetRange
 from jobs.storage.locations import join_location
@@ -46,6 +47,14 @@ SKIPPED_SEGMENTS = (
 _SMALL_READ = 4096  # most records are read with one call
 
 
+class LiveUnits(NamedTuple):
+    """The units of a queue that point into the log, by their numbers; the end is excluded."""
+
+    first: int
+    end: int
+    left_over: int  # units after them, whose messages were truncated when another replica became the master
+
+
 class StoreReader:
     """A store's files, opened lazily; a context manager that closes them."""
 
@@ -58,8 +67,7 @@ class StoreReader:
         self._open: dict[str, Reader] = {}
         self._logs: dict[str, SegmentBytes] = {}
         self._chains: dict[int, frozenset[int]] = {}  # the offsets of the records that follow the start of an epoch
-        self._live_unit_ranges: dict[QueueName, tuple[int, int]] = {}
-        self.left_over_units: dict[QueueName, int] = {}  # at the ends of the queues with a known range of live units
+        self._live_units: dict[tuple[QueueName, bool], LiveUnits] = {}  # by queue, and whether it is in RocksDB
 
     def __enter__(self) -> Self:
         return self
@@ -233,20 +241,21 @@ class StoreReader:
         plain_first = sorted(self.stored_queues[0], key=lambda queue: queue.is_batch)
         return {(queue.name.topic, queue.name.queue_id): queue for queue in plain_first}
 
-    def live_unit_range(self, queue: StoredQueue) -> tuple[int, int]:
-        """Return the number of a queue's first unit that points into the log, and the one after its last."""
-        if queue.name not in self._live_unit_ranges:
+    def find_live_units(self, queue: StoredQueue) -> LiveUnits:
+        """Return the numbers of the units of a queue that point into the log."""
+        key = queue.name, queue.in_rocksdb
+        if key not in self._live_units:
             written = end = queue.find_written_end()
             # Units at the end may point to leftovers of a replaced master.
             while end and (unit := queue.read_unit(end - 1)) is not None and self.is_left_over(unit.physical_offset):
                 end -= 1
-            self._live_unit_ranges[queue.name] = queue.first_unit_pointing_from(self.store.start_offset, end), end
-            self.left_over_units[queue.name] = written - end
-        return self._live_unit_ranges[queue.name]
+            first = queue.first_unit_pointing_from(self.store.start_offset, end)
+            self._live_units[key] = LiveUnits(first, end, written - end)
+        return self._live_units[key]
 
     def offsets_in_files(self, queue: StoredQueue) -> OffsetRange:
         """Return the offsets of a queue's units that point into the log; a unit of a batch queue has several."""
-        first, end = self.live_unit_range(queue)
+        first, end, _ = self.find_live_units(queue)
         if not queue.is_batch:
             return OffsetRange(first, end)
         oldest, newest = (queue.read_unit(number) if first < end else None for number in (first, end - 1))
@@ -262,14 +271,15 @@ class StoreReader:
         except FormatError as error:
             return queues_in_files(self.store, self.open), error
 
-    def drop_queue_database(self, error: FormatError) -> None:
-        """Continue as if the queues in RocksDB could not be listed, if *error* is about them; otherwise raise it."""
+    def without_queue_database(self, error: FormatError) -> Self:
+        """Return a reader that knows no queues in RocksDB, if *error* is about them; otherwise raise it."""
         if not is_about_queue_database(error, self.store):
             raise error
-        self.stored_queues = queues_in_files(self.store, self.open), error
-        self._live_unit_ranges.clear()
+        other = copy(self)  # shares the open files
+        other.stored_queues = queues_in_files(self.store, self.open), error
         for derived in ("queues", "ends_without_units", "lacks_light_queues"):
-            self.__dict__.pop(derived, None)
+            other.__dict__.pop(derived, None)
+        return other
 
     @cached_property
     def ends_without_units(self) -> Mapping[tuple[str, int], int]:

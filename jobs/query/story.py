@@ -7,7 +7,7 @@ last retry becomes a dead letter. So a history is the list of these records, cla
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from enum import StrEnum, unique
 from itertools import chain, islice
@@ -155,11 +155,13 @@ class Story:
     unknown: list[Sentence]
 
 
+@lookups.one_question
 def find_copies_by_id(source: Source, text: str, topic: str | None, *, any_host: bool = False) -> Answer:
     """Find the message with an id, even if it is still in a system topic, or was truncated."""
     return _or_elsewhere(source, lookups.by_any_id(source, text, topic, any_host=any_host), topic, text)
 
 
+@lookups.one_question
 def find_copies_by_key(source: Source, topic: str, key: str) -> Answer:
     """Find the messages of *topic* with a key, including waiting and truncated ones."""
     return _or_elsewhere(source, lookups.by_key(source, topic, key), topic, key)
@@ -171,7 +173,7 @@ def _or_elsewhere(source: Source, answer: Answer, topic: str | None, text: str) 
     for seen in ((one.message for one in source.occurrences(text)), source.list_superseded_copies(text)):
         found = [one for one in seen if topic is None or topic in {one.topic, one.properties.get(REAL_TOPIC)}]
         if found:
-            return Answer(found)
+            return replace(answer, messages=found, reason=None)
     return answer
 
 

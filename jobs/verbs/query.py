@@ -170,8 +170,10 @@ def _answer(
 
     def print_answer(sources: Sequence[Source]) -> ExitCode:
         source, answer = find_only_answer(sources, ask)
-        show(answer, source)
-        return options.printer.finish(answer, source)
+        shown = source.begin_question()
+        show(answer, shown)
+        answer.remarks.include(shown.remarks)
+        return options.printer.finish(answer)
 
     return _query(options, print_answer)
 
@@ -276,9 +278,9 @@ def _print_ids(options: QueryOptions, texts: Sequence[str], topic: str | None) -
         outcome = ExitCode.CLEAN
         for text in texts:
             ask = partial(lookups.by_any_id, text=text, topic=topic, any_host=options.any_host)
-            source, answer = find_only_answer(sources, ask)
+            _, answer = find_only_answer(sources, ask)
             printer.print_details(answer)
-            outcome = max(outcome, printer.finish(answer, source))
+            outcome = max(outcome, printer.finish(answer))
         return outcome
 
     return _query(options, print_each)
@@ -349,13 +351,7 @@ def list_messages(  # noqa: PLR0913 - one argument an option
     with raise_as_usage_errors(UnsupportedFormat):
         start = None if before is None else lookups.parse_position(before)
 
-    def ask(source: Source) -> Answer:
-        page = lookups.read_page(source, wanted, start, limit, seconds)
-        if not page.messages:
-            return Answer(reason=reasons.explain_empty_page(source, wanted, page.next_before_offset, start, seconds))
-        stopped = f"stopped after {seconds:g} s; " if page.was_cut_short else ""
-        following = f"{stopped}for the next page, add --before {page.next_before_offset}"
-        return Answer(list(page.messages), notes=[following] if page.next_before_offset is not None else [])
+    ask = partial(lookups.list_newest, wanted=wanted, end_offset=start, limit=limit, seconds=seconds)
 
     def show(answer: Answer, _source: Source) -> None:
         options.printer.print_rows(answer, topic or "", "K", key or "", has_index_key=False)

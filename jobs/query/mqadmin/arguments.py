@@ -158,7 +158,7 @@ class MqadminCall(NamedTuple):
 
     def finish(self, answer: Answer | None = None) -> ExitCode:
         """End a command whose rows, or those of *answer*, are printed."""
-        return self.printer.finish(answer or Answer(), self.source)
+        return self.printer.finish((answer or Answer()).include_earlier(self.source.remarks))
 
     def refuse(self, reason: Reason) -> ExitCode:
         """End a command that has no answer."""

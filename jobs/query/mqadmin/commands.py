@@ -6,6 +6,7 @@ that finds it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from jobs.console.amounts import count_text
 from jobs.console.result import ExitCode
@@ -35,7 +36,16 @@ from jobs.query.mqadmin.broker_tables import (
 from jobs.query.mqadmin.java import hash_set_order
 from jobs.query.mqadmin.queues import print_consumed_messages, print_messages_of_queue, print_topic_messages
 from jobs.query.output import Printer
-from jobs.query.source import Answer, Reason, ReasonKind, Source, note_loss_of_others, require_single_source
+from jobs.query.source import (
+    Answer,
+    Reason,
+    ReasonKind,
+    Remarks,
+    Source,
+    name_note,
+    require_single_source,
+    warn_of_other,
+)
 from rmq_formats.consumequeue.dispatch import ABANDONED_TOPIC, LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
@@ -70,31 +80,39 @@ def choose_call(
     def parsed(source: Source) -> MqadminCall:
         return MqadminCall(*parse_mqadmin_line(arguments, source.release), source, printer, now_ms, any_host)
 
-    call = parsed(sources[0])
+    call = parsed(sources[0].begin_question())
     if len(sources) == 1:
         return call
     named = [one for one in sources if call.options.get("brokerName") in {None, one.broker, one.name}] or sources
-    able = [one for one in named if _has_answer(call._replace(source=one))]
+    asked = [(one, *_find_whether_answered(call._replace(source=one.begin_question()))) for one in named]
+    able = [one for one, has_answer, _ in asked if has_answer]
     with_topic = [one for one in named if one.has_topic(call.options.get("topic", ""))]
-    source = require_single_source(able) if able else [*with_topic, *named][0]
-    note_loss_of_others(source, named)
+    chosen = require_single_source(able) if able else [*with_topic, *named][0]
+    call = parsed(chosen.begin_question())
     if able and len(named) > 1:
-        source.note_own_name()
-    return parsed(source)
+        call.source.remarks.note(name_note(chosen))
+    for other, _, remarks in asked:
+        if other is not chosen:
+            warn_of_other(call.source.remarks, other, remarks.warnings)
+    return call
 
 
-def _has_answer(call: MqadminCall) -> bool:
+def _find_whether_answered(call: MqadminCall) -> tuple[bool, Remarks]:
+    """Return whether a source has an answer, and the remarks on it."""
     options, source = call.options, call.source
     text = options.get("msgKey", options.get("msgId", ""))
     if call.command == "queryMsgById":
         ids = [part.strip() for part in text.split(",")]
-        return any(lookups.by_any_id(source, one, options.get("topic")).messages for one in ids)
+        answers = [lookups.by_any_id(source, one, options.get("topic")) for one in ids]
+        for answer in answers:
+            source.remarks.include(answer.remarks)
+        return any(answer.messages for answer in answers), source.remarks
     if "msgKey" not in options and "msgId" not in options:
-        return "topic" not in options or source.has_topic(options["topic"])
+        return "topic" not in options or source.has_topic(options["topic"]), source.remarks
     topic = _parent_of_lmq(call) if "topic" in options else options.get("traceTopic", TRACE_TOPIC)
     kind = _KEY_KINDS.get(options.get("keyType", "K"), KeyKind.KEY)
     wanted = KeyQuery(KeyKind.UNIQUE if call.command == "queryMsgByUniqueKey" else kind, topic, text)
-    return next(source.by_key(wanted), None) is not None
+    return next(source.by_key(wanted), None) is not None, source.remarks
 
 
 def run_command(call: MqadminCall) -> ExitCode:
@@ -133,7 +151,7 @@ def _by_key(call: MqadminCall) -> ExitCode:
     if _KEY_KINDS[key_type] is KeyKind.KEY:
         answer = lookups.by_key_like_mqadmin(source, topic, key, window, limit)
     else:
-        answer = lookups.by_key(source, topic, key, kind=KeyKind.TAG, window=window, limit=limit)
+        answer = lookups.by_key(source, topic, key, kind=KeyKind.TAG, window=window, limit=limit, by_entry=True)
     answer = _with_route(answer, topic, call, f"query by-key -t {topic} -k {key}")
     has_index_key = source.release.prints_index_key
     call.printer.print_rows(answer, topic, key_type, key, has_index_key=has_index_key, writes_bodies=False)
@@ -152,12 +170,12 @@ def _with_route(answer: Answer, topic: str, call: MqadminCall, instead: str) -> 
     if has_route(topic, release) or not answer.messages:
         return answer
     text = f"mqadmin of RocketMQ {release} has no route to {topic} and finds nothing; `{instead}` finds the message"
-    return Answer(reason=Reason(ReasonKind.NO_ROUTE, text))
+    return replace(answer, messages=[], reason=Reason(ReasonKind.NO_ROUTE, text))
 
 
 def _by_unique_key(call: MqadminCall) -> ExitCode:
     topic, unique_key = _parent_of_lmq(call), call.options["msgId"]
-    answer = lookups.by_unique_key(call.source, topic, unique_key, show_all="showAll" in call.options)
+    answer = lookups.by_unique_key(call.source, topic, unique_key, show_all="showAll" in call.options, by_entry=True)
     answer = _with_route(answer, topic, call, f"query by-unique-key -t {topic} -i {unique_key}")
     release, zone = call.source.release, call.printer.zone
     if answer.messages and release.unique_key_window_is_recent:
@@ -165,7 +183,7 @@ def _by_unique_key(call: MqadminCall) -> ExitCode:
         begin = call.integer_option("startTime", call.now_ms - _DAY_AND_A_HALF_MS)
         end = call.integer_option("endTime", call.now_ms + _DAY_AND_A_HALF_MS)
         if not any(begin <= message.record.store_timestamp <= end for message in answer.messages):
-            answer.notes.append(
+            answer.remarks.note(
                 f"mqadmin of RocketMQ {release} searches only from {time_text(begin, zone)} to {time_text(end, zone)}, "
                 "and would have found nothing"
             )
@@ -176,6 +194,7 @@ def _by_unique_key(call: MqadminCall) -> ExitCode:
 def _by_id(call: MqadminCall) -> ExitCode:
     source, printer, topic = call.source, call.printer, call.options.get("topic")
     printer.charset = call.charset_option("bodyFormat", printer.charset)
+    outcome = ExitCode.CLEAN
     for text in filter(None, (part.strip() for part in call.options["msgId"].split(","))):
         if source.release.by_id_takes_unique_key:
             answer = lookups.by_any_id(source, text, topic, any_host=call.any_host)
@@ -183,10 +202,10 @@ def _by_id(call: MqadminCall) -> ExitCode:
         else:
             answer = _offset_id_only(text, call)
         printer.print_details(answer)
-        code = call.finish(answer)
-        if code is ExitCode.NOT_FOUND:
-            return code  # mqadmin also stops at the first failure
-    return ExitCode.DAMAGE if printer.has_damage or source.lacking else ExitCode.CLEAN
+        outcome = max(outcome, call.finish(answer))
+        if outcome is ExitCode.NOT_FOUND:
+            break  # mqadmin also stops at the first failure
+    return outcome
 
 
 def _of_topic(answer: Answer, topic: str | None, text: str, release: Release) -> Answer:
@@ -200,7 +219,7 @@ def _of_topic(answer: Answer, topic: str | None, text: str, release: Release) ->
         f"the message belongs to topic {stored}, and mqadmin of RocketMQ {release} finds it only under that topic; "
         f"`query by-id -i {text}` finds it"
     )
-    return Answer(reason=Reason(ReasonKind.MQADMIN_CANNOT, sentence))
+    return replace(answer, messages=[], reason=Reason(ReasonKind.MQADMIN_CANNOT, sentence))
 
 
 def _offset_id_only(text: str, call: MqadminCall) -> Answer:
@@ -212,7 +231,7 @@ def _offset_id_only(text: str, call: MqadminCall) -> Answer:
             f"{text} is a unique key; mqadmin queryMsgById of RocketMQ {call.source.release} accepts only offset "
             f"ids; `query message -i {text}` finds it"
         )
-        return Answer(reason=Reason(ReasonKind.MQADMIN_CANNOT, sentence))
+        return replace(answer, reason=Reason(ReasonKind.MQADMIN_CANNOT, sentence))
     return answer
 
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from jobs.library import by_any_id, by_key, by_offset, by_unique_key, open_source
 from jobs.products import PRODUCT_NAMES
-from jobs.query import Message, lookups, store_index
+from jobs.query import Message, log_search, lookups
+from jobs.query.log_search import WHOLE_LOG, OnLoss
 from jobs.query.source import Answer, ReasonKind, do_nothing
-from jobs.query.store_index import WHOLE_LOG
+from jobs.query.store_log import StoreLog
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.store.store import list_store
@@ -72,12 +73,11 @@ def open_three_ways(records: list[MessageRecord]) -> Iterator[list[StoreSource]]
 
 
 def expected_by_key(messages: list[Sent], records: list[MessageRecord], topic: str, key: str) -> list[int]:
-    """Return the offsets of all hits, as in the index: one for each word of KEYS, and one for an equal unique key."""
+    """Return the offsets of all messages of a topic with a key."""
     return [
         record.physical_offset
         for message, record in zip(messages, records, strict=True)
         if message.topic == topic and key in message.keys
-        for _ in range(message.keys.count(key) + (message.unique_key == key))
     ]
 
 
@@ -90,12 +90,8 @@ def test_a_key_finds_exactly_the_messages_that_have_it(
     records = stored(messages)
     sent = [pair for pair in zip(messages, records, strict=True) if pair[0].topic == topic]
     under_key = expected_by_key(messages, records, topic, key)
-    under_id = [
-        record.physical_offset
-        for message, record in sent
-        if message.unique_key == key
-        for _ in range(1 + message.keys.count(key))
-    ]
+    under_id = [record.physical_offset for message, record in sent if message.unique_key == key]
+    times = {record.physical_offset: message.keys.count(key) + (message.unique_key == key) for message, record in sent}
     tagged = [record.physical_offset for message, record in sent if message.tags == key]
     with open_three_ways(records) as sources:
         for source in sources:
@@ -108,6 +104,8 @@ def test_a_key_finds_exactly_the_messages_that_have_it(
             assert bool(answer.reason) is not bool(under_key)
             assert (under_id, under_id[:1]) == (offsets(by_id), offsets(first))
             assert tagged == offsets(by_tags)
+            every = lookups.by_key(source, topic, key, limit=None, by_entry=True)
+            assert [offset for offset in under_key for _ in range(times[offset])] == offsets(every)
 
 
 @settings(max_examples=40)
@@ -161,18 +159,18 @@ def test_both_ways_to_search_a_log_find_the_same_records(
         everything = [stored.record for stored in read_store_records(golden(name))]
         seen: list[tuple[int, int]] = []
         for compiled_from in (0, 1 << 40):
-            monkeypatch.setattr(store_index, "COMPILED_SCAN_MIN_BYTES", compiled_from)
+            monkeypatch.setattr(log_search, "COMPILED_SCAN_MIN_BYTES", compiled_from)
             seen.clear()
 
-            found = list(store_index.search_records(reader, "", lambda *place: seen.append(place)))
+            found = list(log_search.search_records(reader, "", lambda *place: seen.append(place)))
             chosen = [record for record in everything if b"k1" in encode_record(record)]
 
             assert everything == found
-            assert chosen == list(store_index.search_records(reader, "k1", do_nothing))
+            assert chosen == list(log_search.search_records(reader, "k1", do_nothing))
             assert seen == sorted(seen)
             total = seen.pop()[1]
             seen.clear()
-            for _ in store_index.search_records(reader, "", lambda *place: seen.append(place)):
+            for _ in log_search.search_records(reader, "", lambda *place: seen.append(place)):
                 break
             assert (total, total) == seen[-1]  # clears the progress line
 
@@ -273,19 +271,21 @@ def test_the_log_is_searched_once_for_all_topics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index_files_left: int
 ) -> None:
     """A store without an index may have a thousand topics."""
-    monkeypatch.setattr(store_index, "_FEW", 1)
+    monkeypatch.setattr(log_search, "_FEW", 1)
     store = write_store(tmp_path / "store", stored([Sent(f"T{number % 5}", (f"key{number}",)) for number in range(20)]))
     files = sorted((store / "index").iterdir())
     for file in files[: len(files) - index_files_left]:
         file.unlink()
     searched: list[str] = []
-    search = StoreSource.search
+    search = StoreLog.search
 
-    def note_search(self: StoreSource, text: str, span: range = WHOLE_LOG) -> Iterator[Message]:
+    def note_search(
+        self: StoreLog, text: str, span: range = WHOLE_LOG, on_loss: OnLoss | None = None
+    ) -> Iterator[Message]:
         searched.append(text)
-        return search(self, text, span)
+        return search(self, text, span, on_loss)
 
-    monkeypatch.setattr(StoreSource, "search", note_search)
+    monkeypatch.setattr(StoreLog, "search", note_search)
     with opened(store) as source:
         assert lookups.by_any_id(source, "key", None).reason is not None
         assert searched.count("key") <= 3  # in both parts without an index, and to explain the answer

@@ -18,7 +18,7 @@ from rmq_formats.trace import TRACE_TOPIC
 from tests.golden import StoreOf
 from tests.support.commands import Run, packages_loaded_by
 from tests.support.lakes import delta_extension
-from tests.support.query_stores import Sent, stored, write_store
+from tests.support.query_stores import Sent, stored, write_lake, write_store
 
 FIRST = ("by-offset", "-t", "Orders", "-i", "0", "-o", "0")
 
@@ -172,3 +172,21 @@ def test_a_statement_that_needs_more_memory_than_the_limit_is_an_error(
     code, _, err = run("query", "sql", pairs, "--lake", newer_lake)
     error = "out of memory: the statement needs more than 512.0 KiB, half of the memory that this process may use"
     assert (ExitCode.FAILED, f"rmq-lake: {error}. Read fewer rows or columns\n") == (code, err)
+
+
+@pytest.mark.parametrize("place", ["store", "lake"])
+def test_a_message_with_a_key_twice_is_printed_once_and_counts_once_towards_the_limit(
+    place: str, tmp_path: Path, run: Run
+) -> None:
+    """52 lines were printed for 26 messages, and with `-m 2` one message twice."""
+    store = write_store(tmp_path / "store", stored([Sent(keys=("dup", "dup")) for _ in range(26)]))
+    write_lake(store, tmp_path / "lake")
+    options = ("--hash-slots", "7", "--index-num", "9", "--release", "5.5.1", "--json")
+    asked = (f"--{place}", tmp_path / place, *options)
+    every = run("query", "by-key", "-t", "Orders", "-k", "dup", "-m", "0", *asked).lines
+    newest = run("query", "by-key", "-t", "Orders", "-k", "dup", "-m", "2", *asked).lines
+    as_mqadmin = run("query", "mqadmin", *asked, "queryMsgByKey", "-t", "Orders", "-k", "dup").lines
+
+    assert list(range(26)) == [row["queue_offset"] for row in every]
+    assert [24, 25] == [row["queue_offset"] for row in newest]
+    assert [number for number in range(26) for _ in range(2)] == [row["queue_offset"] for row in as_mqadmin]

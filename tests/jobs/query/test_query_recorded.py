@@ -207,7 +207,7 @@ def test_without_the_package_keys_come_from_the_log(recorded: Recorded, monkeypa
         answer = lookups.by_key(source, "Orders", "k3")
 
         assert len(answer.messages) == 1
-        assert any("pip install" in note and "so the log is searched" in note for note in source.notes)
+        assert any("pip install" in note and "so the log is searched" in note for note in answer.notes)
 
 
 @pytest.mark.parametrize("name", ["b551-transrocks", "b551-transrocks-killed"])

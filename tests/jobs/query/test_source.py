@@ -140,7 +140,7 @@ def test_a_list_has_exactly_the_messages_that_match(source: Source, records: lis
 
 def test_a_page_of_a_topic_in_a_large_log_reads_few_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All units of the topic were once read into memory before the first message was found."""
-    monkeypatch.setattr("jobs.query.store_source.MAX_LOG_SEARCHED_BY_DEFAULT", 0)
+    monkeypatch.setattr("jobs.query.store_log.MAX_LOG_SEARCHED_BY_DEFAULT", 0)
     records = stored([Sent(queue_id=number % 2) for number in range(1000)])
     expected = [record.physical_offset for record in reversed(records)]
     with (
