@@ -49,11 +49,11 @@ REBUILT, ASIDE = "index", "lost"  # directories of the rebuilt index file, and o
 TourAction = Callable[[Path], str]  # changes the files of the tour in a directory; returns a description
 
 
-def list_steps(folder: Path) -> Iterator[tuple[str, str, tuple[str, ...] | TourAction]]:
+def list_steps(folder: Path, *, with_spark: bool = True) -> Iterator[tuple[str, str, tuple[str, ...] | TourAction]]:
     """Yield the steps in order: a name, the purpose, and a command line or a function that changes the files."""
     store, lake, rebuilt, types = (str(folder / name) for name in (STORE, LAKE, REBUILT, TYPES_FILE))
     query = ("query", "by-key", "-t", TOPIC, "-k", KEY, "--quiet")
-    on_spark = ("--engine", "spark")
+    on_spark = ("--engine", "spark") if with_spark else ()
     rebuild = ("rebuild-index", store, "--out", rebuilt, "--lost-only")
     yield ("inspect", "What is in this directory?", ("inspect", store))
     yield (
@@ -141,9 +141,9 @@ def extract(archive: Path, folder: Path) -> None:
         tar.extractall(folder, **filtered)  # noqa: S202 - our own archives
 
 
-def run_tour(folder: Path, call: Callable[[tuple[str, ...]], ExitCode]) -> None:
+def run_tour(folder: Path, call: Callable[[tuple[str, ...]], ExitCode], *, with_spark: bool = True) -> None:
     """Run every step, and stop at the first one that fails."""
-    steps = list(list_steps(folder))
+    steps = list(list_steps(folder, with_spark=with_spark))
     for number, (name, says, step) in enumerate(steps, 1):
         click.secho(f"\n{fill(f'── {number} of {len(steps)}: {says}', 80)}", bold=True)
         if callable(step):
@@ -170,18 +170,19 @@ def demo(*, directory: Path | None = argument("[DIR]", OUTPUT_DIRECTORY, require
     Run a guided tour of the commands on a small store that a real broker wrote.
 
     All files are written to DIR, which must be empty or must not exist. Without DIR, a temporary directory is created.
-    The files are not deleted.
+    The files are not deleted. Two steps run on Spark; without Java or Spark, they run in one process.
     """
     from jobs.command import cli
 
-    if reason := why_spark_cannot_start():
-        raise SetupError(reason)
+    no_spark = why_spark_cannot_start()
     folder = (directory or Path(mkdtemp(prefix="rocketmq-lake-demo-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     refuse_nonempty_directory(str(folder), "DIR")
     click.echo(f"A store that Apache RocketMQ 5.5.1 wrote, in {folder}")
+    if no_spark:
+        click.echo(fill(f"Every step runs in one process, because Spark cannot start. {no_spark}", 80))
     unpack(folder)
-    run_tour(folder, cli.run_nested)
+    run_tour(folder, cli.run_nested, with_spark=not no_spark)
     click.secho("\nThis is the end of the tour.", bold=True)
     click.echo(f"Look around: open {folder / REPORT / 'report.html'} in a browser;")
     click.echo(f"the tables are in {folder / LAKE}, the store in {folder / STORE}.")

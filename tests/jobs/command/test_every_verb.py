@@ -290,14 +290,16 @@ SHOWN = {
 }
 
 
-def test_the_tour_is_refused_without_spark_before_it_writes_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("jobs.launch.engine.find_spec", lambda _: None)
+def test_the_tour_completes_without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.demo.why_spark_cannot_start", lambda: "Java was not found.")
+    result = CliRunner().invoke(demo, [str(tmp_path / "tour")], standalone_mode=False)
+    parts = re.split(r"\n── \d+ of \d+: .*\n", result.output)
 
-    with pytest.raises(SetupError, match="pyspark is not installed"):
-        demo.main([str(tmp_path / "tour")], standalone_mode=False)
-    assert not (tmp_path / "tour").exists()
+    assert result.return_value is ExitCode.CLEAN, result.output
+    assert "because Spark cannot start. Java was" in parts[0]
+    assert "Spark ran" not in result.output
+    for (step, text), part in zip(SHOWN.items(), parts[1:], strict=True):
+        assert text in part, step
 
 
 def test_the_tour_completes_with_the_expected_results(
