@@ -86,7 +86,7 @@ def ingest(  # noqa: PLR0913 - the options of the verb
     request = IngestRequest(
         store=str(store),
         lake=str(lake),
-        broker=broker or conf.broker_name,
+        broker=broker,
         commitlog=tuple(log_directories(_as_tuple(commitlog), conf)),
         selection=Selection(_as_tuple(topics), _as_tuple(exclude_topics), bodies),
         release=release,

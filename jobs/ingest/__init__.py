@@ -28,7 +28,7 @@ class IngestRequest(StoreRequest):
     """A request to ingest a store."""
 
     lake: str
-    broker: str | None = None
+    broker: str | None = None  # the label that the user chose
     # The selection of topics; if it is empty, that of earlier runs applies.
     selection: Selection = field(default_factory=Selection)
     change_topics: bool = False  # the user changes the topics of earlier runs
@@ -51,6 +51,11 @@ class IngestRequest(StoreRequest):
                 f"index file has the keys of all topics. Remove {_INDEX} from --tables (key queries then search "
                 "`messages`), or ingest all topics"
             )
+
+    @property
+    def label(self) -> str | None:
+        """The label of the broker: that of the user, else the name in the broker's configuration file."""
+        return self.broker or self.conf.broker_name
 
     @property
     def given_settings(self) -> "GivenSettings":

@@ -78,9 +78,7 @@ class PreRunCheck:
     def remember_nothing_new(self, summary: Summary) -> None:
         """Store a note of a run that found nothing new and has nothing else to report."""
         says_more = summary.behind or summary.recovered or summary.notes or summary.gaps or summary.unreadable
-        # Every run with a different name prints a warning.
-        is_renamed = self._request.broker not in {None, summary.broker}
-        if self._seen is None or summary.run is not None or summary.store_id is None or says_more or is_renamed:
+        if self._seen is None or summary.run is not None or summary.store_id is None or says_more:
             return
         described = {field.name: getattr(summary, field.name) for field in fields(summary) if field.name != "open"}
         # If the lake cannot be read now, or the cache cannot be written, no note is kept.

@@ -15,7 +15,6 @@ from typing import Any
 from uuid import uuid4
 
 from jobs.console import process
-from jobs.console.log import log_message
 from jobs.console.progress import add_bytes_of_later_phase
 from jobs.console.result import OtherRunActiveError, RequestError
 from jobs.ingest import OPEN_DAMAGE_KEY, IngestRequest, OpenDamage, StepTimer, Summary
@@ -23,7 +22,7 @@ from jobs.ingest.lost_files import leave_out_lost_files
 from jobs.lake import integrity
 from jobs.lake.commit import open_table
 from jobs.lake.history import find_superseded_rows
-from jobs.lake.identity import has_fingerprint, identify_store
+from jobs.lake.identity import has_fingerprint, identify_store, refuse_other_label
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
 from jobs.lake.runs import (
@@ -124,8 +123,10 @@ def _run_once(request: IngestRequest, workers: Workers, clock: StepTimer, *, is_
     store.refuse_lost_log()
     # A pattern of topics may turn out to match nothing: a new store is then registered once the log is read.
     registers_later = not request.dry_run and bool(request.selection.unmatched_patterns(list_known_topics(store)))
-    known = identify_store(lake, store, request.broker, register_new=not (request.dry_run or registers_later))
-    summary = Summary(store.root, lake.location, known.broker if known else request.broker or "")
+    known = identify_store(lake, store, request.label, register_new=not (request.dry_run or registers_later))
+    if known is not None and request.broker is not None:
+        refuse_other_label(lake, store, known, request.broker)
+    summary = Summary(store.root, lake.location, known.broker if known else request.label or "")
     clock.end_step("listing")
     if known is None:
         summary.unreadable += _describe_foreign_segments(store)
@@ -291,7 +292,7 @@ class _Run:
     def _register(self) -> None:
         """Register a new store after its log was read; `OtherRunActiveError` when another run did it meanwhile."""
         registrations = len(list_known_stores(self.lake))
-        found = identify_store(self.lake, self.store, self.request.broker, register_new=False)
+        found = identify_store(self.lake, self.store, self.request.label, register_new=False)
         if found is not None and found.store_id:
             raise OtherRunActiveError("another run has registered this store in the meantime; run the command again")
         register_store(self.lake, self.known_store, registrations)
@@ -313,13 +314,11 @@ class _Run:
                 if other.broker == self.known_store.broker and other.store_id != self.known_store.store_id
             ]
         self.summary.from_offset = self.summary.to_offset = start
-        request = self.request
-        if request.broker is not None and request.broker != self.known_store.broker:
-            log_message(
-                f"rmq-lake: {self.store.root}: the lake already has this store as broker {self.known_store.broker!r}. "
-                f"--broker {request.broker!r} is ignored: the rows of this store keep the label "
-                f"{self.known_store.broker!r}",
-                "warning",
+        label, known_label = self.request.label, self.known_store.broker
+        if label not in {None, known_label}:  # the name in the broker's configuration file
+            self.summary.notes.append(
+                f"the lake has this store as broker {known_label}, not as {label}, the name in the broker's "
+                f"configuration file: the rows of this store keep the label {known_label}"
             )
 
     def _find_unmatched_topics(self) -> tuple[str, ...]:

@@ -2,14 +2,18 @@
 Identifies stores by the bytes of their logs, never by path or host name.
 
 A store with the bytes of a known store's fingerprints is that store: possibly a copy, a slave or a moved disk. If
-fingerprints do not decide, the rows of the lake are compared; see docs/internals/decisions.md.
+fingerprints do not decide, the rows of the lake are compared, with the hosts and the unique key: a producer that sends
+each message to two brokers makes records that differ in nothing else. See docs/internals/decisions.md.
+
+A label names one store. Only a broker whose log was wiped goes on under its label as a new store.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from enum import Enum, unique
 from functools import cache
-from typing import TypeAlias
+from shlex import quote
+from typing import NamedTuple
 
 import pyarrow.dataset as ds
 
@@ -23,19 +27,28 @@ from jobs.store.epochs import tail_evidence
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
 from jobs.store.record_places import Fingerprint
-from jobs.store.store import Store
-from rmq_formats.commitlog.record import MessageRecord, decode_record
+from jobs.store.store import Segment, Store
+from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.record import decode_record
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.errors import skip_lost_file
+from rmq_formats.properties import PropertyParser
 
 _ATTEMPTS = 10
 _SAMPLED_SEGMENTS = 16
 _WINDOW = 256 << 10  # bytes that are read of a segment to find its first record
-_IDENTITY = (  # together unique in a store
-    "physical_offset", "total_size", "body_crc", "queue_id", "queue_offset", "born_timestamp", "store_timestamp",
+_IDENTITY = (  # together unique, also among brokers that receive the same messages
+    "physical_offset", "total_size", "body_crc", "topic", "queue_id", "queue_offset", "born_timestamp", "born_host",
+    "store_timestamp", "store_host", "uniq_key",
 )  # fmt: skip
 
-_FirstRecord: TypeAlias = tuple[Fingerprint, MessageRecord]
+
+class _FirstRecord(NamedTuple):
+    """The first record of a segment."""
+
+    fingerprint: Fingerprint
+    store_timestamp: int
+    values: tuple[object, ...]  # of the columns that identify a record; empty if its body does not match its CRC
 
 
 @unique
@@ -79,21 +92,28 @@ def has_fingerprint(fingerprint: Fingerprint, store: Store) -> bool | None:
 
 def identify_store(lake: Lake, store: Store, broker: str | None, *, register_new: bool = True) -> KnownStore | None:
     """
-    Return the known store that matches *store*, or register it; None if it never had a record.
+    Return the known store that matches *store*, or register it with the label *broker*; None if it never had a record.
 
-    Without *register_new*, a new store is returned without an id. If another log already has its label, it is refused,
-    unless the user chose the label.
+    Without *register_new*, a new store is returned without an id. If its label belongs to another broker, it is
+    refused.
     """
 
     def known_or_new(registered: Sequence[KnownStore]) -> KnownStore | None:
         stores = [known for known in registered if not known.is_tier]
-        firsts = cache(lambda: list(_read_first_records(store)))  # read on demand
+        firsts = cache(lambda: _read_first_records(store))  # read on demand
         found = _find_store(lake, stores, store, firsts, broker or DEFAULT_BROKER)
         if found is not None or not firsts():
             return found
         if broker is None and any(known.broker == DEFAULT_BROKER for known in stores):
             raise RequestError("the lake already has a store without a broker name: pass --broker to name this one")
-        return KnownStore("", broker or DEFAULT_BROKER, tuple(fingerprint for fingerprint, _ in firsts()))
+        for known in stores:
+            if known.broker == broker and not _is_successor(known, firsts()[0]):
+                raise RequestError(
+                    f"{store.root}: the lake's broker {broker!r} is another store ({known.store_id}). Its log has "
+                    "other messages, the newest of which was stored after the first message of this store. Choose "
+                    "another name with --broker"
+                )
+        return KnownStore("", broker or DEFAULT_BROKER, tuple(first.fingerprint for first in firsts()))
 
     for _ in range(_ATTEMPTS):
         registered = list_known_stores(lake)
@@ -107,6 +127,25 @@ def identify_store(lake: Lake, store: Store, broker: str | None, *, register_new
             return register_store(lake, found, len(registered))
     raise OtherRunActiveError(
         "this store could not be registered, because others were registered at the same time; run the command again"
+    )
+
+
+def _is_successor(known: KnownStore, first: _FirstRecord) -> bool:
+    """Return whether a log that begins with *first* may be the next one of a broker whose log was wiped."""
+    newest_ms = known.newest.store_timestamp if known.newest else None
+    return newest_ms is None or first.store_timestamp >= newest_ms
+
+
+def refuse_other_label(lake: Lake, store: Store, known: KnownStore, label: str) -> None:
+    """Raise `RequestError` if the lake has *known*, which *store* is, under another label than *label*."""
+    if not known.store_id or known.broker == label:
+        return
+    others = (one for one in list_known_stores(lake) if one.broker == label and one.store_id != known.store_id)
+    other = "".join(f" The lake's broker {label!r} is another store ({one.store_id})." for one in others)
+    raise RequestError(
+        f"{store.root}: its log has the bytes of the store {known.store_id}, which this lake has as broker "
+        f"{known.broker!r}, so it cannot be added as broker {label!r}.{other} To continue that store, pass --broker "
+        f"{quote(known.broker)} or leave out --broker"
     )
 
 
@@ -128,7 +167,7 @@ def _find_store(
         if known.store_id in owners:
             return known
     # The current start, not the listed one: retention may have deleted more since.
-    start = min((fingerprint.offset for fingerprint, _ in firsts()), default=store.start_offset)
+    start = min((first.fingerprint.offset for first in firsts()), default=store.start_offset)
     expired = (
         known
         for known in undecided[Likeness.UNKNOWN]
@@ -142,24 +181,42 @@ def _newest_of_label_first(stores: Sequence[KnownStore], broker: str) -> list[Kn
 
 
 def _find_owners(lake: Lake, firsts: Sequence[_FirstRecord]) -> set[str]:
-    where = ds.field("physical_offset").isin([record.physical_offset for _, record in firsts])
+    wanted = {first.values for first in firsts if first.values}
+    where = ds.field("physical_offset").isin([offset for offset, *_ in wanted])
     found = read_rows(lake, MESSAGES.name, ("store_id", *_IDENTITY), where)
-    wanted = {tuple(getattr(record, name) for name in _IDENTITY) for _, record in firsts}
     return {store_id for store_id, *message in found if tuple(message) in wanted}
 
 
-def _read_first_records(store: Store) -> Iterator[_FirstRecord]:
+def _read_first_records(store: Store) -> list[_FirstRecord]:
+    """Return the first sound record of some segments; if no segment has any, the first records with a wrong CRC."""
     step = max(len(store.segments) // _SAMPLED_SEGMENTS, 1)
-    for segment in store.segments[::step]:
-        whole = Range(
-            segment.location, segment.base_offset, segment.readable_bytes, 0, segment.readable_bytes,
-            starts_anywhere=True, final=False, storage=store.storage, evidence=tail_evidence(store),
-            store_in_use=store.root,
-        )  # fmt: skip
-        with closing(RangeReader(whole, _WINDOW).pieces()) as pieces:
-            group = next((item for item in pieces if isinstance(item, RawRecords)), None)
-            if group is not None:
-                at, size = int(group.positions[0]), int(group.sizes[0])
-                raw = bytes(group.buffer[at : at + size])
-                offset = group.base_offset + at
-                yield Fingerprint.from_bytes(offset, raw), decode_record(raw, 0, offset)
+    sampled = store.segments[::step]
+    for is_sound in (True, False):
+        found = [first for segment in sampled for first in _read_first_record(store, segment, is_sound=is_sound)]
+        if found:
+            return found
+    return []
+
+
+def _read_first_record(store: Store, segment: Segment, *, is_sound: bool) -> Iterator[_FirstRecord]:
+    # A range that may start anywhere begins with a record whose CRC is right.
+    whole = Range(
+        segment.location, segment.base_offset, segment.readable_bytes, 0, segment.readable_bytes,
+        starts_anywhere=is_sound, final=False, storage=store.storage, evidence=tail_evidence(store),
+        store_in_use=store.root,
+    )  # fmt: skip
+    with closing(RangeReader(whole, _WINDOW).pieces()) as pieces:
+        group = next((item for item in pieces if isinstance(item, RawRecords)), None)
+        if group is None:
+            return
+        first = group._replace(positions=group.positions[:1], sizes=group.sizes[:1])
+        at, size = int(first.positions[0]), int(first.sizes[0])
+        raw = bytes(first.buffer[at : at + size])
+        batch, _ = message_batch(first, PropertyParser.SCAN, with_body=False)
+        rows = batch.select(list(_IDENTITY)).to_pylist()
+        fingerprint = Fingerprint.from_bytes(group.base_offset + at, raw)
+        yield _FirstRecord(
+            fingerprint,
+            decode_record(raw, 0, fingerprint.offset).store_timestamp,
+            tuple(rows[0].values()) if rows else (),
+        )

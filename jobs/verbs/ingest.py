@@ -30,7 +30,7 @@ from jobs.command.options import (
 from jobs.command.places import OUTPUT_FILE, OUTPUT_LOCATION
 from jobs.console.log import log_message
 from jobs.console.progress import announce_once
-from jobs.console.result import ExitCode
+from jobs.console.result import ExitCode, RequestError
 from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.lake.lake import Lake
@@ -149,7 +149,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
     request = IngestRequest(
         place.store,
         lake=lake,
-        broker=broker or conf.broker_name,
+        broker=broker,
         commitlog=place.log_directories(conf),
         selection=Selection(_patterns(topics), _patterns(exclude_topics), not no_body, inflate, not no_damage),
         change_topics=change_topics,
@@ -176,10 +176,14 @@ def ingest(  # noqa: PLR0913 - one argument an option
         raise click.UsageError("--follow and --dry-run cannot be combined")
     if not follow and (every is not None or until is not None):
         raise click.UsageError("--every and --until require --follow")
-    if follow:
-        summary, options = _follow(request, engine, 5.0 if every is None else every, until, after_step)
-    else:
-        summary, options = _once(request, engine)
+    try:
+        if follow:
+            summary, options = _follow(request, engine, 5.0 if every is None else every, until, after_step)
+        else:
+            summary, options = _once(request, engine)
+    except RequestError as error:  # such as the label of another store
+        answer.print_json_or_lines({"store": place.store, "lake": lake, "error": str(error)}, ())
+        raise
     registrations.register_after_last_commit(_lake_of(summary, options))
     exit_code = answer.print_outcome(summary, summary.lines())  # even if the metrics or the report cannot be written
     _write_metrics(metrics, summary)

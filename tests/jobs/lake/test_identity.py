@@ -1,7 +1,9 @@
 """Recognition of stores: copies, slaves, wiped stores, stores with the same label, and truncated logs."""
 
 import errno
+import json
 import shutil
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from unittest.mock import patch
@@ -17,12 +19,16 @@ from jobs.store.range_reader import TAIL_SIZE
 from jobs.store.record_places import Fingerprint
 from jobs.store.selection import Selection
 from jobs.store.store import list_store
-from rmq_formats.commitlog.record import MessageRecord
-from tests.rmq_formats.builders import STORED, make_record
+from rmq_formats.broker_conf import BrokerConf
+from rmq_formats.commitlog.record import Host, MessageRecord, encode_record
+from tests.rmq_formats.builders import BROKER, PRODUCER, STORED, make_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
-from tests.support.lakes import encode_rows, ingest_into_own_lake, ingest_store, raw_rows, rows_of
+from tests.support.commands import Run
+from tests.support.lakes import encode_rows, ingest_into_own_lake, ingest_store, raw_rows, rows_of, state_without_locks
 from tests.support.meanwhile import fail_reads_of_first_segment
 from tests.support.stores import flip
+
+OTHER_BROKER = BROKER._replace(port=BROKER.port + 1)
 
 
 @pytest.fixture
@@ -164,7 +170,7 @@ def test_a_store_that_ends_between_fingerprints_is_recognised_by_its_rows(tmp_pa
     (tmp_path / "part" / "commitlog").mkdir(parents=True)
     shutil.copy(lone, tmp_path / "part" / "commitlog")
 
-    summary = ingest_into_own_lake(tmp_path / "part", "elsewhere")
+    summary = ingest_into_own_lake(tmp_path / "part", None)
 
     assert summary.run is None
     assert len(rows_of(tmp_path / "lake")) == 400
@@ -179,3 +185,102 @@ def test_fingerprints_are_thinned_but_cover_the_whole_log() -> None:
     assert len(known) < 120
     assert min(known).offset < 5_000_000 // 4
     assert max(known).offset == 4_999_900
+
+
+def write_to_two_brokers(
+    root: Path, messages: list[MessageRecord], born_host: Host = PRODUCER
+) -> tuple[Broker, Broker]:
+    """Return two brokers that received the same messages in the same milliseconds; only hosts differ."""
+    brokers = Broker(root / "a"), Broker(root / "b")
+    brokers[0].append(messages)
+    brokers[1].append(message._replace(store_host=OTHER_BROKER, born_host=born_host) for message in messages)
+    return brokers
+
+
+@pytest.mark.parametrize("born_host", [PRODUCER, PRODUCER._replace(port=40_000)], ids=["one port", "two ports"])
+def test_two_brokers_that_receive_the_same_messages_at_the_same_time_are_two_stores(
+    born_host: Host, tmp_path: Path
+) -> None:
+    """A producer that writes to two clusters sets the unique key once; sizes, CRCs, offsets and times may be equal."""
+    messages = some_records(100)
+    brokers, lake = write_to_two_brokers(tmp_path, messages, born_host), tmp_path / "lake"
+    for _ in range(2):
+        for broker in brokers:
+            summary = ingest_store(broker.root, lake, broker.root.name)
+            assert (summary.superseded, summary.exit_code) == (None, ExitCode.CLEAN)
+        for broker in brokers:
+            broker.append(some_records(30, seed=broker.offset, stored=STORED + 100))
+    rows = rows_of(lake)
+
+    hosts = {"a": str(BROKER), "b": str(OTHER_BROKER)}
+    assert Counter(row["broker"] for row in rows) == {"a": 130, "b": 130}
+    assert all(row["store_host"] == hosts[row["broker"]] for row in rows if row["store_timestamp"] < STORED + 100)
+
+
+def test_a_label_that_contradicts_the_lake_names_both_stores(tmp_path: Path, run: Run) -> None:
+    brokers, lake = write_to_two_brokers(tmp_path, some_records(20)), tmp_path / "lake"
+    ids = [ingest_store(broker.root, lake, broker.root.name).store_id for broker in brokers]
+    before = state_without_locks(lake)
+    shutil.copytree(brokers[0].root, tmp_path / "copy")
+
+    code, out, error = run("ingest", tmp_path / "copy", "--lake", lake, "--broker", "b", "--json")
+
+    assert code is ExitCode.USAGE
+    assert json.loads(out)["error"] in error.replace("\n", " ")
+    assert all(name in json.loads(out)["error"] for name in (str(tmp_path / "copy"), *ids, "'a'", "'b'"))
+    assert state_without_locks(lake) == before
+
+
+def test_a_label_of_another_store_is_refused(tmp_path: Path, run: Run) -> None:
+    """Two brokers cannot share a label, whether it is an option or the name in the broker's configuration file."""
+    (first, second), lake = write_to_two_brokers(tmp_path, some_records(20)), tmp_path / "lake"
+    (tmp_path / "broker.conf").write_text("brokerName=a\n")
+    known = ingest_store(first.root, lake, "a").store_id
+    for option in (["--broker", "a"], ["--broker-conf", tmp_path / "broker.conf"]):
+        code, out, _ = run("ingest", second.root, "--lake", lake, "--json", *option)
+
+        assert code is ExitCode.USAGE
+        assert all(name in json.loads(out)["error"] for name in (str(second.root), str(known), "'a'"))
+    assert len(list_known_stores(Lake(str(lake)))) == 1
+
+
+def test_a_broker_that_starts_again_with_an_empty_log_keeps_its_label(tmp_path: Path) -> None:
+    broker, again = Broker(tmp_path / "store"), Broker(tmp_path / "again")
+    messages = broker.append(some_records(20))
+    later = again.append(some_records(10, seed=2, stored=messages[-1].store_timestamp + 60_000))
+    ingest_store(broker.root, tmp_path / "lake", "a")
+
+    summary = ingest_store(again.root, tmp_path / "lake", "a")
+
+    assert (summary.messages, summary.exit_code) == (len(later), ExitCode.CLEAN)
+    assert any("so this store was added as a new store" in note for note in summary.notes)
+
+
+def test_a_store_whose_name_in_its_configuration_differs_from_its_label_goes_on(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(20))
+    ingest_store(broker.root, tmp_path / "lake", "shop")
+    more = broker.append(some_records(5, seed=2))
+
+    summary = ingest_store(broker.root, tmp_path / "lake", conf=BrokerConf(broker_name="broker-a"))
+
+    assert (summary.messages, summary.broker) == (len(more), "shop")
+    assert any("keep the label shop" in note for note in summary.notes)
+
+
+def test_a_store_in_which_every_body_is_damaged_is_quarantined(tmp_path: Path, run: Run) -> None:
+    broker, lake = Broker(tmp_path / "store"), tmp_path / "lake"
+    written = broker.append(record for record in some_records(40) if record.body)
+    for record in written:
+        file = broker.root / "commitlog" / f"{record.physical_offset // SEGMENT_SIZE * SEGMENT_SIZE:020}"
+        flip(file, record.physical_offset % SEGMENT_SIZE + encode_record(record).index(record.body))
+
+    code, *_ = run("ingest", broker.root, "--lake", lake, "--broker", "a")
+    again, *_ = run("ingest", broker.root, "--lake", lake, "--broker", "a")
+
+    assert (code, again) == (ExitCode.DAMAGE, ExitCode.DAMAGE)
+    more = broker.append(some_records(3, seed=2))
+    run("ingest", broker.root, "--lake", lake, "--broker", "a")
+    assert [row["physical_offset"] for row in rows_of(lake, "quarantine")] == [one.physical_offset for one in written]
+    assert raw_rows(lake) == encode_rows(more)
+    assert len(list_known_stores(Lake(str(lake)))) == 1
