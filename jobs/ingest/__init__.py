@@ -148,6 +148,7 @@ class Summary(RatedOutcome):
     gaps: list["GapRow"] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)  # messages about unreadable files, and segments without records
     superseded: dict[str, int | str] | None = None
+    lost_end: "GapRow | None" = None  # records of the store that are no longer in its log; later runs look again
     topics: str = ""  # the selected topics of this store, as options; empty: all
     release: str = ""  # the releases that write such queues, and how they are known
     notes: list[str] = field(default_factory=list)
@@ -176,6 +177,7 @@ class Summary(RatedOutcome):
             gaps=self.gaps + new.gaps,
             unreadable=self.unreadable + new.unreadable,
             superseded=next_run.superseded or self.superseded,
+            lost_end=next_run.lost_end or self.lost_end,
             notes=self.notes + new.notes,
             versions=self.versions | next_run.versions,
             recovered=self.recovered if next_run.recovered is None else next_run.recovered,
@@ -191,18 +193,23 @@ class Summary(RatedOutcome):
             gaps=[gap for gap in self.gaps if gap not in earlier.gaps],
             notes=[note for note in self.notes if note not in earlier.notes],
             unreadable=[text for text in self.unreadable if text not in earlier.unreadable],
+            lost_end=None if self.lost_end == earlier.lost_end else self.lost_end,
         )
 
     def add_gap(self, start: int, end: int, why: str) -> None:
         """Note offsets that the lake will not have."""
         self.gaps.append({"broker": self.broker, "from": start, "to": end, "why": why})
 
+    def set_lost_end(self, start: int, end: int, why: str) -> None:
+        """Note offsets that the store has lost at the end of its log."""
+        self.lost_end = {"broker": self.broker, "from": start, "to": end, "why": why}
+
     @property
     def severity(self) -> Severity:
         """The worst severity met and not acknowledged; only `verify` can say that a store is healthy."""
         return worst_severity_met(
             behind=self.behind,
-            gap=self.gaps or self.open.gap_count,
+            gap=self.gaps or self.open.gap_count or self.lost_end,
             damage=any((self.quarantined, self.superseded, self.unreadable))
             or any((self.open.quarantined, self.open.superseded, self.open.unreadable)),
             contradiction=self.contradictions or self.open.contradictions,
@@ -289,7 +296,9 @@ class Summary(RatedOutcome):
         return (f"NOTE {note}" for note in self.notes)
 
     def _gap_lines(self) -> Iterator[str]:
-        return (f"GAP {gap['from']:,} to {gap['to']:,}: {gap['why']}" for gap in self.gaps)
+        yield from (f"GAP {gap['from']:,} to {gap['to']:,}: {gap['why']}" for gap in self.gaps)
+        if self.lost_end is not None:
+            yield f"GAP {self.lost_end['why']}"
 
 
 def _sum(one: Mapping[str, Number], other: Mapping[str, Number]) -> dict[str, Number]:

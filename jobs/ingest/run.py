@@ -15,6 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from jobs.console import process
+from jobs.console.log import log_message
 from jobs.console.progress import add_bytes_of_later_phase
 from jobs.console.result import OtherRunActiveError, RequestError
 from jobs.ingest import OPEN_DAMAGE_KEY, IngestRequest, OpenDamage, StepTimer, Summary
@@ -44,6 +45,16 @@ from jobs.lake.runs import (
     register_store,
     thin_fingerprints,
 )
+from jobs.lake.shorter_log import (
+    DirectoryId,
+    ReadDirectory,
+    ShorterLog,
+    find_missing_end,
+    find_read_directory,
+    find_shorter_log,
+    list_read_directories,
+    state_after_reading,
+)
 from jobs.lake.snapshot_files import read_topics
 from jobs.lake.snapshots import cache_snapshots
 from jobs.lake.table_file import AddedFile, FileNaming
@@ -51,6 +62,7 @@ from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, WRITTEN_BY_RUN
 from jobs.lake.upkeep import await_background_merges, merge_and_vacuum
 from jobs.launch.failures import one_line_message
 from jobs.products import PRODUCTS, Product
+from jobs.products.broker_config import has_only_older_offsets
 from jobs.products.product import FinishedProduct, Run, RunOutput, StartedProduct
 from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats
 from jobs.storage.local import explaining_full_disk
@@ -85,6 +97,11 @@ from jobs.store.workers import Workers
 from rmq_formats.commitlog.segment import END_BY_LAST_PIECE, FOREIGN_BYTES_REASON
 from rmq_formats.errors import is_disk_error
 
+_BROKER_CONFIG = "broker_config"  # one of `PRODUCT_NAMES`
+_OLDER_CONFIG = (
+    "the consumer offsets in this directory are older than those that an earlier run read from another one, so its "
+    "configuration is not recorded: it is a copy, or a replica that lags"
+)
 _ATTEMPTS = 3  # attempts of a run, if a broker truncates the log meanwhile
 
 
@@ -175,6 +192,12 @@ class _Run:
     files: dict[str, list[AddedFile]] = field(default_factory=dict)  # the files of this run, by table
     state: dict[str, Any] = field(default_factory=dict)  # the state saved for later runs
     unmatched: tuple[str, ...] = ()  # patterns of topics that no known topic matches: the log must have one
+    directory: DirectoryId = field(init=False)
+    has_newest_config: bool = True
+    accepted_end: int = -1  # the end of the log, if the user acknowledges that it was longer
+
+    def __post_init__(self) -> None:
+        self.directory = DirectoryId.read(self.store.root)
 
     def run(self) -> None:
         self._determine_topics()
@@ -188,6 +211,18 @@ class _Run:
         if superseded is not None:
             refuse_deletion_vectors(self.lake, superseded)
         self._set_start(superseded)
+        shorter = find_shorter_log(self.known_store, self.store, self.directory) if superseded is None else None
+        if shorter is not None:
+            self._leave_shorter_log(shorter)
+            return
+        if superseded is None and self._has_older_config():
+            self.has_newest_config = False
+            products = [product for product in products if not product.is_of_last_step]
+            self.summary.notes.append(_OLDER_CONFIG)
+        self._read(products, superseded)
+
+    def _read(self, products: Sequence[Product], superseded: SupersededRows | None) -> None:
+        """Read the log after the watermark for every product, and commit."""
         started = self._start_products(products, superseded)
         ranges = self._plan_ranges(min(one.from_offset for one in started))
         self.timer.end_step("planning")
@@ -217,6 +252,7 @@ class _Run:
         for outcome in outcomes:
             output.delete_scratch(outcome.payload)
         self._confirm_not_rewritten(outcomes, superseded)
+        self._note_lost_end()
         if not self.is_registered:
             self._register()
         self._commit_read(outcomes, superseded)
@@ -288,6 +324,32 @@ class _Run:
             delete_files_outside_manifest(self.lake, newest)
         self.known_store = replace(self.known_store, newest=newest)
         return tables
+
+    def _leave_shorter_log(self, shorter: ShorterLog) -> None:
+        """Report a log that ends before the lake's rows, and record nothing of its store."""
+        text = shorter.text(self.store, self.lake)
+        if shorter.loss_evidence and self.request.acknowledge:
+            self.accepted_end = shorter.log_end
+            self.summary.notes.append(f"acknowledged: {text}")
+            read = ReadDirectory(self.directory, shorter.log_end, self.accepted_end)
+            self.state |= state_after_reading(self.state, read, has_newest_config=False)
+        elif shorter.loss_evidence:
+            self.summary.set_lost_end(shorter.log_end, shorter.lake_end, text)
+        else:
+            self.summary.notes.append(text)
+        if self.request.dry_run:
+            self.summary.plan = describe_plan([], 0)
+            self.summary.open = self._earlier_damage
+            return
+        self.state[COMMAND_ID_KEY] = self.request.command_id
+        self._commit(None, self.known_store.newest_fingerprints, None)
+
+    def _has_older_config(self) -> bool:
+        """Return whether the consumer offsets are older than those that a run has read from another directory."""
+        read = list_read_directories(self.state)
+        if not read or read[-1].directory == self.directory:
+            return False
+        return has_only_older_offsets(self.store, self.state.get(_BROKER_CONFIG))
 
     def _register(self) -> None:
         """Register a new store after its log was read; `OtherRunActiveError` when another run did it meanwhile."""
@@ -446,12 +508,41 @@ class _Run:
             reason = f"the log was rewritten from offset {min(changed):,} on while it was being read"
             raise LogTruncatedError(errno.ESTALE, f"{reason}; run the command again", self.store.root)
 
+    def _note_lost_end(self) -> None:
+        """Note records after the end of a killed broker's log to which its queues or index files point."""
+        if self.store.has_clean_shutdown or self.summary.bytes_left:  # the queues of a closed store are compared
+            return
+        end = self.summary.to_offset
+        missing, read = find_missing_end(self.store, end), find_read_directory(self.state, self.directory)
+        if missing is None or (read is not None and read.accepted_end == end):
+            return
+        ends = f"the store's log ends at offset {end:,}, before its queues or index files: "
+        if missing.copy_evidence:
+            self.summary.notes.append(f"{ends}{missing.copy_evidence}")
+            return
+        text = (
+            f"{ends}{missing.loss_evidence}. If this is the broker's directory and not a copy, do not start the "
+            "broker: it would delete these messages from its queues. `verify` shows details"
+        )
+        if self.request.acknowledge:
+            self.accepted_end = end
+            self.summary.notes.append(f"acknowledged: {text}")
+        else:
+            self.summary.set_lost_end(end, missing.newest_offset, text)
+
     def _commit_read(self, outcomes: Sequence[RangeOutcome[Results]], superseded: SupersededRows | None) -> None:
         summary = self.summary
         self.state[COMMAND_ID_KEY] = self.request.command_id
         seen = RecordedQueueFormats.from_state(self.state.get(QUEUE_FORMATS_KEY, {}))
         self.state[QUEUE_FORMATS_KEY] = seen.merge_with_store(self.store, self.request.given_settings.conf)
         self.state |= self.known_store.topic_choices.after_run(self.request.selection, summary.to_offset).state
+        read = ReadDirectory(self.directory, summary.to_offset, self.accepted_end)
+        self.state |= state_after_reading(
+            self.state,
+            read,
+            has_newest_config=self.has_newest_config,
+            superseded_from=superseded.from_offset if superseded else None,
+        )
         found = [fingerprint for outcome in outcomes for fingerprint in outcome.facts.fingerprints]
         known = [one for one in self.known_store.newest_fingerprints if one.offset + one.size <= summary.from_offset]
         timestamps = [o.facts.store_timestamp for o in outcomes if o.facts.store_timestamp is not None]
@@ -483,7 +574,7 @@ class _Run:
             summary.contradictions,
             len(summary.unreadable),
         )
-        has_moved = summary.to_offset > summary.from_offset
+        has_moved = summary.to_offset > summary.from_offset or self.accepted_end >= 0
         brings_something = has_moved or files or superseded or self.has_changed_topics or is_acknowledged
         # Files of a failed attempt may be deleted only once a run has its number.
         if brings_something or (self._may_have_leftover_files and has_leftover_files(self.lake, self.known_store)):

@@ -110,6 +110,7 @@ _STATE = {
     },
     "chosen_until?": int,
     "choices?": [[[str], [str]]],
+    "directories?": [[str, int, int, int, int]],
     "seen_queues?": {"sizes?": [[frozenset(FileKind), int, str]], "batch_topics?": [str]},
     "open?": {
         **dict.fromkeys(("since_run", "quarantined", "superseded", "contradictions", "gap_count", "unreadable?"), int),

@@ -21,6 +21,7 @@ from jobs.store.broker_config import (
     read_config_files,
     unpack_offsets,
 )
+from jobs.store.store import Store
 
 FILES_KEY = "files"  # key in the state: file name → SHA-256 of the newest version in the lake
 _KINDS = ("topic", "group")
@@ -119,6 +120,17 @@ def find_new_state(config: BrokerConfig, known: BrokerState) -> BrokerState:
             before = known[1].get(key)
             offsets[key] = before if before == offsets[key] else offsets[key]
     return digests, offsets
+
+
+def has_only_older_offsets(store: Store, state: StateJson | None) -> bool:
+    """Return whether consumers were moved back since the last run, or are missing, and none has moved forward."""
+    config, known = read_broker_config(store), parse_state(state)
+    if config.unread_reason is not None:
+        return False
+    _, offsets = find_new_state(config, known)
+    pairs = [(offsets.get(key, {}), known[1].get(key, {})) for key in offsets.keys() | known[1].keys()]
+    changes = [(now.get(queue, -1), old.get(queue, -1)) for now, old in pairs for queue in now.keys() | old.keys()]
+    return any(now < old for now, old in changes) and not any(now > old for now, old in changes)
 
 
 def setting_changes(current: BrokerSettings, known_digests: BrokerSettings) -> Iterator[dict[str, object]]:

@@ -12,6 +12,7 @@ import os
 import select
 import shutil
 import stat
+import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +41,9 @@ _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _IOPRIO_WHO_PROCESS = 1
 _IDLE_CLASS = 3 << 13
 _PIPE_SECONDS = 10
+_AT_FDCWD = -100  # paths are relative to the working directory
+_STATX_BTIME = 0x800
+_STATX = struct.Struct("=I76xqI164x")  # struct statx of Linux: the mask, and the seconds and nanoseconds of `stx_btime`
 _NICENESS = 10
 LOST_FOUND = "lost+found"  # a directory of a separate disk, which only root can read; brokers ignore it
 
@@ -80,6 +84,21 @@ def lower_priority() -> None:
     number = _IOPRIO_SET.get(platform.machine()) if sys.platform.startswith("linux") else None
     if number is not None:
         ctypes.CDLL(None).syscall(number, _IOPRIO_WHO_PROCESS, 0, _IDLE_CLASS)
+
+
+def read_creation_time(path: Path) -> int:
+    """Return when a file or directory was created, in nanoseconds; 0 if the system or the file system does not know."""
+    import ctypes
+
+    found = path.stat()
+    if not sys.platform.startswith("linux"):
+        return int(getattr(found, "st_birthtime", 0) * 1_000_000_000)
+    result = ctypes.create_string_buffer(_STATX.size)
+    statx = getattr(ctypes.CDLL(None), "statx", None)  # glibc 2.28, musl 1.2.5
+    if statx is None or statx(_AT_FDCWD, os.fsencode(path), 0, _STATX_BTIME, result):
+        return 0
+    mask, seconds, nanoseconds = _STATX.unpack(result.raw)
+    return seconds * 1_000_000_000 + nanoseconds if mask & _STATX_BTIME else 0
 
 
 class LocalReader(Reader):

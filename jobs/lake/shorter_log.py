@@ -1,0 +1,205 @@
+"""
+A store whose log ends before the rows that the lake has of it: an older copy, a lagging replica, or a lost end.
+
+All three have the same bytes. If the directory's own queues or index files point to the missing records, or if an
+earlier run read these records from the same directory, they were lost. A directory is the same if its path, its inode
+and the time of its creation are: a copy has none of them, and a snapshot of a disk is mounted at another path. Anything
+else is a copy or a replica, which shows nothing about the broker.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from shlex import quote
+from typing import Any, NamedTuple, Self, cast
+
+from jobs.console.amounts import utc_time_text
+from jobs.console.process import tool_command
+from jobs.lake.identity import has_fingerprint
+from jobs.lake.lake import Lake
+from jobs.lake.runs import KnownStore
+from jobs.storage.local import read_creation_time
+from jobs.storage.locations import is_local, local_path
+from jobs.store.log_ends import find_end_after_crash, has_lost_end, newest_known_offset
+from jobs.store.queue_files import queues_in_files
+from jobs.store.range_reader import RangeReader
+from jobs.store.ranges import WHOLE_SEGMENTS, find_newest_segment, plan_ranges
+from jobs.store.running_broker import find_broker_process
+from jobs.store.store import Store
+from rmq_formats.errors import is_disk_error
+
+DIRECTORIES_KEY = "directories"  # key in a manifest's state
+_MOST_DIRECTORIES = 16  # that are kept for each store, the most recently read ones
+
+
+class DirectoryId(NamedTuple):
+    """The identity of a store's directory, which differs from that of its copies."""
+
+    location: str
+    inode: int = 0  # 0 on a remote file system
+    created_ns: int = 0  # 0 if the file system does not keep it
+
+    @classmethod
+    def read(cls, root: str) -> Self:
+        """Return the identity of the directory of a store."""
+        if not is_local(root):
+            return cls(root)
+        path = Path(local_path(root)).resolve()
+        return cls(str(path), path.stat().st_ino, read_creation_time(path))
+
+
+class ReadDirectory(NamedTuple):
+    """A directory from which runs have read a store."""
+
+    directory: DirectoryId
+    to_offset: int  # the offset up to which its log was read
+    accepted_end: int = -1  # the end of its log whose loss the user has acknowledged
+
+    @classmethod
+    def from_json(cls, values: Sequence[Any]) -> Self:
+        """Parse the stored form."""
+        *directory, to_offset, accepted_end = values
+        return cls(DirectoryId(*directory), to_offset, accepted_end)
+
+    def to_json(self) -> list[object]:
+        """Return the form that a manifest's state keeps."""
+        return [*self.directory, self.to_offset, self.accepted_end]
+
+
+def list_read_directories(state: Mapping[str, object]) -> list[ReadDirectory]:
+    """Return the directories from which runs have read a store; the last one has the newest configuration."""
+    stored = cast("Sequence[Sequence[Any]]", state.get(DIRECTORIES_KEY, ()))
+    return [ReadDirectory.from_json(values) for values in stored]
+
+
+def find_read_directory(state: Mapping[str, object], directory: DirectoryId) -> ReadDirectory | None:
+    """Return what runs have read from a directory, if any."""
+    return next((one for one in list_read_directories(state) if one.directory == directory), None)
+
+
+def state_after_reading(
+    state: Mapping[str, object], read: ReadDirectory, *, has_newest_config: bool, superseded_from: int | None = None
+) -> dict[str, object]:
+    """
+    Return the state after a run has read from a directory.
+
+    If the log was rewritten from an offset on, no directory is expected to have more of the earlier log.
+    """
+    others = [one for one in list_read_directories(state) if one.directory != read.directory]
+    if superseded_from is not None:
+        others = [one._replace(to_offset=min(one.to_offset, superseded_from)) for one in others]
+    found = [*others, read] if has_newest_config else [*others[:-1], read, *others[-1:]]
+    return {DIRECTORIES_KEY: [one.to_json() for one in found[-_MOST_DIRECTORIES:]]}
+
+
+class ShorterLog(NamedTuple):
+    """The end of a log, the end of the lake's rows of it, and the evidence on which of them is out of date."""
+
+    log_end: int
+    lake_end: int
+    loss_evidence: str  # why the directory has lost records; empty if it may be an older copy
+    copy_evidence: str = ""  # file times that show an older copy, as text
+
+    def text(self, store: Store, lake: Lake) -> str:
+        """Return the finding, the evidence, and the command that restores a lost end."""
+        missing = self.lake_end - self.log_end
+        command = f"{tool_command()} repair {quote(store.root)} --lake {quote(lake.location)}"
+        ends = f"the store's log ends {missing:,} bytes before what the lake has, at offset {self.log_end:,}"
+        ends += f" instead of {self.lake_end:,}"
+        if self.loss_evidence:
+            return (
+                f"{ends}: {self.loss_evidence}. If this is the broker's directory and not a copy, do not start the "
+                f"broker; restore the end of the log with: {command}"
+            )
+        times = f" ({self.copy_evidence})" if self.copy_evidence else ""
+        return (
+            f"{ends}: it is an older copy, or a replica that lags{times}. Its configuration and its consumer offsets "
+            "are not recorded. If this is the broker's directory, the end of its log is lost; do not start the broker, "
+            f"and restore the end with: {command}"
+        )
+
+
+def find_shorter_log(known: KnownStore, store: Store, directory: DirectoryId) -> ShorterLog | None:
+    """Return where a log ends before the lake's rows of it; None if the lake has nothing that the log has not."""
+    newest = known.newest
+    log_end = find_records_end(known, store)
+    if newest is None or log_end is None or log_end >= newest.to_offset:
+        return None
+    missing = find_missing_end(store, log_end)
+    loss, copied = (missing.loss_evidence, missing.copy_evidence) if missing else ("", "")
+    read = find_read_directory(newest.state, directory)
+    if not loss and read is not None and read.to_offset > log_end:
+        loss = f"an earlier run read this directory up to offset {read.to_offset:,}"
+    if read is not None and read.accepted_end == log_end:
+        loss = ""
+    copied = copied or _compare_times(store, newest.store_timestamp)
+    return ShorterLog(log_end, newest.to_offset, loss, copied)
+
+
+class MissingEnd(NamedTuple):
+    """A record after the end of a log to which the store's own queues or index files point."""
+
+    newest_offset: int
+    loss_evidence: str  # empty if the log was only copied before these files
+    copy_evidence: str
+
+
+def find_missing_end(store: Store, log_end: int) -> MissingEnd | None:
+    """Return the newest record after the end of a log to which the store's own files point, if there is any."""
+    if not store.has_clean_shutdown:
+        crashed = find_end_after_crash(store, log_end)
+        newest, copied = (crashed.newest_offset, crashed.copy_evidence) if crashed else (-1, "")
+    elif not store.segments or find_broker_process(store.root) is not None:
+        return None
+    else:
+        newest, copied = newest_known_offset(store, queues_in_files(store)), ""
+        newest = newest if has_lost_end(store, newest, log_end) else -1
+    if newest < 0:
+        return None
+    text = f"queues or index files point to a record at offset {newest:,}"
+    return MissingEnd(newest, "" if copied else text, f"{copied}: the log was copied before it" if copied else "")
+
+
+def find_records_end(known: KnownStore, store: Store) -> int | None:
+    """Return the end of the log's last record; None if the log reaches the end of the lake's rows, or is unreadable."""
+    newest = find_newest_segment(store)
+    if newest is None or known.newest is None:
+        return store.start_offset
+    segment, _ = newest
+    fingerprints = known.newest_fingerprints  # the newest one covers the last records in the lake
+    if segment.base_offset >= known.newest.to_offset or (fingerprints and has_fingerprint(fingerprints[0], store)):
+        return None
+    inside = (one for one in fingerprints if segment.base_offset < one.end <= segment.base_offset + segment.size)
+    start = next((one.end for one in inside if has_fingerprint(one, store)), segment.base_offset)
+    end = start
+    for range_ in plan_ranges(store, start, WHOLE_SEGMENTS):
+        reader = RangeReader(range_)
+        try:
+            with closing(reader.pieces()) as pieces:
+                for _ in pieces:
+                    pass
+        except OSError as error:
+            if not is_disk_error(error):
+                raise
+            return None  # reported when it is read
+        if reader.facts.was_deleted:
+            return None
+        end = reader.facts.next_offset if reader.facts.unfinished_from is None else reader.facts.unfinished_from
+        if reader.facts.unfinished_from is not None:
+            break
+    return end
+
+
+def _compare_times(store: Store, newest_ms: int | None) -> str:
+    """Return that no file was modified since the lake's newest message was stored, as text; empty if one was."""
+    files = (*store.queue_files, *store.index_files, *store.other_files)
+    times = [file.modified_ms for file in files]
+    for folder in {segment.location.rpartition("/")[0] for segment in store.segments}:
+        times += [info.modified_ms for info in store.storage.list_files(folder)]
+    newest_file_ms = max(times, default=0)
+    if newest_ms is None or newest_file_ms >= newest_ms:
+        return ""
+    return (
+        f"its files were last modified at {utc_time_text(newest_file_ms)}, before the newest message of the lake was "
+        f"stored at {utc_time_text(newest_ms)}"
+    )
