@@ -22,7 +22,6 @@ AHEAD_OF_LOG = "ahead_of_log"
 UNREADABLE_DATABASE = "unreadable_database"
 DAMAGED_CONFIGURATION = "damaged_configuration"
 DAMAGED_TIMER = "damaged_timer"
-DAMAGED_COMPACTION = "damaged_compaction"
 DELETED_TOPIC = "deleted_topic"
 DELETED_OR_LOST_QUEUE = "deleted_or_lost_queue"
 PROMOTION = "promotion"
@@ -43,20 +42,6 @@ WRONG_QUEUE_END = "wrong_queue_end"
 TRANSACTION_WITHOUT_MESSAGE = "transaction_row_of_no_message"
 TIMER_ROW_WITHOUT_MESSAGE = "timer_row_of_no_message"
 TIMER_UNIT_WITHOUT_MESSAGE = "timer_unit_of_no_message"
-# Of compacted logs.
-COMPACTED_RECORD_DIFFERS = "compacted_record_differs"
-COMPACTED_UNIT_DIFFERS = "compacted_unit_differs"
-COMPACTED_OUT_OF_ORDER = "compacted_out_of_order"
-COMPACTED_FOREIGN_RECORD = "compacted_record_of_another_queue"
-COMPACTED_LOG_KINDS = frozenset(
-    {
-        DAMAGED_COMPACTION,
-        COMPACTED_RECORD_DIFFERS,
-        COMPACTED_UNIT_DIFFERS,
-        COMPACTED_OUT_OF_ORDER,
-        COMPACTED_FOREIGN_RECORD,
-    }
-)
 # Of index files, and of an index in RocksDB.
 ENTRIES_OF_LOST_MESSAGES = "entries_of_lost_messages"
 CHECKPOINT_INDEX_TIME = "checkpoint_index_time"
@@ -67,9 +52,7 @@ DAMAGED_INDEX_ROWS = "damaged_index_rows"
 DAMAGED_RECORD_KINDS = frozenset({DAMAGED_RANGE, WRONG_BODY_CRC, WRONG_RECORD_CRC, ZEROED_PROPERTIES, WRONG_STORE_TIME})
 GAP_OR_LOST_END = frozenset({GAP, LOST_END})
 GAP_KINDS = GAP_OR_LOST_END | {LOST_START}
-DAMAGED_FILE_KINDS = frozenset(
-    {UNREADABLE_RANGE, UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, DAMAGED_TIMER, DAMAGED_COMPACTION}
-)
+DAMAGED_FILE_KINDS = frozenset({UNREADABLE_RANGE, UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, DAMAGED_TIMER})
 LEGAL_KINDS = frozenset(
     {DELETED_TOPIC, PROMOTION, UNITS_OF_TRUNCATED_MESSAGES, ENTRIES_OF_TRUNCATED_MESSAGES, NOT_INDEXED_ON_REPLICA}
 )

@@ -1,20 +1,12 @@
 """Findings on the log itself: parts that are missing, damaged, unreadable, or changed after the broker wrote them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
-from itertools import chain
-from typing import Any
-
-import numpy as np
 
 from jobs.console.amounts import count_text, is_or_are
 from jobs.diagnosis import kinds, why_segment_size_is_doubtful
-from jobs.diagnosis.findings import LOG, QUEUES, Finding
-from jobs.diagnosis.log_check import ChangedRecord, RangeCheck, complete_checks, new_range_check
-from jobs.products.queues.unit_files import new_range_unit_collector, read_units
-from jobs.store.chain import NewCollector, RangeOutcome, Results, read_chained
+from jobs.diagnosis.findings import LOG, Finding
+from jobs.diagnosis.log_check import ChangedRecord, RangeCheck
 from jobs.store.log_ends import (
     NO_SEGMENTS_ERROR,
     find_end_after_crash,
@@ -22,20 +14,15 @@ from jobs.store.log_ends import (
     find_right_segment_name,
     wrong_name_text,
 )
-from jobs.store.ranges import find_holes, find_truncated_segments, locate_hole, plan_ranges
-from jobs.store.release import Writers
+from jobs.store.ranges import find_holes, find_truncated_segments, locate_hole
 from jobs.store.running_broker import find_broker_process
-from jobs.store.store import DEFAULT_RANGE_SIZE, Segment, Store, find_checkpoint_file, read_checkpoint
-from jobs.store.units import Units
-from jobs.store.workers import SerialWorkers
+from jobs.store.store import Segment, Store, find_checkpoint_file, read_checkpoint
 from jobs.verify import LostRange, LostRanges, PartReport, locate_offset
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import BRIDGE_REASON, OTHER_OFFSET_PREFIX
 from rmq_formats.commitlog.scan import IO_ERROR
 from rmq_formats.commitlog.segment import Piece
-from rmq_formats.consumequeue.collect import PACKED_UNIT
-from rmq_formats.consumequeue.dispatch import UnitRules
 from rmq_formats.errors import skip_lost_file
 from rmq_formats.properties import MAX_LONG
 from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, file_name_of_offset
@@ -182,35 +169,6 @@ def _misnamed(segment: Segment, right: int, store: Store) -> Finding:
     names = file_name_of_offset(segment.base_offset), file_name_of_offset(right)
     place = store.path_below_root(segment.location), 0, "name"
     return Finding(LOG, kinds.MISNAMED_SEGMENT, *place, *names, wrong_name_text(right), log_offset=right)
-
-
-def check_log_of_queue(
-    log: Store,
-    rules: UnitRules,
-    queue: tuple[str, int],
-    range_size: int = DEFAULT_RANGE_SIZE,
-    other_collectors: Sequence[NewCollector[Any]] = (),
-) -> tuple[list[RangeCheck], Units, list[RangeOutcome[Results]]]:
-    """
-    Read and check a log in this process that has the records of one queue alone, of a compacted topic.
-
-    Return the checks, the units that the records of the queue require, and the results of *other_collectors*.
-    """
-    ranges = plan_ranges(log, log.start_offset, range_size)
-    new_units = partial(new_range_unit_collector, replace(rules, multi_dispatch=False), 1, None)
-    outcomes = read_chained(SerialWorkers(), ranges, [new_units, new_range_check, *other_collectors])
-    groups = chain.from_iterable(read_units(None, [outcome.payload[0] for outcome in outcomes], 0))
-    own = (group.units for group in groups if (group.name.topic, group.name.queue_id) == queue)
-    units = np.concatenate([np.zeros(0, PACKED_UNIT), *own])
-    others = [outcome._replace(payload=outcome.payload[2:]) for outcome in outcomes]
-    return complete_checks(outcomes, 1, Writers(tuple(rules.releases), "")), units, others
-
-
-def findings_on_foreign_records(log: Store, count: int, kind: str, queue: str, cause: str) -> Iterator[Finding]:
-    """Yield a finding if the log of a queue has a *count* of records of other queues."""
-    if count > 0:
-        place = log.path_below_root(log.segments[0].location), None, "records"
-        yield Finding(QUEUES, kind, *place, f"{count} of other queues", f"only records of {queue}", cause)
 
 
 def log_numbers(store: Store, checks: Sequence[RangeCheck], log_end: int) -> dict[str, int]:

@@ -37,7 +37,6 @@ from jobs.store.store import Store, StoreRequest
 from jobs.store.topics import RecordedTopics
 from jobs.store.workers import Workers
 from jobs.verify import LostRanges, PartReport, locate_offset
-from jobs.verify.compaction import verify_compacted_logs
 from jobs.verify.index import IndexVerification
 from jobs.verify.log import early_log_end_finding, findings_on_log
 from jobs.verify.queues import verify_queues
@@ -48,6 +47,7 @@ from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.record import INVALID_MAGIC_PREFIX
 from rmq_formats.consumequeue.dispatch import QueueKind
 from rmq_formats.release import Release
+from rmq_formats.store import FileKind
 
 # The largest size of scratch files, as a part of the log's size, with small records.
 _SHARE_OF_UNITS, _SHARE_OF_KEYS = 0.35, 0.25
@@ -168,7 +168,8 @@ def _log_and_queues(
         workers, store, rules, request.range_size, new_collectors, scratch, request.recorded_topics
     )
     verify_waiting_messages(queues, store)
-    verify_compacted_logs(queues, store, joined.queues, workers, rules)
+    if store.other_files_of_kind(FileKind.COMPACTION_LOG):
+        queues.notes.append("the copies of messages in compacted logs (`compaction/`) are not verified")
     queues.notes.append(f"queue format: RocketMQ {releases.value} ({releases.origin_text})")
     return indexing, queues, joined, complete_checks(outcomes, 0, releases.value), outcomes
 

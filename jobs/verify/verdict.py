@@ -173,7 +173,7 @@ _IN_ROCKSDB = frozenset(
 # Kinds of queue findings that no repair can fix.
 _OF_TIMER_FILES = frozenset({kinds.DAMAGED_TIMER, kinds.TIMER_UNIT_WITHOUT_MESSAGE})
 _OF_PROGRESS = frozenset({kinds.CONSUMER_PAST_QUEUE_END, kinds.DELAY_PAST_QUEUE_END})
-_NOT_MADE = kinds.COMPACTED_LOG_KINDS | _OF_TIMER_FILES | _OF_PROGRESS
+_NOT_MADE = _OF_TIMER_FILES | _OF_PROGRESS
 _NOT_MADE |= {kinds.UNREADABLE_RANGE, kinds.UNREADABLE_DATABASE, kinds.DAMAGED_CONFIGURATION}
 _COPY = "from a replica, a backup or another copy, and verify again. If a lake has the messages, repair or export:"
 REPAIR_COMMAND = "{repair}"
@@ -238,11 +238,6 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
         ("This tool does not modify offsets of consumers and delay levels. Once the queues have no findings, reset "
         "those of a group with `mqadmin resetOffsetByTime`; with the broker stopped, correct those of delay levels in "
         "`config/delayOffset.json`."), (),
-    ),
-    (
-        QUEUES, kinds.COMPACTED_LOG_KINDS,
-        ("Brokers do not rebuild compacted logs. With the broker stopped, restore the directory `compaction` from a "
-        "replica or a backup; a lake has the newest message of each key (docs/tables.md)."), (),
     ),
     (
         INDEX, {kinds.UNREADABLE_RANGE}, _UNREADABLE, (),

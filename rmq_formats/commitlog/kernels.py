@@ -398,22 +398,6 @@ def find_records_with_wrong_crc(
 
 
 @compiled
-def find_differing_copies(
-    record: Bytes, record_at: Integers, copy: Bytes, copy_at: Integers, sizes: Integers, numbers: Integers
-) -> int:
-    """Put the numbers of copies that differ from their records in more than their place into *numbers*; count them."""
-    count = 0
-    for number in range(sizes.size):
-        for at in range(sizes[number]):
-            is_place = PHYSICAL_OFFSET_AT <= at < PHYSICAL_OFFSET_AT + 8
-            if not is_place and record[record_at[number] + at] != copy[copy_at[number] + at]:
-                numbers[count] = number
-                count += 1
-                break
-    return count
-
-
-@compiled
 def read_store_timestamps(buffer: Bytes, positions: Integers, times: Integers) -> None:
     """Fill *times* with the store times of the records at *positions*."""
     for number in range(positions.size):

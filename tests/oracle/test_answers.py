@@ -11,9 +11,6 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from jobs.diagnosis.findings import QUEUES
-from jobs.store.workers import SerialWorkers
-from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.trace import TRACE_TOPIC
 from tests.oracle.releases import marks, on_releases
 from tests.oracle.sessions import ClientMessage, Consumption, RealBroker, SendResult
@@ -74,46 +71,6 @@ def test_tables_of_a_store_are_printed_as_by_a_live_broker(
 
     assert len(stage.answered_lines) == len(_lines(stage))
     assert differing == []
-
-
-_SETTINGS = {
-    "compactionMappedFileSize": "16384",
-    "compactionCqMappedFileSize": "460",
-    "compactionScheduleInternal": "2000",
-    "maxOffsetMapSize": "1048576",
-}
-_NEVER_AGAIN = {"compactionScheduleInternal": "3600000"}
-_COMPACTED_KEYS = tuple(f"key-{number}" for number in range(7))
-_COUNT = 120
-_POSITIONS = "compaction/position-checkpoint"
-
-
-def _send(broker: RealBroker, numbers: range) -> None:
-    keys = (_COMPACTED_KEYS[number % len(_COMPACTED_KEYS)] for number in numbers)
-    messages = [ClientMessage("Comp", b"body" * 20, "TagA", key) for key in keys]
-    broker.send_each([*messages, ClientMessage("Orders", b"body", "TagA", "key-0")])
-
-
-@on_releases("5.1.4", "5.3.3", "5.5.0", "5.5.1", in_every_run="5.5.0")
-def test_compacted_messages_of_a_killed_broker_are_those_that_it_serves_later(release: str, tmp_path: Path) -> None:
-    """Each message has a unit, and equals the record of the log; a restarted broker serves the same number."""
-    with Stage(release, tmp_path / "store", tmp_path / "scratch") as stage:
-        with stage.broker(_SETTINGS) as broker:
-            broker.make_topic("Comp", cleanup_policy="COMPACTION")
-            broker.make_topic("Orders")
-            _send(broker, range(_COUNT))
-            wait_until((stage.store_directory / _POSITIONS).exists, lambda: "nothing was compacted")
-            _send(broker, range(_COUNT, _COUNT + 10))
-            broker.drain()
-            stage.crash()
-        verdict = verify(VerifyRequest(str(stage.store_directory)), SerialWorkers())
-        with stage.broker(_SETTINGS | _NEVER_AGAIN) as broker:
-            copies = len(broker.pull("Comp"))
-    notes = verdict.parts[QUEUES].notes
-
-    assert len(_COMPACTED_KEYS) < copies < _COUNT
-    assert [] == verdict.findings
-    assert f"compacted logs of 1 queue have {copies} messages; {copies} could be compared with the log" in notes
 
 
 _SENT = ("Pub", "1700000000000", "region", "группа", "Orders", "{id}", "TagA", "null", "10.0.0.1:10911", "4", "7", "0")
