@@ -7,13 +7,12 @@ from itertools import islice
 from typing import Any
 from weakref import ref
 
-import numpy as np
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rmq_formats.commitlog.framing import DISK_BLOCK_SIZE
-from rmq_formats.commitlog.kernels import count_settled_records, find_differing_copies
+from rmq_formats.commitlog.kernels import count_settled_records
 from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
 from rmq_formats.commitlog.scan import IO_ERROR, RawRecords, scan
@@ -372,27 +371,6 @@ def test_zeros_after_a_live_log_are_read_only_once() -> None:
     found = flatten(scan(make_reader(raw, counted), 0, len(raw), len(raw), 0, final=False, window=4096))
     assert [piece.kind for piece in found] == [PieceKind.RECORD, PieceKind.UNWRITTEN]
     assert sum(counted) < 1.1 * len(raw)
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 120)), min_size=1, max_size=6))
-@example([(0, 27), (1, 28), (2, 35), (3, 36)])
-def test_copies_of_a_record_may_differ_only_in_their_offset(changes: list[tuple[int, int]]) -> None:
-    raw = make_log([make_record(b"body" * number) for number in range(4)], BASE)
-    found = scan(Disk(raw, -1).read, 0, len(raw), len(raw), BASE, final=True)
-    (records,) = (item for item in found if not isinstance(item, Piece))
-    copies = records.buffer.copy()
-    expected = set()
-    for number, at in changes:
-        place = int(records.positions[number])
-        if at < int(records.sizes[number]):
-            copies[place + at] ^= 1 + at
-    for number, (place, size) in enumerate(zip(records.positions.tolist(), records.sizes.tolist(), strict=True)):
-        own_bytes, other_bytes = (bytes(one[place : place + size]) for one in (copies, records.buffer))
-        if own_bytes[:28] + own_bytes[36:] != other_bytes[:28] + other_bytes[36:]:
-            expected.add(number)
-    numbers, sizes = np.empty(4, np.int64), records.sizes.astype(np.int64)
-    count = find_differing_copies(records.buffer, records.positions, copies, records.positions, sizes, numbers)
-    assert sorted(expected) == numbers[:count].tolist()
 
 
 @pytest.mark.parametrize("framing", Framing)
