@@ -93,20 +93,24 @@ def write_type_metrics(path: Path, topics: Sequence[TopicSummary], code: ExitCod
 def type_metric_values(topics: Sequence[TopicSummary], code: ExitCode) -> Metrics:
     """Return the meaning of each metric of `type` by its name, and its values with labels."""
     named = [(f'topic="{_escaped(one.topic)}"', one) for one in topics]
+    dead_letters = [(topic, one.reasons if one.open is None else one.open.reasons) for topic, one in named]
     reasons = [
-        (f'{topic},reason="{_escaped(reason)}"', count) for topic, one in named for reason, count in one.reasons.items()
+        (f'{topic},reason="{_escaped(reason)}"', count) for topic, own in dead_letters for reason, count in own.items()
     ]
     return {
         "end_time_seconds": ("Unix time at which the run ended.", [("", round(time(), 3))]),
         "exit_code": (
-            "Exit code of the run: 0 clean, 3 too many dead letters, 5 a topic was not found.",
+            "Exit code: 0 clean, 3 too many dead letters, 5 a topic was not found; 3 persists until acknowledged.",
             [("", int(code))],
         ),
         "rows": (
             "Rows that the run added to the tables of a topic.",
             [(topic, one.rows + one.accepted) for topic, one in named],
         ),
-        "dead_letters": ("Messages that became dead letters (labels: topic, reason).", [*reasons]),
+        "dead_letters": (
+            "Messages that became dead letters in the run, or since the open alert (labels: topic, reason).",
+            [*reasons],
+        ),
         "unknown_fields": (
             "Fields in a topic's message bodies for which no column is declared.",
             [(topic, len(one.unknown)) for topic, one in named],

@@ -35,6 +35,7 @@ from jobs.typed.task import TypingResult, type_file
 from jobs.typed.typings import (
     EVERY_ROW,
     NEVER_TYPED,
+    OpenDeadLetters,
     StoreProgress,
     TableCommit,
     TopicState,
@@ -48,6 +49,7 @@ from jobs.typed.typings import (
 from rmq_formats.errors import NotAStore
 
 _SHOWN_REASONS = 5
+_KEPT_REASONS, _OTHER_REASONS = 100, "other reasons"
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,10 @@ class TypeRequest:
     source: str = "types.toml"  # the file that declares the types, for messages
     retries: bool = False  # dead letters are typed again
     accepts_dead_letters: bool = False  # a retype may turn typed rows into dead letters
+    limit: float | None = (
+        None  # dead letters of a topic and typing: a number, or a share of its messages; None: not all
+    )
+    acknowledges: bool = False  # the dead letters of earlier typings that exceeded their limit
 
 
 class TopicSummary(NamedTuple):
@@ -75,6 +81,7 @@ class TopicSummary(NamedTuple):
     accepted: int = 0  # earlier dead letters that are rows now
     unknown: Mapping[str, UnknownField] = MappingProxyType({})  # fields of the rows that no column takes, by their path
     new_columns: tuple[str, ...] = ()  # NULL in rows of earlier typings
+    open: OpenDeadLetters | None = None
 
 
 @dataclass
@@ -191,7 +198,8 @@ def _topic(
     removed = (
         ObsoleteRows({"store_id": store}, cut) for store, cut in cuts.items() if cut < old.stores[store].to_offset
     )
-    return _Topic(type_, replace(state, stores=stores), tuple(removed), replaces=False)
+    still_open = None if request.acknowledges else old.open
+    return _Topic(type_, replace(state, stores=stores, open=still_open), tuple(removed), replaces=False)
 
 
 def _is_retyped(request: TypeRequest, type_: TopicType, old: TopicState) -> bool:
@@ -236,7 +244,9 @@ def _typed(
     for one in topics:
         ends = {store: max(one.offsets.get(store, 0), done.ends[store]) for store in sorted({*one.offsets, *done.ends})}
         stores = {store: StoreProgress(read_newest_transaction(snapshot, store), end) for store, end in ends.items()}
-        states[one.type.topic] = replace(one.state, stores=stores)
+        still_open = _find_open_dead_letters(one, done, retried, number, request.limit)
+        states[one.type.topic] = replace(one.state, stores=stores, open=still_open)
+    summary.topics = [one._replace(open=states[one.topic].open) for one in summary.topics]
     changes = tuple(_changes(topics, TypingResult.sum_of((done, retried)), before, replaces_dead=bool(retried.rows)))
     if not changes and before.number and states == before.topics:
         return replace(summary, number=None)
@@ -249,6 +259,38 @@ def _typed(
     commit_typing(lake, typing)
     delete_typing_leftovers(lake, typing)
     return summary
+
+
+def _find_open_dead_letters(
+    topic: _Topic, done: TypingResult, retried: TypingResult, number: int, limit: float | None
+) -> OpenDeadLetters | None:
+    """
+    Return the open dead letters of a topic after a typing.
+
+    The first typing that exceeds its limit opens them; until then none are, afterwards those of every typing.
+    """
+    name, found = topic.type.topic, topic.state.open
+    if found is not None and retried.rows[name]:
+        found = replace(found, reasons=_most_common(retried.reasons[name])) if retried.reasons[name] else None
+    new, rows = done.reasons[name], done.rows[name]
+    if found is None and not _is_limit_exceeded(limit, new.total(), rows):
+        return None
+    before = Counter[str]() if found is None else Counter(found.reasons)
+    return OpenDeadLetters(number if found is None else found.since, _most_common(before + new))
+
+
+def _is_limit_exceeded(limit: float | None, dead_letters: int, rows: int) -> bool:
+    """Return whether a topic has more dead letters than *limit*; without a limit, whether it has only dead letters."""
+    if limit is None:
+        return bool(dead_letters and not rows)
+    return dead_letters > (limit if isinstance(limit, int) else limit * (dead_letters + rows))
+
+
+def _most_common(reasons: Counter[str]) -> dict[str, int]:
+    """Return the reasons with the most messages; the others together, so that a manifest stays small."""
+    most = dict(reasons.most_common(_KEPT_REASONS))
+    others = reasons.total() - sum(most.values())
+    return most | ({_OTHER_REASONS: most.get(_OTHER_REASONS, 0) + others} if others else {})
 
 
 def _retried(request: TypeRequest, task: Callable[[SnapshotFile], TypingResult], workers: Workers) -> TypingResult:

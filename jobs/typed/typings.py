@@ -51,6 +51,7 @@ _MANIFEST = {
             "declared": (_DECLARED, {"by": str, "types": {str: _DECLARED}}),
             "stores": {str: {"run": int, "to_offset": int}},
             "tables": {str: str},
+            "open?": {"since": int, "reasons": {str: int}},
         }
     },
     "changes": [
@@ -76,12 +77,26 @@ class StoreProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenDeadLetters:
+    """The dead letters since the typing that had more than its limit allows, and that no user has acknowledged."""
+
+    since: int  # the number of this typing
+    reasons: Mapping[str, int]  # the number of messages, by reason
+
+    @property
+    def count(self) -> int:
+        """The number of messages."""
+        return sum(self.reasons.values())
+
+
+@dataclass(frozen=True, slots=True)
 class TopicState:
     """The declaration by which a topic is typed, and the progress."""
 
     declared: Mapping[str, object]  # the result of `TopicType.to_dict`
     stores: Mapping[str, StoreProgress]
     tables: Mapping[str, pa.Schema]  # the columns of the bodies, by table
+    open: OpenDeadLetters | None = None
 
 
 NEVER_TYPED = TopicState({}, {}, {})
@@ -136,6 +151,7 @@ class Typing:
         for state in values["topics"].values():
             state["stores"] = {store: StoreProgress(**reached) for store, reached in state["stores"].items()}
             state["tables"] = {table: pa.schema(parse_columns(text)) for table, text in state["tables"].items()}
+            state["open"] = OpenDeadLetters(**state["open"]) if state.get("open") else None
         values["changes"] = tuple(TableCommit(**one) for one in values["changes"])
         values["topics"] = {topic: TopicState(**state) for topic, state in values["topics"].items()}
         return cls(**values)

@@ -37,13 +37,6 @@ def _limit(text: str) -> int | float:
     return ratio
 
 
-def _is_exceeded(limit: float | None, topic: "TopicSummary") -> bool:
-    """Return whether a topic has more dead letters than *limit*; without a limit, whether it has only dead letters."""
-    if limit is None:
-        return bool(topic.dead_letters and not topic.rows)
-    return topic.dead_letters > (limit if isinstance(limit, int) else limit * (topic.dead_letters + topic.rows))
-
-
 @verb(
     "type /data/lake --types types.toml",
     "type /data/lake --types types.toml --retype Orders",
@@ -70,6 +63,10 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
         ParsedType("ratio|count", _limit),
         names="--max-dead-letters",
     ),
+    acknowledge: bool = flag(
+        "Acknowledge the dead letters of earlier runs. Until they are acknowledged or typed, every run ends with exit "
+        "code 3."
+    ),
     metrics: Path | None = option("FILE", "Write metrics of the run to a Prometheus text file.", OUTPUT_FILE),
     infer: bool = flag("Print types inferred from the bodies of TOPIC, and how many bodies do not match them."),
     topics: tuple[str, ...] = option("TOPIC", "With --infer: the topic.", names="-t --topic", multiple=True),
@@ -83,14 +80,16 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     never in both tables. Each run reads only messages that were ingested since the previous run. With --infer, nothing
     is written: the command prints types that fit the messages of a topic, in the format of FILE.
 
-    Exit code 3: more dead letters than --max-dead-letters allows. Exit code 5: the lake has no message of a topic in
+    Exit code 3: this run, or an earlier one that is not acknowledged, had more dead letters than --max-dead-letters
+    allows. Exit code 5: the lake has no message of a topic in
     FILE, and no broker in the lake has the topic in its configuration.
     """
     if infer:
-        if not topics or declared or metrics or retype or retry or accept_dead_letters or limit is not None:
+        others = (declared, metrics, retype, retry, accept_dead_letters, acknowledge)
+        if not topics or any(others) or limit is not None:
             raise click.UsageError(
                 "--infer requires -t TOPIC, and cannot be combined with --types, --retype, --retry, "
-                "--accept-dead-letters, --max-dead-letters or --metrics"
+                "--accept-dead-letters, --max-dead-letters, --acknowledge or --metrics"
             )
         return _infer(lake, topics, engine, answer)
     if declared is None or topics:
@@ -108,22 +107,16 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     from jobs.typed.run import TypeRequest, type_lake
 
     where = Lake(lake, workers.options)
-    request = TypeRequest(where, types, retype, str(declared), retry, accept_dead_letters)
+    request = TypeRequest(where, types, retype, str(declared), retry, accept_dead_letters, limit, acknowledge)
     summary = type_lake(request, workers)
-    return _answer(lake, declared, summary, limit=limit, metrics=metrics, answer=answer, retry=retry)
+    return _answer(declared, summary, metrics=metrics, answer=answer, retry=retry)
 
 
-def _answer(  # noqa: PLR0913 - one argument an option
-    lake: str,
-    declared: Path,
-    summary: "TypingSummary",
-    *,
-    limit: float | None,
-    metrics: Path | None,
-    answer: ResultPrinter,
-    retry: bool,
+def _answer(
+    declared: Path, summary: "TypingSummary", *, metrics: Path | None, answer: ResultPrinter, retry: bool
 ) -> ExitCode:
-    exceeded = [one.topic for one in summary.topics if _is_exceeded(limit, one)]
+    lake = str(click.get_current_context().params["lake"])
+    exceeded = [one.topic for one in summary.topics if one.open is not None]
     not_found = sorted(topic for topic, (is_known, _) in summary.absent_topics.items() if not is_known)
     severity, verdict, code = Severity.HEALTHY, "done", ExitCode.CLEAN
     if exceeded:
@@ -135,7 +128,11 @@ def _answer(  # noqa: PLR0913 - one argument an option
         "number": summary.number,
         "recovered": summary.recovered,
         "topics": [
-            {**one._asdict(), "unknown": {path: field._asdict() for path, field in one.unknown.items()}}
+            {
+                **one._asdict(),
+                "unknown": {path: field._asdict() for path, field in one.unknown.items()},
+                "open": None if one.open is None else {"since": one.open.since, "dead_letters": one.open.count},
+            }
             for one in summary.topics
         ],
         "absent": sorted(summary.absent_topics),
@@ -197,6 +194,9 @@ def _lines(summary: "TypingSummary", command: str) -> list[str]:
         lines += [f"    {count_text(count, 'message')}: {reason}" for reason, count in shown]
         if len(topic.reasons) > _SHOWN:
             lines.append(f"    … {len(topic.reasons) - _SHOWN} more reasons (--json has them)")
+        if topic.open is not None:
+            count = count_text(topic.open.count, "dead letter")
+            lines.append(f"    OPEN since run {topic.open.since}: {count} (acknowledge with --acknowledge)")
         lines += _unknown_lines(topic)
         if topic.new_columns:
             lines += [

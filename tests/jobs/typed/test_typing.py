@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import duckdb
 import pytest
@@ -165,3 +166,82 @@ def test_spark_types_the_same_rows(spark: SparkSession, tmp_path: Path, run: Run
     assert {(1, "1.50", 1795428000000000, '{"n":[1,null]}')} == {
         (row.id, str(row.d), row.at, row.who) for row in of_spark.collect()
     }
+
+
+STRICT = '[topic."Orders"]\nformat = "json"\nschema = "id bigint NOT NULL, number bigint NOT NULL"\n'
+WIDER = STRICT.replace("number bigint NOT NULL", "number bigint")
+ANY = STRICT.replace(" NOT NULL", "")
+GOOD, HALF, EMPTY = b'{"id": 1, "number": 1}', b'{"id": 1}', b"{}"
+
+
+@pytest.fixture
+def type_orders(tmp_path: Path, run: Run) -> Callable[..., tuple[int, int]]:
+    """Return a function that types, and returns the exit code and the number of dead letters in the metrics."""
+
+    def type_orders(declared: str, *options: str) -> tuple[int, int]:
+        types, metrics = tmp_path / "types.toml", tmp_path / "metrics"
+        types.write_text(declared)
+        outcome = run("type", tmp_path / "lake", "--types", types, "--engine", "here", "--metrics", metrics, *options)
+        lines = [line.removeprefix("rmq_lake_type_") for line in metrics.read_text().splitlines()]
+
+        assert f"exit_code {outcome.code}" in lines
+        return outcome.code, sum(int(line.split()[-1]) for line in lines if line.startswith("dead_letters{"))
+
+    return type_orders
+
+
+def test_the_alert_of_dead_letters_stays_until_it_is_acknowledged(
+    tmp_path: Path, type_orders: Callable[..., tuple[int, int]]
+) -> None:
+    """A retry of the scheduler ended with 0, and deleted the dead letters from the metrics."""
+    broker = Broker(tmp_path / "store")
+    write(broker, GOOD, HALF, EMPTY)
+    ingested(tmp_path)
+
+    assert (ExitCode.DAMAGE, 2) == type_orders(STRICT, "--max-dead-letters", "1")
+    assert (ExitCode.DAMAGE, 2) == type_orders(STRICT, "--max-dead-letters", "1")
+
+    write(broker, GOOD, HALF)
+    ingested(tmp_path)
+
+    assert (ExitCode.DAMAGE, 3) == type_orders(STRICT, "--max-dead-letters", "100")
+
+    write(broker, EMPTY)
+    ingested(tmp_path)
+
+    # As with `ingest`, the run's own findings are not acknowledged.
+    assert (ExitCode.DAMAGE, 1) == type_orders(STRICT, "--max-dead-letters", "0", "--acknowledge")
+    assert (ExitCode.CLEAN, 0) == type_orders(STRICT, "--max-dead-letters", "0", "--acknowledge")
+    assert (ExitCode.CLEAN, 0) == type_orders(STRICT, "--max-dead-letters", "0")
+
+
+def test_the_alert_of_dead_letters_ends_when_they_are_typed(
+    tmp_path: Path, type_orders: Callable[..., tuple[int, int]]
+) -> None:
+    ingested(tmp_path, HALF, EMPTY)
+
+    assert (ExitCode.DAMAGE, 2) == type_orders(STRICT)
+    assert (ExitCode.DAMAGE, 2) == type_orders(STRICT, "--retry")
+    assert (ExitCode.DAMAGE, 1) == type_orders(WIDER, "--retry")
+    assert (ExitCode.CLEAN, 0) == type_orders(ANY, "--retry")
+    assert (ExitCode.CLEAN, 0) == type_orders(ANY)
+
+
+def test_the_alert_of_dead_letters_survives_a_killed_run(
+    tmp_path: Path, type_orders: Callable[..., tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingested(tmp_path, EMPTY)
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "commit_typing", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            typed(tmp_path, STRICT)
+
+    assert (ExitCode.DAMAGE, 1) == type_orders(STRICT)
+
+
+def test_a_retype_within_the_limit_ends_the_alert(tmp_path: Path, type_orders: Callable[..., tuple[int, int]]) -> None:
+    ingested(tmp_path, EMPTY)
+
+    assert (ExitCode.DAMAGE, 1) == type_orders(STRICT)
+    assert (ExitCode.DAMAGE, 1) == type_orders(STRICT, "--retype", "Orders")
+    assert (ExitCode.CLEAN, 0) == type_orders(ANY, "--retype", "Orders")
