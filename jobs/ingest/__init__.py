@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _INDEX = "index"  # one of `PRODUCT_NAMES`
 OPEN_DAMAGE_KEY = "open"  # key in a manifest's state
 _GAPS_KEPT = 100  # open gaps that are kept; further ones are only counted
+_NO_INDEX = "; the index tables were not written, because they require all topics"
 Number = TypeVar("Number", int, float)
 
 
@@ -150,6 +151,8 @@ class Summary(RatedOutcome):
     superseded: dict[str, int | str] | None = None
     lost_end: "GapRow | None" = None  # records of the store that are no longer in its log; later runs look again
     topics: str = ""  # the selected topics of this store, as options; empty: all
+    # The first run with this selection of topics if a run has stored it: 0 if unknown; None if it is of this command.
+    selected_since: int | None = None
     release: str = ""  # the releases that write such queues, and how they are known
     notes: list[str] = field(default_factory=list)
     versions: dict[str, int] = field(default_factory=dict)
@@ -247,9 +250,7 @@ class Summary(RatedOutcome):
             yield f"  run {self.run} of broker {self.broker} ({self.store_id}){steps}"
             offsets = f"offsets {self.from_offset:,} to {self.to_offset:,}"
             yield f"  {count_text(self.messages, 'message')}, {offsets}"
-            if self.topics:
-                reason = "the index tables were not written, because they require all topics"
-                yield f"  topics: {self.topics}; {reason}"
+            yield from map("  {}".format, self._topic_lines())
             if self.release:
                 yield f"  queue format: RocketMQ {self.release}"
             if any(self.units.values()):
@@ -263,6 +264,8 @@ class Summary(RatedOutcome):
             if self.behind:
                 yield f"  the broker has not dispatched the last {self.behind:,} bytes of its log yet"
             yield from map("  {}".format, self._damage_lines())
+        elif self.selected_since is not None:
+            yield from map("  {}".format, self._topic_lines())
         yield from map("  {}".format, self._unreadable_lines())
         yield from map("  {}".format, self._note_lines())
         if self.open:
@@ -277,6 +280,16 @@ class Summary(RatedOutcome):
         yield from self._unreadable_lines()
         yield from self._note_lines()
         yield from self._gap_lines()
+
+    def _topic_lines(self) -> Iterator[str]:
+        """Yield the selection of topics, and how to change one that earlier runs have stored."""
+        if not self.topics:
+            return
+        stored = ""
+        if self.selected_since is not None:
+            runs = f"all runs since run {self.selected_since}" if self.selected_since else "earlier runs"
+            stored = f", as in {runs} (to change the selection, pass --change-topics)"
+        yield f"topics: {self.topics}{stored}" + (_NO_INDEX if self.run else "")
 
     def _contradiction_lines(self) -> Iterator[str]:
         if self.contradictions:

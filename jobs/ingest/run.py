@@ -11,7 +11,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from jobs.console import process
@@ -102,6 +102,7 @@ _OLDER_CONFIG = (
     "the consumer offsets in this directory are older than those that an earlier run read from another one, so its "
     "configuration is not recorded: it is a copy, or a replica that lags"
 )
+_SELECTED_SINCE = "selected_since"  # key in a manifest's state: the first run with its selection of topics
 _ATTEMPTS = 3  # attempts of a run, if a broker truncates the log meanwhile
 
 
@@ -267,6 +268,8 @@ class _Run:
         self.summary.topics = chosen.topics_text if chosen.topic_filter else ""
         if newest is None:
             return
+        if chosen.topic_filter and request.selection.topic_filter is None:
+            self.summary.selected_since = cast("int", newest.state.get(_SELECTED_SINCE, 0))
         before = Selection.from_manifest(newest.selection).topics_text
         self.has_changed_topics = before != chosen.topics_text
         if self.has_changed_topics:
@@ -562,6 +565,8 @@ class _Run:
         summary.messages = counts.get(MESSAGES.name, 0)
         summary.quarantined = counts.get(QUARANTINE.name, 0)
         summary.index_entries = counts.get(INDEX_ENTRIES.name, 0)
+        if newest is None or self.has_changed_topics:
+            self.state[_SELECTED_SINCE] = self.known_store.next_run
         before = self._earlier_damage
         is_acknowledged = bool(self.request.acknowledge and before)
         if is_acknowledged:

@@ -110,6 +110,7 @@ _STATE = {
     },
     "chosen_until?": int,
     "choices?": [[[str], [str]]],
+    "selected_since?": int,
     "directories?": [[str, int, int, int, int]],
     "seen_queues?": {"sizes?": [[frozenset(FileKind), int, str]], "batch_topics?": [str]},
     "open?": {

@@ -27,6 +27,7 @@ from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.segment import PieceKind
 from tests.golden import GOLDEN, StoreOf, unpack
 from tests.support.broker import Broker, some_records
+from tests.support.commands import Run
 from tests.support.killing import FAULTS, check_lake, growing_store, interrupt_run, new_store, rewritten_store
 from tests.support.lakes import (
     compare_with_lake,
@@ -250,3 +251,24 @@ def test_a_lost_file_of_a_partly_committed_run_is_named_with_the_remedy(
         run(tmp_path)
 
     assert before == state_without_locks(tmp_path / "lake")
+
+
+def test_a_stored_selection_of_topics_is_named_by_each_run_that_applies_it(tmp_path: Path, run: Run) -> None:
+    broker, lake = Broker(tmp_path / "store"), tmp_path / "lake"
+    broker.append(some_records(20))
+    command = ("ingest", broker.root, "--lake", lake)
+    stored = "topics: --topics Orders, as in all runs since run 2 (to change the selection, pass --change-topics)"
+
+    _, first, _ = run(*command)
+    _, second, _ = run(*command, "--change-topics", "--topics", "Orders")
+    results = [run(*command)[1] for _ in range(2)]  # the second one may use the note of the first
+    broker.append(some_records(5, seed=2))
+    results += [run(*command)[1]]
+    _, same, _ = run(*command, "--topics", "Orders")
+    _, changed, _ = run(*command, "--change-topics")
+    _, after, _ = run(*command)
+
+    assert ["topics:" in out for out in (first, second, same, changed, after)] == [False, True, False, False, False]
+    assert "since run" not in second
+    assert [" ".join(out.split()).count(stored) for out in results] == [1, 1, 1]
+    assert ["nothing new" in out for out in results] == [True, True, False]
