@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from jobs.browse.groups import LAG_COLUMNS, list_group_rows
 from jobs.browse.rendering import MAX_CHAIN_ENTRIES_SHOWN, Histogram, IndexChain, PageTable, message_rate, spread_evenly
 from jobs.diagnosis.findings import Finding
 from jobs.query import ListConditions, Message
-from jobs.query.lake_source import WITH_UNIT, LakeSource
+from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import (
     INDEX_ENTRIES_NAME,
     MESSAGES_NAME,
@@ -164,25 +165,12 @@ class LakeLists:
 
     def groups(self) -> PageTable:
         """Return the lag of each group in each topic, as the newest run saw it."""
-        columns = ("consumer group", "topic", "queues", "lag", "largest lag of a queue")
         if not self._tables.has_table("consumer_offsets"):
-            return PageTable(columns, (), note="the lake has no table `consumer_offsets`")
-        read, stored = (
-            self.source.restrict_to_store(*one)
-            for one in (("consumer_offsets", "kind = 'consumer'"), (MESSAGES_NAME, WITH_UNIT))
-        )
-        sql = (
-            "WITH newest AS (SELECT consumer_group, topic, queue_id, next_offset, row_number() OVER "  # noqa: S608 - quoted
-            "(PARTITION BY consumer_group, topic, queue_id ORDER BY run DESC) AS age "
-            f"FROM consumer_offsets WHERE {read}), ends AS (SELECT topic, queue_id, "
-            f"max(queue_offset) + 1 AS end_offset FROM {MESSAGES_NAME} WHERE {stored} GROUP BY topic, queue_id), "
-            "lags AS (SELECT n.*, greatest(coalesce(e.end_offset - n.next_offset, 0), 0) AS behind "
-            "FROM newest n LEFT JOIN ends e USING (topic, queue_id) "
-            "WHERE n.age = 1 AND n.next_offset IS NOT NULL) "
-            "SELECT consumer_group, topic, count(*) AS queues, sum(behind) AS behind, max(behind) AS most "
-            "FROM lags GROUP BY consumer_group, topic ORDER BY consumer_group, topic"
-        )
-        return PageTable(columns, [tuple(row.values()) for row in self._tables.rows(sql)], sql)
+            return PageTable(LAG_COLUMNS, (), note="the lake has no table `consumer_offsets`")
+        rows = list_group_rows(self.source)
+        is_unknown = any(row[3] is None for row in rows)
+        note = "the lag is unknown if the lake has no message of a queue, such as of a topic that was not selected"
+        return PageTable(LAG_COLUMNS, rows, note=note if is_unknown else "")
 
     def unfinished_messages(self) -> Sequence[tuple[str, PageTable]]:
         """Return dead letters, open transactions and pending timers, by the lake's views."""

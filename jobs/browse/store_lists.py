@@ -7,6 +7,7 @@ from contextlib import suppress
 from itertools import islice, pairwise
 from time import monotonic
 
+from jobs.browse.groups import LAG_COLUMNS, list_group_rows
 from jobs.browse.rendering import Cell, Histogram, IndexChain, PageTable, message_rate, spread_evenly
 from jobs.query import MIN_TIME, ListConditions, Message
 from jobs.query.lookups import read_page
@@ -106,19 +107,12 @@ class StoreLists:
         return PageTable(("topic", "queues", "messages", "per second", "first stored", "last stored"), rows, note=note)
 
     def groups(self) -> PageTable:
-        """Return the lag of each group, according to the broker's table of offsets."""
+        """Return the lag of each group in each topic, according to the broker's table of offsets."""
         config = self.source.config
-        behind: dict[tuple[str, str], list[int]] = {}
-        for reader in config.progress:
-            if reader.kind is ReaderKind.CONSUMER and reader.consumer_group is not None:
-                offsets = self.source.queue_offsets(reader.topic, reader.queue_id)
-                left = 0 if offsets is None else max(offsets.maximum - max(reader.next_offset, offsets.minimum), 0)
-                behind.setdefault((reader.consumer_group, reader.topic), []).append(left)
-        rows = [(group, topic, len(left), sum(left), max(left)) for (group, topic), left in sorted(behind.items())]
         note = (
             f"not all of the broker's configuration can be read: {config.unread_reason}" if config.unread_reason else ""
         )
-        return PageTable(("consumer group", "topic", "queues", "lag", "largest lag of a queue"), rows, note=note)
+        return PageTable(LAG_COLUMNS, list_group_rows(self.source), note=note)
 
     def unfinished_messages(self) -> Sequence[tuple[str, PageTable]]:
         """Return pending timers, and the dead letters and half messages among the newest messages of their queues."""

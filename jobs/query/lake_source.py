@@ -4,7 +4,8 @@ A lake's store as a source of queries: the same queries as on its files, even af
 Offsets and queue offsets are only meaningful within one log: every statement names the store.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from heapq import merge
@@ -27,6 +28,7 @@ from jobs.query import (
     has_key,
     record_of_row,
 )
+from jobs.query.lag import count_read_queues
 from jobs.query.lake_tables import (
     INDEX_ENTRIES_NAME,
     INGESTED_ROWS,
@@ -78,7 +80,7 @@ _FIRST_ROWS = 200_000  # rows in the newest part of a large table
 WITH_UNIT = "transaction_type NOT IN ('prepared', 'rollback')"
 _IS_BATCH = f"sys_flag & {INNER_BATCH} = {INNER_BATCH}"
 _PREPARED = "state = 'prepared'"
-_QUEUES, _PROGRESS = "consume_queue", "consumer_offsets"
+_QUEUES, _PROGRESS, _SETTINGS = "consume_queue", "consumer_offsets", "broker_config"
 _CHECKS = {  # by the status of a unit; a unit points to its record if the record agrees, or needs no unit
     "matched": PointerCheck.LEADS_THERE,
     "deleted": PointerCheck.LEADS_THERE,
@@ -601,13 +603,11 @@ class LakeSource(Source):
             for key, key_hash in hashes.items()
         ]
 
-    def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
+    def consumer_progress(self, topics: Collection[str] | None = None) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
         columns = "kind, consumer_group, topic, queue_id, next_offset"
-        rows = (
-            self.select_rows(columns, _PROGRESS, sql_in_condition("topic", topics), rest="ORDER BY run")
-            if topics
-            else []
-        )
+        conditions = [] if topics is None else [sql_in_condition("topic", topics)]
+        is_asked = topics is None or len(topics) > 0
+        rows = self.select_rows(columns, _PROGRESS, *conditions, rest="ORDER BY run") if is_asked else []
         # Rows are sorted by age: the newest row of each reader of a queue replaces the older ones.
         newest = {
             (row["kind"], row["consumer_group"], row["topic"], row["queue_id"]): row["next_offset"] for row in rows
@@ -616,6 +616,30 @@ class LakeSource(Source):
         for (kind, group, topic, queue_id), next_offset in newest.items():
             if next_offset is not None:
                 yield ReaderProgress(ReaderKind(kind), group, topic, queue_id, next_offset, _PROGRESS), origin
+
+    def count_read_queues(self) -> Mapping[str, int]:
+        rows = self.select_rows("name, settings", _SETTINGS, "kind = 'topic'", rest="ORDER BY run")
+        newest = {row["name"]: row["settings"] for row in rows}
+        return count_read_queues({name: json.loads(settings) for name, settings in newest.items() if settings})
+
+    def find_queue_ends(self, queues: Collection[tuple[str, int]]) -> Mapping[tuple[str, int], int]:
+        topics = {topic for topic, _ in queues}
+        if not topics:
+            return {}
+        rows = self.select_rows(
+            "topic, queue_id, max(queue_offset) AS last, bit_or(sys_flag) AS flags",
+            MESSAGES_NAME,
+            WITH_UNIT,
+            sql_in_condition("topic", topics),
+            rest="GROUP BY topic, queue_id",
+        )
+        ends = {}
+        for row in rows:
+            queue = row["topic"], row["queue_id"]
+            if queue in queues:
+                newest = self.by_queue_offset(*queue, row["last"]) if row["flags"] & INNER_BATCH else None
+                ends[queue] = row["last"] + 1 if newest is None else self._end_in_queue(newest)
+        return ends
 
     def removal_sentence(self, message: Message) -> Sentence | None:
         """Say that the broker has truncated a record, if a later run found other bytes at its offset."""

@@ -1,6 +1,6 @@
 """The interface of query sources (a store, or one store of a lake); the parts of answers, and facts about messages."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
 from typing import NamedTuple, Protocol, Self
@@ -384,8 +384,14 @@ class Source(Protocol):
     def key_facts(self, message: Message) -> list[KeyFact]:
         """Return, for each key, whether the index points to a message."""
 
-    def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
-        """Yield the positions of each reader of *topics*."""
+    def consumer_progress(self, topics: Collection[str] | None = None) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
+        """Yield the positions of each reader of *topics*; None: of all topics."""
+
+    def count_read_queues(self) -> Mapping[str, int]:
+        """Return the number of queues from which consumers read, by topic, for each topic with settings."""
+
+    def find_queue_ends(self, queues: Collection[tuple[str, int]]) -> Mapping[tuple[str, int], int]:
+        """Return the offset of the next message of each queue, by topic and queue id; a lake may lack some."""
 
     def removal_sentence(self, message: Message) -> Sentence | None:
         """Say when or why a message leaves the log."""

@@ -1,6 +1,6 @@
 """The evidence in a store about a message: its files, its units in queues, its entries in the index, its consumers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from datetime import UTC
 
 from jobs.query import Message
@@ -57,10 +57,10 @@ class StoreEvidence:
         return Sentence(template, time=time_text_without_ms(due, UTC), hours=_RESERVED_HOURS)
 
 
-def list_progress(config: BrokerConfig, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
-    """Yield the positions of each reader of *topics*."""
+def list_progress(config: BrokerConfig, topics: Collection[str] | None) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
+    """Yield the positions of each reader of *topics*; None: of all topics."""
     for reader in config.progress:
-        if reader.topic in topics:
+        if topics is None or reader.topic in topics:
             yield reader, FactOrigin(reader.recorded_in)
 
 

@@ -5,13 +5,14 @@ The log, the queues, the index and the evidence about messages each have their o
 question, and add remarks to its answer; open files and the results of searches of the log are shared by all questions.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from heapq import nlargest
 from itertools import chain, islice, product
 from typing import Self
 
 from jobs.query import KeyQuery, ListConditions, Message, has_key
+from jobs.query.lag import count_read_queues
 from jobs.query.log_search import COMPILED_SCAN_MIN_BYTES
 from jobs.query.mqadmin import OffsetRange
 from jobs.query.source import (
@@ -282,8 +283,14 @@ class StoreSource(Source):
     def removal_sentence(self, message: Message) -> Sentence | None:
         return self._evidence.find_removal(message)
 
-    def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
+    def consumer_progress(self, topics: Collection[str] | None = None) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
         return list_progress(self.config, topics)
+
+    def count_read_queues(self) -> Mapping[str, int]:
+        return count_read_queues(self.config.topics)
+
+    def find_queue_ends(self, queues: Collection[tuple[str, int]]) -> Mapping[tuple[str, int], int]:
+        return {queue: (self.queue_offsets(*queue) or OffsetRange(0, 0)).maximum for queue in sorted(queues)}
 
     def list_unknown_facts(self) -> list[Sentence]:
         return list_unknown_facts(self.config)

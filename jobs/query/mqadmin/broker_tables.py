@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from jobs.console.result import ExitCode
+from jobs.query.lag import list_queue_lags
 from jobs.query.mqadmin import OffsetRange, pad_right, time_text_without_ms
 from jobs.query.mqadmin.arguments import MqadminCall
 from jobs.query.mqadmin.java import hash_map_text, hash_set_order
-from jobs.query.source import MAX_QUEUES, Reason, ReasonKind, Source
-from jobs.store.broker_config import BrokerConfig, ReaderKind
+from jobs.query.source import Reason, ReasonKind, Source
+from jobs.store.broker_config import BrokerConfig
 from rmq_formats.consumequeue.dispatch import RETRY_PREFIX
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.release import Version
@@ -78,7 +79,7 @@ class _Row(NamedTuple):
     last_timestamp: int  # ms, of the message consumed last; 0 without one
 
     @property
-    def behind(self) -> int:
+    def lag(self) -> int:
         return self.broker_offset - self.consumer_offset
 
 
@@ -91,13 +92,13 @@ def print_consumer_progress(call: MqadminCall) -> ExitCode:
     why = _why_no_progress(config, group, call, call.options.get("topicName"))
     if why is not None:
         return call.refuse(why)
-    rows = sorted(_rows(config, group, call))
+    rows = sorted(_list_rows(config, group, call))
     if not rows:
         text = f"the broker has no offsets for the group {group}; {_known_groups(config)}"
         return call.refuse(Reason(ReasonKind.GROUP_UNKNOWN, text))
     if printer.prints_rows:
         for row in rows:
-            printer.print_object("progress", {"consumer_group": group, **row._asdict(), "behind": row.behind})
+            printer.print_object("progress", {"consumer_group": group, **row._asdict(), "behind": row.lag})
         return call.finish()
     is_recent = release.version >= _SHOWS_INFLIGHT
     client, inflight = ("#Client IP",) if call.is_true("showClientIP") else (), ("#Inflight",) if is_recent else ()
@@ -108,10 +109,10 @@ def print_consumer_progress(call: MqadminCall) -> ExitCode:
         time = time_text_without_ms(row.last_timestamp, printer.zone) if row.last_timestamp else "N/A"
         named = (row.topic[:_WIDEST_TOPIC], row.broker[:_WIDEST_BROKER], row.queue_id)
         taken = (row.pull_offset - row.consumer_offset,) if is_recent else ()
-        numbers = (row.broker_offset, row.consumer_offset, *("N/A" for _ in client), row.behind, *taken)
+        numbers = (row.broker_offset, row.consumer_offset, *("N/A" for _ in client), row.lag, *taken)
         printer.write(f"{_columns(*named, *numbers)}{' ' if is_recent else '  '}{time}\n")
     consume = "Consume " if is_recent else ""
-    printer.write(f"\nConsume TPS: 0.00\n{consume}Diff Total: {sum(row.behind for row in rows)}\n")
+    printer.write(f"\nConsume TPS: 0.00\n{consume}Diff Total: {sum(row.lag for row in rows)}\n")
     if is_recent:
         printer.write(f"Consume Inflight Total: {sum(row.pull_offset - row.consumer_offset for row in rows)}\n")
     return call.finish()
@@ -129,7 +130,7 @@ def _all_groups(call: MqadminCall) -> ExitCode:
     printer.print_mqadmin_line(line_of("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"))
     for topic in hash_set_order(retries):
         group = topic.removeprefix(RETRY_PREFIX)
-        behind = sum(row.behind for row in _rows(config, group, call))
+        behind = sum(row.lag for row in _list_rows(config, group, call))
         shown = line_of(group, 0, "OFFLINE", "", "", 0, behind)
         printer.print_row("group", {"consumer_group": group, "behind": behind}, shown)
     return call.finish()
@@ -164,26 +165,19 @@ def _known_groups(config: BrokerConfig) -> str:
     return f"groups with offsets: {', '.join(groups) or 'none'}"
 
 
-def _rows(config: BrokerConfig, group: str, call: MqadminCall) -> Iterator[_Row]:
+def _list_rows(config: BrokerConfig, group: str, call: MqadminCall) -> Iterator[_Row]:
+    """Yield a group's progress in the queues of topics that have settings."""
     source = call.source
-    offsets = {
-        (reader.kind, reader.topic, reader.queue_id): reader.next_offset
-        for reader in config.progress
-        if reader.consumer_group == group
-    }
-    wanted = call.options.get("topicName")
-    topics = [wanted] if wanted else {topic for kind, topic, _ in offsets if kind is ReaderKind.CONSUMER}
-    for topic in topics:
-        queues = config.topics.get(topic, {}).get("readQueueNums")
-        unread = -1 if read_static_queues(source, topic) else 0
-        for queue_id in range(min(queues, MAX_QUEUES) if isinstance(queues, int) else 0):
-            consumed = offsets.get((ReaderKind.CONSUMER, topic, queue_id), -1)
-            pulled = offsets.get((ReaderKind.PULL, topic, queue_id), consumed)
-            consumed = unread if consumed < 0 else consumed
-            end = (source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)).maximum
-            newest = source.by_queue_offset(topic, queue_id, consumed - 1) if consumed > 0 else None
-            time = newest.record.store_timestamp if newest else 0
-            yield _Row(topic, call.broker_name, queue_id, end, consumed, max(consumed, pulled), time)
+    for queue in list_queue_lags(source, group, call.options.get("topicName")):
+        if queue.topic not in config.topics:
+            continue
+        # A static topic's queue without a position is at -1.
+        consumed = -1 if queue.consumer_offset is None and read_static_queues(source, queue.topic) else queue.consumed
+        pulled = consumed if queue.pull_offset is None else queue.pull_offset
+        newest = source.by_queue_offset(queue.topic, queue.queue_id, consumed - 1) if consumed > 0 else None
+        time = newest.record.store_timestamp if newest else 0
+        end = queue.end_offset or 0
+        yield _Row(queue.topic, call.broker_name, queue.queue_id, end, consumed, max(consumed, pulled), time)
 
 
 def print_consumer_config(call: MqadminCall) -> ExitCode:

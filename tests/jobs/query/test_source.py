@@ -1,5 +1,6 @@
 """The interface of queries: a store and its lake return the same messages as a walk over all records."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from pathlib import Path
@@ -25,6 +26,7 @@ from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.properties import PropertyParser, parse_properties
 from rmq_formats.release import Release
 from tests.golden import StoreOf
+from tests.support.commands import Run
 from tests.support.lakes import ingest_store
 from tests.support.query_stores import RELEASE, Sent, open_lake, opened, stored, write_store
 from tests.support.stores import read_store_records
@@ -284,3 +286,26 @@ def test_dead_letters_are_counted_by_group_and_origin(tmp_path: Path) -> None:
             ("g0", "moved to the dead-letter queue without a retry", "B", 1, "%DLQ%g0"),
             ("g1", "moved to the dead-letter queue without a retry", "A", 2, "%DLQ%g1"),
         ] == list(tables["dead letters"].rows)
+
+
+def test_the_lag_of_a_group_is_the_same_in_mqadmin_a_store_and_a_lake(tmp_path: Path, run: Run) -> None:
+    """98, 98 and 46: messages that retention has deleted, and queues without a position, were counted differently."""
+    store = write_store(tmp_path / "store", stored([Sent(queue_id=number % 2) for number in range(60)]))
+    first, *_ = sorted((store / "commitlog").iterdir())
+    first.unlink()
+    config = store / "config"
+    config.mkdir()
+    settings = {"topicName": "Orders", "readQueueNums": 3, "writeQueueNums": 3, "perm": 6}
+    retry = settings | {"topicName": "%RETRY%g", "readQueueNums": 1, "writeQueueNums": 1}
+    topics = {"topicConfigTable": {"Orders": settings, "%RETRY%g": retry}}
+    (config / "topics.json").write_text(json.dumps(topics))
+    (config / "consumerOffset.json").write_text(json.dumps({"offsetTable": {"Orders@g": {"0": 1}}}))
+    ingest_store(store, tmp_path / "lake", "b", release="5.5.1", hash_slots=7, index_num=9)
+    options = ("--release", "5.5.1", "--hash-slots", "7", "--index-num", "9", "--json")
+    rows = run("query", "mqadmin", "--store", store, *options, "consumerProgress", "-g", "g").lines
+    with opened(store) as source:
+        of_store = StoreLists(source).groups().rows
+    of_lake = LakeLists(open_lake(tmp_path / "lake")).groups().rows
+
+    assert [29, 30, 0] == [row["behind"] for row in rows]  # offsets 1 to 29, 0 to 29, and an empty queue
+    assert [[("g", "Orders", 3, 59, 30)]] * 2 == [of_store, of_lake]
