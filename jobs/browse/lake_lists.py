@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from jobs.browse.groups import LAG_COLUMNS, list_group_rows
+from jobs.browse.matches import count_matches
 from jobs.browse.rendering import MAX_CHAIN_ENTRIES_SHOWN, Histogram, IndexChain, PageTable, message_rate, spread_evenly
 from jobs.diagnosis.findings import Finding
 from jobs.query import ListConditions, Message
@@ -24,6 +25,7 @@ from rmq_formats.properties import index_key_hash
 
 _MOST_COUNTED = 20_000_000  # messages that are counted one by one for a histogram
 _MOST_JOINED = 5_000_000  # messages: views with joins hold most of them in memory, so they are not queried above this
+_READ_TOGETHER = 500  # messages that are read together to search their bodies
 _MOST_SKIPPED = 1_000_000
 _MOST_SORTED = 3_000_000  # rows of a table that are sorted for a page of the newest
 _PREPARED = "state = 'prepared' AND run > 0"
@@ -44,7 +46,7 @@ _UNFINISHED = (
     (
         "pending transactions",
         "transactions",
-        "broker, CAST(store_time AS VARCHAR) AS stored, topic, producer_group, uniq_key AS id, physical_offset",
+        "broker, CAST(store_time AS BIGINT) / 1000 AS stored, topic, producer_group, uniq_key AS id, physical_offset",
         "state = 'open'",
         " ORDER BY physical_offset DESC LIMIT 200",
     ),
@@ -69,7 +71,13 @@ class LakeLists:
         self._tables: LakeTables = source.tables
 
     def histogram(self, wanted: ListConditions) -> Histogram | None:
-        """Return the number of messages of a topic, or of all topics, per slot of time; estimated for a large lake."""
+        """
+        Return the number of messages per slot of time; None if there are none.
+
+        For a large lake, the messages of all topics are estimated, and those of one topic are not counted.
+        """
+        if wanted.body_text is not None:
+            return count_matches(self.source, wanted, _READ_TOGETHER)
         inside = [
             (low, high, rows or 0)
             for low, high, rows, store_id in self._tables.list_files(MESSAGES_NAME, "store_timestamp")
@@ -82,32 +90,39 @@ class LakeLists:
         end = min(max(high for _, high, _ in inside), wanted.end)
         start, step, counts, _ = Histogram.empty(begin, max(begin, end))
         if sum(rows for _, _, rows in inside) > _MOST_COUNTED:
+            if wanted.is_search:
+                return count_matches(self.source, wanted, _READ_TOGETHER)
+            if wanted.topic is not None:
+                return None
             for low, high, rows in inside:
                 spread_evenly(counts, rows, (low - start) // step, (high - start) // step)
             return Histogram(start, step, counts, "all topics, estimated from the row counts of the files")
-        of_topic = "" if wanted.topic is None else f" AND topic = {quote_literal(wanted.topic)}"
-        of_topic += "" if wanted.queue_id is None else f" AND queue_id = {wanted.queue_id}"
-        times = f"store_timestamp >= {begin} AND store_timestamp <= {end}"
+        conditions = self.source.list_conditions(wanted._replace(begin=begin, end=end))
         for row in self.source.select_rows(
             f"(store_timestamp - {start}) / {step} AS slot, count(*) AS messages",
             MESSAGES_NAME,
-            f"{times}{of_topic}",
+            *conditions,
             rest="GROUP BY 1",
         ):
             counts[int(row["slot"] or 0)] = int(row["messages"] or 0)
-        return Histogram(start, step, counts)
+        return Histogram(start, step, counts) if any(counts) else None
 
     @property
     def message_count(self) -> int:
-        """The number of messages in the lake, from the statistics of its files."""
-        return sum(file.row_count or 0 for file in self._tables.list_files(MESSAGES_NAME, "store_timestamp"))
+        """The number of messages of the store, from statistics; counted if a file has messages of several stores."""
+        files = self._tables.list_files(MESSAGES_NAME, "store_timestamp")
+        if len(self._tables.stores) > 1 and any(file.store_id is None for file in files):
+            return int(self.source.select_rows("count(*) AS messages", MESSAGES_NAME)[0]["messages"])
+        own = (file for file in files if file.store_id in {None, self.source.store_id})
+        return sum(file.row_count or 0 for file in own)
 
     def stores(self) -> PageTable:
-        """Return each store of the lake, with the number of messages and the offsets that runs have read."""
+        """Return the store, with the number of messages and the offsets that runs have read."""
+        own = self.source.restrict_to_store("runs", _PREPARED)
         sql = (
             "SELECT broker, store_id, max(run) AS runs, sum(messages) AS messages, min(from_offset) AS from_offset, "  # noqa: S608 - quoted
-            "max(to_offset) AS to_offset, CAST(max(time) AS VARCHAR) AS newest_run "
-            f"FROM runs WHERE {_PREPARED} GROUP BY broker, store_id ORDER BY broker, store_id"
+            "max(to_offset) AS to_offset, CAST(max(time) AS BIGINT) / 1000 AS newest_run "
+            f"FROM runs WHERE {own} GROUP BY broker, store_id ORDER BY broker, store_id"
         )
         if not self._tables.has_table("runs"):
             return PageTable((), (), note="the lake has no table `runs`")
@@ -239,7 +254,10 @@ class LakeLists:
             else f'contains(CAST("{column}" AS VARCHAR), {quote_literal(part)})'
             for column, part in filters.items()
         ]
+        if "store_id" in kinds and len(self._tables.stores) > 1:
+            conditions.append(f"store_id = {quote_literal(self.source.store_id)}")
         newest = next((column for column in _NEWEST_FIRST if column in kinds), None)
+        is_sorted = True
         note = _WITHOUT_NESTED if len(kinds) < len(all_kinds) else ""
         if newest is not None and name in TABLES_EXCEPT_MESSAGES:
             low, count = self._newest_part(name, newest, None if filters else skip + limit)
@@ -248,19 +266,26 @@ class LakeLists:
                     f"too many rows to sort ({count:,}): the order is arbitrary, and pages may repeat or omit rows; "
                     "use `query sql`"
                 )
-                newest = None
+                is_sorted = False
             elif low is not None:
                 conditions.append(f"{newest} >= {low}")
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        rest = f"{where}{f' ORDER BY {newest} DESC' if newest else ''} LIMIT {limit} OFFSET {skip}"
+        order = ""
+        if is_sorted:  # rows with the same time must have one order on all pages
+            others = (f'"{column}"' for column in columns if column != newest and "list<" not in kinds[column])
+            order = f" ORDER BY {', '.join([*([f'{newest} DESC'] if newest else []), *others])}"
+        rest = f"{where}{order} LIMIT {limit} OFFSET {skip}"
         rows = self._tables.rows(f"SELECT {shown} FROM ({every}{rest}) AS newest")  # noqa: S608 - names are checked, texts quoted
         return PageTable(columns, [tuple(row.values()) for row in rows], every + rest, note)
 
     def _newest_part(self, name: str, column: str, wanted: int | None) -> tuple[int | None, int]:
         """Return a lower bound of the newest *wanted* rows' values, and the number of rows above it; None: no bound."""
         files = self._tables.list_files(name, column)
+        own, is_shared = self.source.store_id, len(self._tables.stores) > 1
+        files = [file for file in files if not is_shared or file.store_id in {None, own}]
         every = sum(file.row_count or 0 for file in files)
-        if wanted is None or any(file.lowest is None or file.highest is None for file in files):
+        has_limits = all(file.lowest is not None and file.highest is not None for file in files)
+        if wanted is None or not has_limits or (is_shared and any(file.store_id is None for file in files)):
             return None, every
         have = 0
         for file in sorted(files, key=lambda file: file.lowest or 0, reverse=True):

@@ -3,7 +3,7 @@
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from http import HTTPStatus
 from urllib.parse import quote, urlencode
@@ -187,22 +187,30 @@ class Pages:
 
     def _find(self, lists: PageLists, request: PageRequest) -> PageReply:
         """Redirect to the message that an id, a key or an offset names, or explain why there is none."""
-        text = request.query.get("id", "").strip()
-        # A physical offset, or TOPIC/QUEUE/OFFSET.
-        number, place = parse_whole_number(text), _QUEUE_PLACE.fullmatch(text)
-        found = None if number is None else lists.source.by_offset(number)
+        text, topic = request.query.get("id", "").strip(), request.query.get("topic") or None
+        source, place = lists.source, _QUEUE_PLACE.fullmatch(text)
+        number = parse_whole_number(text.removeprefix("@"))
+        found: Sequence[Message] = ()
         if place is not None:
-            in_queue = lookups.by_offset(lists.source, place[1], int(place[2]), int(place[3]))
-            found = next(iter(in_queue.messages), None)
+            found = lookups.by_offset(source, place[1], int(place[2]), int(place[3])).messages
+        at_offset = None if number is None else source.by_offset(number)
+        if at_offset is not None and not text.startswith("@"):  # the number may also be a key
+            found = read_page(source, ListConditions(topic, text), None, 2, _SECONDS).messages
+        if at_offset is not None and all(one.record.physical_offset == number for one in found):
+            found = (at_offset,)
         reason = ""
-        if found is None:
-            answer = stories.find_copies_by_id(lists.source, text, request.query.get("topic") or None)
+        if not found:
+            answer = stories.find_copies_by_id(source, text, topic)
             reason = answer.reason.text if answer.reason is not None else ""
-            if len({message.record.physical_offset for message in answer.messages}) > 1:
-                return PageReply(b"", HTTPStatus.SEE_OTHER, f"/messages?{urlencode({'key': text})}")
-            found = next(iter(answer.messages), None)
-        if found is not None:
-            return PageReply(b"", HTTPStatus.SEE_OTHER, f"/message?at={message_reference(found)}")
+            found = answer.messages
+        if found:
+            offsets = {message.record.physical_offset for message in found}
+            of_key = urlencode({"key": text, **({"topic": topic} if topic else {})})
+            href = f"/messages?{of_key}" if len(offsets) > 1 else f"/message?at={message_reference(found[0])}"
+            if at_offset is None or offsets == {number}:
+                return PageReply(b"", HTTPStatus.SEE_OTHER, href)
+            of_offset = f"/message?at={message_reference(at_offset)}"
+            return self._page("choice.html", text=text, of_key=href, of_offset=of_offset, number=number)
         problem = f"No message has the id, key or offset {text[:60]!r}: {reason}"
         return self._problem(HTTPStatus.NOT_FOUND, problem, self._place.query_command_line("message", "-i", text))
 

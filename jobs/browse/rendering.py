@@ -82,7 +82,7 @@ def _time(milliseconds: int | None) -> str:
 
 
 _ENVIRONMENT = template_environment(__package__)
-_ENVIRONMENT.filters |= {"time": _time, "host": host_port_text}
+_ENVIRONMENT.filters |= {"time": _time, "moment": _time, "host": host_port_text}
 
 
 def render_page(name: str, translator: Translator, values: dict[str, object]) -> str:
@@ -219,7 +219,7 @@ def format_body(message: Message, requested_form: str | None) -> dict[str, objec
         body = message.record.body
         limit = f"{INFLATED_BODY_LIMIT:,} bytes"
         note = f"The body is shown compressed: it is invalid, or larger than {limit} when decompressed."
-    text, tree = utf8_text(body), _json(body)
+    text, tree = utf8_text(body), _parse_json(body)
     fitting = {"json": tree is not None, "text": text is not None, "hex": True}
     kinds = tuple(kind for kind in BODY_FORMS if fitting[kind])
     kind = requested_form if requested_form in kinds else kinds[0]
@@ -247,27 +247,52 @@ def hex_lines(data: bytes) -> Iterator[str]:
         yield f"{start:08x}  {row.hex(' '):<47}  {letters}"
 
 
-def _json(body: bytes) -> object | None:
+class JsonNumber(str):
+    """A number of a body, as it was sent: a float has fewer digits."""
+
+    __slots__ = ()
+
+
+class JsonObject(list[tuple[str, object]]):
+    """The members of an object of a body, in their order: a key may occur twice."""
+
+    __slots__ = ()
+
+
+def _parse_json(body: bytes) -> object | None:
     if len(body) > _LARGEST_TREE or body.lstrip()[:1] not in {b"{", b"["}:
         return None
     try:
-        tree: object = json.loads(body)
+        tree: object = json.loads(
+            body,
+            parse_int=JsonNumber,
+            parse_float=JsonNumber,
+            parse_constant=JsonNumber,
+            object_pairs_hook=JsonObject,
+        )
     except (ValueError, RecursionError):
         return None
     return tree
 
 
+def _leaf_text(value: object) -> str:
+    """Return a value without members as JSON."""
+    if isinstance(value, JsonNumber):
+        return str(value)
+    return "{}" if isinstance(value, JsonObject) else json.dumps(value, ensure_ascii=False)
+
+
 def _tree(value: object, budget: Iterator[int], depth: int) -> Iterator[Markup]:
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    if not pairs:
-        yield Markup("<span>{}</span>").format(printable_text(json.dumps(value, ensure_ascii=False)))
+    if not isinstance(value, list) or not value:
+        yield Markup("<span>{}</span>").format(printable_text(_leaf_text(value)))
         return
+    pairs = value if isinstance(value, JsonObject) else enumerate(value)
     yield Markup('<ul class="tree">')
     for name, inner in pairs:
         if next(budget, None) is None or depth > _DEEPEST:
             yield Markup("<li>…</li>")
             break
-        if isinstance(inner, dict | list) and inner:
+        if isinstance(inner, list) and inner:
             opened = Markup(" open") if depth < _OPEN_DEPTH else ""
             yield Markup("<li><details{}><summary>{} <small>{:,}</small></summary>").format(
                 opened, printable_text(str(name)), len(inner)

@@ -8,6 +8,7 @@ from itertools import islice, pairwise
 from time import monotonic
 
 from jobs.browse.groups import LAG_COLUMNS, list_group_rows
+from jobs.browse.matches import SECONDS_OF_HISTOGRAM, count_matches
 from jobs.browse.rendering import Cell, Histogram, IndexChain, PageTable, message_rate, spread_evenly
 from jobs.query import MIN_TIME, ListConditions, Message
 from jobs.query.lookups import read_page
@@ -30,7 +31,7 @@ _MOST_SAMPLES, _FEWEST_SAMPLES = 2000, 16  # messages whose times are read for a
 _INHERIT, _REPLY_SUFFIX = 1, "_REPLY_TOPIC"  # a permission that topics of users never have; a cluster's second topic
 _LONGEST_CHAIN = 4096  # entries that are followed
 _SECONDS_OF_HALVES = 2  # time limit of the search of a log for half messages
-_SECONDS_OF_HISTOGRAM = 1
+_MOST_COUNTED = 1 << 20  # messages in a span of the log that are counted for a histogram
 
 
 class StoreLists:
@@ -42,8 +43,14 @@ class StoreLists:
         self._queues = source.queues
 
     def histogram(self, wanted: ListConditions) -> Histogram | None:
-        """Return the number of messages of a topic, or of all topics, per slot of time, from its queues."""
-        last_moment = monotonic() + _SECONDS_OF_HISTOGRAM
+        """
+        Return the number of messages per slot of time; None if there are none.
+
+        Those of a topic, or of all topics, are counted by its queues; those that a search finds, by reading them.
+        """
+        if wanted.is_search:
+            return count_matches(self.source, wanted, _MOST_COUNTED)
+        last_moment = monotonic() + SECONDS_OF_HISTOGRAM
         every = sorted(
             self._queues.list_all(), key=lambda queue: queue.capacity_end - queue.first_unit_number, reverse=True
         )

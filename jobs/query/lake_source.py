@@ -373,7 +373,7 @@ class LakeSource(Source):
             found = self._placed(self._offsets_under(wanted, wanted.key, end_offset))
             yield from ((message.record.physical_offset, message) for message in found)
             return
-        conditions = list(self._conditions(wanted))
+        conditions = list(self.list_conditions(wanted))
         together = limit + 1 if wanted.body_text is None else max(limit + 1, _DECOMPRESSED)
         for low in self._lower_bounds(end_offset):
             inside = [f"physical_offset >= {low}"] if low else []
@@ -403,7 +403,8 @@ class LakeSource(Source):
             found.append(self._offsets(INDEX_ENTRIES_NAME, *entries, before=before))
         return (offset for offset, _ in groupby(merge(*found, reverse=True)))
 
-    def _conditions(self, wanted: ListConditions) -> Iterator[str]:
+    def list_conditions(self, wanted: ListConditions) -> Iterator[str]:
+        """Yield a filter in SQL; one on bodies also matches compressed bodies, which the caller has to inflate."""
         yield from _window(wanted)
         for column, value in (("topic", wanted.topic), ("tags", wanted.tag)):
             if value is not None:
@@ -532,7 +533,9 @@ class LakeSource(Source):
 
     def count(self, wanted: ListConditions) -> int | None:
         counted = wanted._replace(key=None, tag=None, body_text=None)
-        return int(self.select_rows("count(*) AS messages", MESSAGES_NAME, *self._conditions(counted))[0]["messages"])
+        return int(
+            self.select_rows("count(*) AS messages", MESSAGES_NAME, *self.list_conditions(counted))[0]["messages"]
+        )
 
     def hosts(self) -> list[Host]:
         return sorted(map(parse_host, self._distinct_values("store_host")))

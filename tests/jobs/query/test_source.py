@@ -184,7 +184,7 @@ def test_a_lake_reads_few_of_the_offsets_under_a_key(tmp_path: Path, monkeypatch
 def test_a_histogram_counts_messages_by_store_time(
     both: list[PageLists], records: list[MessageRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.browse.store_lists._SECONDS_OF_HISTOGRAM", 60)
+    monkeypatch.setattr("jobs.browse.store_lists.SECONDS_OF_HISTOGRAM", 60)
     for topic in (None, "T1"):
         times = [record.store_timestamp for record in records if topic in {None, record.topic}]
         for lists in both:
