@@ -135,6 +135,11 @@ def ends_in_unused_crc_field(raw: bytes) -> bool:
     return {INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET} <= parse_properties(text, PropertyParser.SCAN).keys()
 
 
+def are_zeroed(raw: bytes) -> bool:
+    """Return whether zeros overwrote the end of properties, whatever release wrote them."""
+    return raw.endswith(b"\0") and not ends_in_unused_crc_field(raw) and not ends_in_complete_value(raw)
+
+
 def ends_in_complete_value(raw: bytes) -> bool:
     """Return whether properties that end in zeros may be complete: a producer's value may end in them."""
     last = raw.rstrip(b"\0").rpartition(PROPERTY_SEPARATOR.encode())[2]

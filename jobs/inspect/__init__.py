@@ -94,6 +94,7 @@ class LogReport:
     first_store_timestamp: int | None = None
     last_store_timestamp: int | None = None
     waiting_bytes: int = 0  # a record that is not complete yet
+    lost_bytes: int = 0  # after the end of the log, as queues and index files show: lost, or not copied
     left_over_bytes: int = 0  # records after the end of the log, from before it was truncated
     records: int | None = None
     topics: dict[str, int] = field(default_factory=dict)  # records by topic, where the log was walked
@@ -219,6 +220,9 @@ class StoreReport:
         )
         damage = next((problem for problem in self.problems if problem.severity is Severity.DAMAGE), None)
         steps = []
+        if self.log.lost_bytes:
+            why = "show the messages after the end of the log that a lake can restore (read-only)"
+            steps.append((f"repair {store} --lake LAKE --out REPAIR", why))
         if self.state.log_folders:
             folders = quote(",".join(self.state.log_folders))
             steps.append((f"inspect {store} --commitlog {folders}", "read these directories as the log"))

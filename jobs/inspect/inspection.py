@@ -27,7 +27,7 @@ from jobs.launch.arguments import file_system_options
 from jobs.query.store_reader import StoreReader
 from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE, read_json_file
 from jobs.store.epochs import read_epochs
-from jobs.store.log_ends import NO_SEGMENTS_ERROR, find_lost_ends
+from jobs.store.log_ends import NO_SEGMENTS_ERROR, find_end_after_crash, find_lost_ends
 from jobs.store.pending_messages import (
     count_index_rows,
     open_rocksdb_store,
@@ -122,7 +122,7 @@ def _inspect(store: Store, conf: BrokerConf, *, deep: bool, progress: Callable[[
             note_index_gaps(store, index, problems, log.end_offset if is_closed else None)
         elif not report.has_index:
             _note_lost_index(store, report, conf, is_closed=is_closed)
-        if is_closed or not store.segments:
+        if state.process is None or not store.segments:
             _note_lost_ends(store, report, max(known, default=-1))
         if state.process is None:
             report.start = _start(store, report, conf)
@@ -186,6 +186,12 @@ def _note_lost_ends(store: Store, report: StoreReport, newest: int) -> None:
         for lost in find_lost_ends(store, newest, log.end_offset):
             is_start = lost.end == store.start_offset
             problems.add_gap(store.segments[0 if is_start else -1].location, lost.text)
+            log.lost_bytes += 0 if is_start else lost.end - lost.start
+        crashed = find_end_after_crash(store, log.end_offset)
+        if crashed is not None and not crashed.loss_evidence:
+            log.lost_bytes = crashed.newest_end - crashed.log_end
+            text = f"{crashed.text}. Undecided: {crashed.evidence_text}. {crashed.advice}"
+            problems.add_note(store.segments[-1].location, text)
 
 
 # the broker's own state

@@ -29,6 +29,7 @@ from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import END_BY_LAST_PIECE, FOREIGN_BYTES_REASON, PieceKind, SegmentBytes, SegmentEnd
 from rmq_formats.errors import FormatError
+from rmq_formats.properties import are_zeroed
 from rmq_formats.store import file_name_of_offset
 
 _PREALLOCATED = "preallocated"  # the end of a segment that the broker has not begun yet
@@ -167,6 +168,9 @@ class LogInspector:
             self._topics.update(walked.topic_counts)
             for record in walked.sample_records:
                 self.on_record(record)
+                if are_zeroed(record.properties_raw):
+                    text = "the properties of a record end in zeros that overwrote them"
+                    self.problems.add_damage(report.file, text, record.physical_offset)
             for offset in walked.wrong_crc_offsets:
                 self.problems.add_damage(report.file, "the body of a record does not match its CRC", offset)
         elif piece.kind is PieceKind.DAMAGE or piece.reason == FOREIGN_BYTES_REASON:

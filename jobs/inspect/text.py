@@ -91,7 +91,8 @@ def _log(report: StoreReport) -> Iterator[str]:
     yield f"stored {_span(log.first_store_timestamp, log.last_store_timestamp)}"
     if waiting := log.waiting_bytes:
         size = f"{count_text(waiting, 'byte')} {is_or_are(waiting)}"
-        yield f"the last {size} not a complete record yet; the broker may still be writing it"
+        doubt = "; the broker may still be writing it" if report.state.process is not None else ""
+        yield f"the last {size} not a complete record{' yet' * bool(doubt)}{doubt}"
     if left_over := log.left_over_bytes:
         size = f"{count_text(left_over, 'byte')} after the end {is_or_are(left_over)}"
         yield f"{size} left over from before a truncation"

@@ -23,7 +23,7 @@ from jobs.console.amounts import count_text, names_text
 from jobs.console.lines import PLAN_HEADING, abridged_lines_under_heading
 from jobs.console.result import RatedOutcome, RequestError, Result, Severity
 from jobs.diagnosis import kinds
-from jobs.diagnosis.findings import INDEX, LOG, QUEUES
+from jobs.diagnosis.findings import INDEX, LOG, QUEUES, Finding
 from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, diff, find_known_store
 from jobs.lake.commit import read_snapshot
 from jobs.lake.lake import Lake
@@ -413,8 +413,10 @@ class _Repair:
         findings = list(self.summary.verdict_before.findings)
         walked = self.summary.verdict_before.walked_log
         crashed = None if walked is None else find_end_after_crash(store, walked.end)
-        if crashed is not None:  # a row of the lake is further evidence of that record
-            findings.append(lost_end_finding(crashed.log_end, crashed.newest_offset, store))
+        lost_end: list[Finding] = []
+        if crashed is not None and not crashed.loss_evidence:  # a row of the lake is further evidence of that record
+            lost_end.append(lost_end_finding(crashed.log_end, crashed.newest_offset, store, crashed))
+        findings += lost_end
         known = [one for one in findings if one.part == LOG and one.severity.is_alarm]
         asked = DiffRequest(
             request.store, lake, request.broker, base_offsets=segments_with_findings(findings, store),
@@ -447,6 +449,8 @@ class _Repair:
             notes.append(f"the lake {lake.location} has none of the records that the log has lost")
         if bases:
             self.segments, changed = repair_segments(store, plan, bases, self.work / "log", self.workers)
+            if any(store.segments[-1].base_offset <= base for base in self.segments):
+                self.summary.verdict_before.parts[LOG].findings += lost_end
             notes += [
                 f"{one.file} has the records of {one.expected} under the wrong name, and remains next to the segment "
                 "that is restored from the lake: move it out of the directory after you have installed this "

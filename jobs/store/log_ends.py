@@ -11,8 +11,9 @@ from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
-from jobs.console.amounts import duration_text
-from jobs.store.epochs import find_last_promotion
+from jobs.console.amounts import count_text, duration_text
+from jobs.storage.locations import is_local
+from jobs.store.epochs import find_last_promotion, tail_evidence
 from jobs.store.queue_files import StoredQueue, queues_in_files
 from jobs.store.ranges import find_holes, find_newest_segment, usual_segment_size
 from jobs.store.record_places import find_record, record_bounds, segment_bytes
@@ -20,7 +21,6 @@ from jobs.store.running_broker import find_broker_process
 from jobs.store.store import Segment, Store, StoredFile, read_index_header
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY, DLEDGER_MAGIC, HEAD, RECORD
 from rmq_formats.commitlog.record import decode_record, has_right_body_crc
-from rmq_formats.commitlog.segment import is_fully_written
 from rmq_formats.consumequeue.dispatch import BatchUnit, QueueKind, QueueName, Unit
 from rmq_formats.errors import FormatError, skip_lost_file
 from rmq_formats.layout import Read
@@ -28,6 +28,7 @@ from rmq_formats.properties import MAX_LONG
 from rmq_formats.store import file_name_of_offset
 
 MAX_BYTES_PAST_LOG_END = 1 << 30  # bytes after the log's end: a unit that points farther is not evidence
+_SECOND_MS = 1000
 _WRITTEN_TOGETHER_MS = 60_000  # a broker writes a record to the disk, and its unit, within this time
 _MOST_QUEUES = 256  # queues that are probed if the caller has not read all of them
 
@@ -48,12 +49,18 @@ class LostPart(NamedTuple):
 
 def find_lost_ends(store: Store, newest_offset: int | None = None, log_end: int | None = None) -> Iterator[LostPart]:
     """
-    Yield the lost parts of a closed store's log: before its first segment, and after its last record.
+    Yield the lost parts of a log that no broker is writing: before its first segment, and after its last record.
 
     *newest_offset* is the newest one in queues and index files, *log_end* the end of the last record, if the caller
     has read them. Otherwise they come from the last index file and some queues, and from the newest segment.
     """
-    if not store.has_clean_shutdown or not store.segments:
+    if not store.segments:
+        return
+    if not store.has_clean_shutdown:
+        crashed = find_end_after_crash(store, log_end)
+        if crashed is not None and crashed.loss_evidence:
+            text = f"{crashed.text}: {crashed.loss_evidence}. {crashed.advice}"
+            yield LostPart(crashed.log_end, crashed.newest_end, text)
         return
     queues = queues_in_files(store)
     started = find_lost_start(store, islice((queue for queue in queues if len(queue.files) > 1), _MOST_QUEUES))
@@ -87,40 +94,77 @@ def newest_known_offset(store: Store, queues: Iterable[StoredQueue]) -> int:
 
 
 class EndAfterCrash(NamedTuple):
-    """The end of a log that no broker closed, and a record after it to which queues or index files point."""
+    """
+    The end of a log that no broker closed, and a record after it to which queues or index files point.
+
+    Without evidence, the end of the log may be lost, or the log was copied first.
+    """
 
     log_end: int
     newest_offset: int
-    copy_evidence: str  # file times which show that the log was copied before these files; empty without any
+    newest_end: int  # the end of the record at *newest_offset*; this offset itself if no unit states its size
+    copy_evidence: str  # why the log was copied before these files, as text; empty without evidence
+    loss_evidence: str  # why the log was not copied before these files, as text; empty without evidence
+
+    @property
+    def text(self) -> str:
+        """How far the log ends before its queues and index, as text."""
+        return f"the log ends {count_text(self.newest_end - self.log_end, 'byte')} before its queues and index"
+
+    @property
+    def advice(self) -> str:
+        """The warning before the next start of the broker, as text."""
+        return (
+            "If this is the broker's directory and not a copy, do not start the broker, which would delete the units "
+            "and index entries after the end of the log"
+        )
+
+    @property
+    def evidence_text(self) -> str:
+        """The evidence, as text."""
+        doubt = "the times of the files do not show whether the end of the log was lost or the log was copied first"
+        return self.copy_evidence or self.loss_evidence or doubt
 
 
-def find_end_after_crash(store: Store, log_end: int) -> EndAfterCrash | None:
+def find_end_after_crash(store: Store, log_end: int | None = None) -> EndAfterCrash | None:
     """
     Return the record after the end of a killed broker's log to which queues or index files point, if any.
 
-    A copy of a running broker's store looks the same if its log was copied first. The times of the files tell the two
-    apart: a broker writes a record and its unit within seconds, whether the times are those of the broker's writes or
-    of the copies.
+    A copy of a running broker's store looks the same if its log was copied first, and so does a store that was copied
+    afterwards without its file times. The times of the files tell them apart in most cases: a broker writes a record
+    and its unit within seconds, whether the times are those of the broker's writes or of the copies. If the log's file
+    is the newest one, it was not copied first. The same holds if only the beginning of a record is left: a broker's
+    write is interrupted by the copy of its page very rarely.
     """
     if store.has_clean_shutdown or not store.segments or find_broker_process(store.root) is not None:
         return None
     with suppress(OSError):  # reported by the comparison of queues and index files
-        newest = newest_known_offset(store, queues_in_files(store))
-        if has_lost_end(store, newest, log_end):
-            return EndAfterCrash(log_end, newest, _find_copy_evidence(store, log_end))
+        queues = queues_in_files(store)
+        newest = newest_known_offset(store, queues)
+        end = _end_of_records(store, newest) if log_end is None else log_end
+        if end is not None and has_lost_end(store, newest, end):
+            sizes = [unit.size for unit in read_last_units(queues) if unit.physical_offset == newest]
+            return EndAfterCrash(end, newest, newest + max(sizes, default=0), *_find_evidence(store, end))
     return None
 
 
-def _find_copy_evidence(store: Store, log_end: int) -> str:
-    """Return how much later than the end of the log its queue files were modified, as text; empty if not later."""
+def _find_evidence(store: Store, log_end: int) -> tuple[str, str]:
+    """Return why the log was copied before queues and index, and why it was not; both are empty without evidence."""
     segment = store.segment_at(log_end) or store.segments[-1]
-    folder, _, name = segment.location.rpartition("/")
+    path, (folder, _, name) = store.path_below_root(segment.location), segment.location.rpartition("/")
     modified_ms = {info.name: info.modified_ms for info in store.storage.list_files(folder)}.get(name)
     newest = max((*store.queue_files, *store.index_files), key=lambda file: file.modified_ms)
-    if modified_ms is None or newest.modified_ms <= modified_ms + _WRITTEN_TOGETHER_MS:
-        return ""
-    later = duration_text((newest.modified_ms - modified_ms) / 1000)
-    return f"{newest.path_facts.path} was modified {later} later than {store.path_below_root(segment.location)}"
+    later_ms = 0 if modified_ms is None else newest.modified_ms - modified_ms
+    if later_ms > _WRITTEN_TOGETHER_MS:
+        return f"{newest.path_facts.path} was modified {duration_text(later_ms / 1000)} later than {path}", ""
+    is_exact = newest.modified_ms % _SECOND_MS != 0  # an archive may have whole seconds
+    # Other file systems have the times of the copies, which were made in parallel.
+    if later_ms < (1 if is_exact else 0) and is_local(store.root):
+        return "", f"no queue or index file was modified after {path}, so it was not copied before them"
+    position = log_end - segment.base_offset
+    if position >= 0 and any(store.read(segment, position, HEAD.size)):
+        return "", f"only the beginning of the record at offset {log_end:,} is left"
+    return "", ""
 
 
 def _end_of_records(store: Store, newest: int) -> int | None:
@@ -189,7 +233,7 @@ def has_lost_end(store: Store, newest_offset: int, log_end: int) -> bool:
 
 def _is_whole_at(offset: int, store: Store) -> bool:
     record = find_record(store, offset)
-    return record is not None and is_fully_written(record)
+    return record is not None and tail_evidence(store).is_complete(record)
 
 
 _PLACE = RECORD[0].offset("physical_offset")

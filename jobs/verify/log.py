@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from shlex import quote
 
 from jobs.console.amounts import count_text, is_or_are
+from jobs.console.process import tool_command
 from jobs.diagnosis import kinds, why_segment_size_is_doubtful
 from jobs.diagnosis.findings import LOG, Finding
 from jobs.diagnosis.log_check import ChangedRecord, RangeCheck
 from jobs.store.log_ends import (
     NO_SEGMENTS_ERROR,
+    EndAfterCrash,
     find_end_after_crash,
     find_lost_start,
     find_right_segment_name,
@@ -62,6 +65,9 @@ def findings_on_log(
     *lost_record_offset* is that of the last record after *log_end* to which queues or index files of a closed store
     point.
     """
+    crashed = find_end_after_crash(store, log_end)  # a copy of a running broker's store may look the same
+    if crashed is not None and crashed.loss_evidence:
+        lost_record_offset = crashed.newest_offset
     findings, lost = findings_on_records(store, checks)
     findings += (_changed(one, store) for check in checks for one in check.doubtful_records)
     findings += map(LostRanges(lost).mark_consequence, _lost_start(store))
@@ -73,18 +79,15 @@ def findings_on_log(
                 end = segment.base_offset + segment.size
                 findings.append(Finding(LOG, kinds.WRONG_FILE_SIZE, *place, "size", *sizes, _CUT_SHORT, log_offset=end))
     else:
-        finding = lost_end_finding(log_end, lost_record_offset, store)
+        finding = lost_end_finding(log_end, lost_record_offset, store, crashed)
         findings.append(finding)
         lost.append((log_end, log_end + _AHEAD if store.segments else MAX_LONG, finding))
     findings.sort(key=lambda finding: finding.log_offset or 0)
     newest = max((check.newest_timestamp for check in checks), default=0)
     checkpoint, doubts = findings_on_checkpoint(store, newest, log_end)
-    if (crashed := find_end_after_crash(store, log_end)) is not None:  # a copy of one at work looks the same
-        known = crashed.newest_offset
-        doubts.append(
-            f"queues or index files point to a record at offset {known:,}, but the log ends at {log_end:,}. Undecided: "
-            "either the end of the log was lost, or it was copied before these files while the broker was running"
-        )
+    if crashed is not None and not crashed.loss_evidence:
+        command = f"{tool_command()} repair {quote(store.root)} --lake LAKE --out REPAIR"
+        doubts.append(f"{crashed.text}. Undecided: {crashed.evidence_text}. {crashed.advice}; run: {command}")
     if stray := [one for check in checks for one in check.undecided_times]:
         doubts.append(
             f"{count_text(len(stray), 'store time')} (the first at offset {stray[0].offset:,}) {is_or_are(len(stray))} "
@@ -270,7 +273,9 @@ def early_log_end_finding(offset: int, store: Store) -> Finding:
     return _of_offsets(kinds.DAMAGED_RANGE, locate_offset(offset, store), (offset, offset + BLANK.size), cause)
 
 
-def lost_end_finding(log_end: int, lost_record_offset: int, store: Store) -> Finding:
+def lost_end_finding(
+    log_end: int, lost_record_offset: int, store: Store, crashed: EndAfterCrash | None = None
+) -> Finding:
     """Return the finding that the log ends before a record to which queues or index files point."""
     cause = (
         "the broker was shut down cleanly, but its queues or index files point to records past the end of the log: "
@@ -278,6 +283,8 @@ def lost_end_finding(log_end: int, lost_record_offset: int, store: Store) -> Fin
     )
     if not store.segments:
         cause = NO_SEGMENTS_ERROR
+    elif crashed is not None:
+        cause = f"{crashed.text}: {crashed.evidence_text}. {crashed.advice}"
     return _of_offsets(
         kinds.LOST_END, locate_offset(log_end, store), (log_end, f"{lost_record_offset} or higher"), cause
     )

@@ -272,7 +272,7 @@ def _notes(
             "rocksdbCQSelectiveDoubleWriteEnable, only those of LITE topics)"
         )
     if joined.ahead:
-        yield f"{count_text(joined.ahead, 'unit')} of messages newer than the log, which was copied before the queues"
+        yield f"{count_text(joined.ahead, 'unit')} of messages after the end of the log"
     if not joined.queues and not store.has_clean_shutdown and rocksdb_queue_folder(store) is not None:
         yield unflushed_rows_note(store)
     if double is not None:

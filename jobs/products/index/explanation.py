@@ -58,7 +58,7 @@ class FileVerdict(StrEnum):
     EQUAL = "equal"
     RESTARTED = "reindexed after a restart"
     HISTORY = "messages before the first segment"
-    AHEAD = "copied from a running broker: newer than the log"
+    AHEAD = "newer than the log"
     GROWING = "written to while it was read"
     SKIPPED = "keys left out"
     LOST_IN_LOG = "messages that the log has lost"
