@@ -140,15 +140,17 @@ class MissingEnd(NamedTuple):
     """A record after the end of a log to which the store's own queues or index files point."""
 
     newest_offset: int
-    loss_evidence: str  # empty if the log was only copied before these files
-    copy_evidence: str
+    loss_evidence: str  # empty if the log was, or may have been, copied before these files
+    copy_evidence: str  # why it was or may have been copied; empty if its end is lost
 
 
 def find_missing_end(store: Store, log_end: int) -> MissingEnd | None:
     """Return the newest record after the end of a log to which the store's own files point, if there is any."""
     if not store.has_clean_shutdown:
         crashed = find_end_after_crash(store, log_end)
-        newest, copied = (crashed.newest_offset, crashed.copy_evidence) if crashed else (-1, "")
+        if crashed is None:
+            return None
+        newest, copied = crashed.newest_offset, crashed.evidence_text if not crashed.loss_evidence else ""
     elif not store.segments or find_broker_process(store.root) is not None:
         return None
     else:
@@ -157,7 +159,7 @@ def find_missing_end(store: Store, log_end: int) -> MissingEnd | None:
     if newest < 0:
         return None
     text = f"queues or index files point to a record at offset {newest:,}"
-    return MissingEnd(newest, "" if copied else text, f"{copied}: the log was copied before it" if copied else "")
+    return MissingEnd(newest, "" if copied else text, copied)
 
 
 def find_records_end(known: KnownStore, store: Store) -> int | None:

@@ -156,7 +156,8 @@ def _find_evidence(store: Store, log_end: int) -> tuple[str, str]:
     newest = max((*store.queue_files, *store.index_files), key=lambda file: file.modified_ms)
     later_ms = 0 if modified_ms is None else newest.modified_ms - modified_ms
     if later_ms > _WRITTEN_TOGETHER_MS:
-        return f"{newest.path_facts.path} was modified {duration_text(later_ms / 1000)} later than {path}", ""
+        later = duration_text(later_ms / 1000)
+        return f"{newest.path_facts.path} was modified {later} later than {path}: the log was copied before it", ""
     is_exact = newest.modified_ms % _SECOND_MS != 0  # an archive may have whole seconds
     # Other file systems have the times of the copies, which were made in parallel.
     if later_ms < (1 if is_exact else 0) and is_local(store.root):

@@ -70,11 +70,8 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
         finally:
             run.output.delete_scratch(kept)
         # Losses before its own part of the log do not concern a later run.
-        lost = [
-            one
-            for one in find_lost_ends(run.store, seen.newest_offset, to_offset)
-            if state is None or one.end >= to_offset
-        ]
+        ends = find_lost_ends(run.store, seen.newest_offset, to_offset) if run.store.has_clean_shutdown else ()
+        lost = [one for one in ends if state is None or one.end >= to_offset]  # a run looks for those after a crash
         gaps = [(one.start, one.end, f"{one.text}; `verify` shows details") for one in lost]
         if outcomes and outcomes[-1].facts.last_reason == UNDECIDED_REASON:
             gaps.append((to_offset, seen.newest_offset, UNDECIDED_REASON))
