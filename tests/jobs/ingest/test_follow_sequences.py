@@ -52,10 +52,8 @@ class Walk:
         elif act == "truncate":
             at = self.random.randrange(max(len(self.written) - 5, 0), len(self.written))
             self.broker.truncate(self.written[at].physical_offset)
-            self.written = [
-                *self.written[:at],
-                *self.broker.append(some_records(3, seed=self.random.randrange(1 << 20))),
-            ]
+            del self.written[at:]
+            self.written += self.broker.append(some_records(3, seed=self.random.randrange(1 << 20)))
         elif act == "expire":
             self.broker.expire()
         elif act == "damage":
@@ -95,7 +93,7 @@ class Walk:
         Follower(self.request("lake"), SerialWorkers(), 0, self.stop, self.compare, self.probe).run()
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(60))
 def test_a_step_reports_what_a_new_process_reports(seed: int, tmp_path: Path) -> None:
     walk = Walk(tmp_path, Random(seed))
