@@ -4,6 +4,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING
 
 import click
@@ -21,6 +22,7 @@ from jobs.launch.engine import (
     choose_engine,
     is_spark_requested,
     usable_threads,
+    why_spark_cannot_start,
 )
 from jobs.storage import AnyStorage
 from jobs.storage.local import identify_enclosing_folders
@@ -72,6 +74,7 @@ def start_workers(
     """
     Choose the engine by the size of *places* (as *size* counts it), and return its workers.
 
+    If only the run itself can determine the size, this process begins, and Spark takes over from the first large plan.
     *half*: a broker runs on this machine and keeps half of the cores. *is_deep*: files in subdirectories count as well.
     """
     context = click.get_current_context()
@@ -83,7 +86,23 @@ def start_workers(
     context.meta[_CHOICE] = choice
     if choice.missing_part:
         log_message(f"rmq-lake: {choice.spark_benefit_text()}")
-    return make_workers(choice.engine, half=half)
+    if is_decided or to_read is not None:
+        return make_workers(choice.engine, half=half)
+    from jobs.store.workers import WorkersOnDemand
+
+    here = make_workers(HERE, half=half)
+
+    @cache
+    def start_spark() -> "Workers":
+        lacking = why_spark_cannot_start()
+        changed = choice._replace(engine=HERE if lacking else SPARK, missing_part=lacking)
+        context.meta[_CHOICE] = changed
+        if lacking:
+            log_message(f"rmq-lake: {changed.spark_benefit_text()}")
+            return here
+        return make_workers(SPARK, half=half)
+
+    return WorkersOnDemand(start_spark, here, choice.limit)
 
 
 def uses_s3(context: click.Context) -> bool:

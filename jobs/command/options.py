@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import click
 
 from jobs.command.places import LOG_DIRECTORIES, OUTPUT_DIRECTORY, STORE
-from jobs.console.amounts import TIME_EXAMPLES, UNIT_SECONDS, TimeArgument, parse_time
+from jobs.console.amounts import TIME_EXAMPLES, UNIT_SECONDS, TimeArgument, explain_implausible_milliseconds, parse_time
 from jobs.store.release import parse_release, parse_rules
 from jobs.store.store import format_place_options, log_directories, read_broker_conf
 from rmq_formats.broker_conf import BrokerConf
@@ -138,11 +138,15 @@ class ParsedType(click.ParamType[_Value]):
 
 
 def parse_time_argument(text: str) -> TimeArgument:
-    """Parse a time option; plain digits are milliseconds since 1970."""
+    """Parse a time option; plain digits are milliseconds since 1970, and must be plausible as such."""
     try:
-        return TimeArgument(text)
+        given = TimeArgument(text)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{text[:60]!r} is not a valid time (examples: {TIME_EXAMPLES})") from error
+    reason = explain_implausible_milliseconds(given.text)
+    if reason is not None:
+        raise ValueError(reason)
+    return given
 
 
 def parse_offset_or_time(text: str) -> int | TimeArgument:

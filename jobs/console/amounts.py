@@ -102,6 +102,34 @@ def utc_time_text(timestamp: int, suffix: str = " UTC") -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp % _MS:03d}{suffix}"
 
 
+# Milliseconds from 2000 to 2286. Other numbers are a date, or seconds, microseconds or nanoseconds since 1970.
+_PLAUSIBLE_MS = range(946_684_800_000, 10_000_000_000_000)
+_DATE_DIGITS = r"(?a)((?:19|20)\d\d)([01]\d)([0-3]\d)(?:([0-2]\d)([0-5]\d)([0-5]\d)?)?"
+
+
+def explain_implausible_milliseconds(text: str) -> str | None:
+    """
+    Return why digits are hardly milliseconds since 1970, and what to write instead; None for other texts.
+
+    Zero, negative numbers and the largest number, which stand for no limit, are plausible.
+    """
+    number = int(text) if re.fullmatch(_DIGITS, text) else 0
+    if number <= 0 or number == MAX_LONG or number in _PLAUSIBLE_MS:
+        return None
+    found = re.fullmatch(_DATE_DIGITS, text)
+    in_ms = next((ms for ms in (number * _MS, number // _MS, number // _MS**2) if ms in _PLAUSIBLE_MS), None)
+    if found is not None:
+        date, clock = "-".join(found.groups()[:3]), ":".join(filter(None, found.groups()[3:]))
+        instead = f"Write '{date} {clock}'" if clock else f"Write {date}"
+    elif in_ms is not None:
+        instead = f"For {utc_time_text(in_ms)}, write {in_ms}"
+    else:
+        instead = f"Write the time in another way (examples: {TIME_EXAMPLES})"
+    time = utc_time_text(number)
+    would_be = f"would be {time}" if time.endswith("UTC") else "would be after the year 9999"
+    return f"{text} milliseconds since 1970 {would_be}, which is not plausible. {instead}"
+
+
 class TimeArgument:
     """A time as the user wrote it. Plain digits are milliseconds, and may be any 64-bit number."""
 

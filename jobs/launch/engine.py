@@ -62,14 +62,14 @@ class EngineChoice(NamedTuple):
     """The chosen engine, and the reason."""
 
     engine: str
-    input_size: int | None  # bytes to read; None: not known before the run
+    input_size: int | None  # bytes to read; None: not known before the run, which then may change the engine
     limit: int  # bytes from which on Spark is done first
     cores: int
     missing_part: str = ""  # why Spark, which the rule selects, cannot be used, and how to install it
 
     def spark_benefit_text(self) -> str:
         """Return one line on the effect that Spark would have, if it cannot start."""
-        amount = "an unknown amount" if self.input_size is None else size_text(self.input_size)
+        amount = "the log" if self.input_size is None else size_text(self.input_size)
         return (
             f"reading {amount} in one process; Spark would use {count_text(self.cores, 'core')}, and is faster above "
             f"{size_text(self.limit)}. {self.missing_part}"
@@ -131,15 +131,18 @@ def one_process_limit(verb: str, *, cores: int, is_remote: bool = False) -> int:
 
 def engine_rule_text(verb: str) -> str:
     """Describe the rule by which *verb* chooses its engine."""
-    limit = size_text(one_process_limit(verb, cores=count_cores()))
-    return f"here (in this process) below {limit}, otherwise spark; always spark if a Spark option is given"
+    limit, remote = (
+        size_text(one_process_limit(verb, cores=count_cores(), is_remote=is_remote)) for is_remote in (False, True)
+    )
+    of_remote = f" ({remote} if it is on another machine)" if remote != limit else ""
+    return f"here (in this process) below {limit}{of_remote}, otherwise spark; always spark if a Spark option is given"
 
 
 def choose_engine(
     verb: str, size: int | None, asked: str = AUTO_ENGINE, *, half: bool = False, is_remote: bool = False
 ) -> EngineChoice:
     """
-    Return the engine for *size* bytes: the *asked* one, or the one that the rule selects.
+    Return the engine for *size* bytes: the *asked* one, or the one that the rule selects; this process for None.
 
     *half*: a broker runs on this machine and keeps half of the cores. If the rule selects Spark but Spark cannot start,
     this process does the work, and `EngineChoice.missing_part` names the missing part.
@@ -150,7 +153,7 @@ def choose_engine(
         return EngineChoice(asked, size, limit, usable)
     if is_spark_requested():
         return EngineChoice(SPARK, size, limit, usable)
-    lacking = why_spark_cannot_start() if size is None or size > limit else None
+    lacking = why_spark_cannot_start() if size is not None and size > limit else None
     return EngineChoice(HERE if lacking != "" else SPARK, size, limit, usable, lacking or "")
 
 

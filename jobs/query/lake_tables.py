@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
 from functools import cached_property
 from itertools import chain, count
 from pathlib import Path
@@ -404,17 +403,9 @@ class ResultBatches:
 
     def rows(self) -> Generator[dict[str, object]]:
         """Yield rows, with times as ISO 8601 in UTC, bytes as hexadecimal digits, and maps as objects."""
-        import pyarrow.compute as pc
-
         try:
             for batch in self:
-                columns: list[list[object]] = [
-                    # Arrow would load pandas to determine the zone of a Python object.
-                    pc.strftime(column.cast(pa.timestamp(column.type.unit, "UTC")), "%Y-%m-%dT%H:%M:%SZ").to_pylist()
-                    if pa.types.is_timestamp(column.type)
-                    else [_plain(value) for value in column.to_pylist(maps_as_pydicts="lossy")]
-                    for column in batch.columns
-                ]
+                columns = [_plain_values(column) for column in batch.columns]
                 for values in zip(*columns, strict=True) if columns else ():
                     yield dict(zip(self.schema.names, values, strict=True))
         finally:
@@ -433,6 +424,48 @@ def _distinct_names(names: Sequence[str]) -> Iterator[str]:
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}  # JSON has no such numbers
 
 
+def _plain_values(column: pa.Array) -> list[object]:
+    """Return the values of a column as JSON has them."""
+    if _is_time(column.type):
+        return [*_time_text(column).to_pylist()]
+    if _contains_times(column.type):
+        return [_plain_scalar(scalar) for scalar in column]
+    return [_plain(value) for value in column.to_pylist(maps_as_pydicts="lossy")]
+
+
+def _plain_scalar(scalar: pa.Scalar) -> object:
+    """Return a value inside which there may be times; Python's own have neither nanoseconds nor the year 10000."""
+    if not scalar.is_valid:
+        return None
+    if _is_time(scalar.type):
+        return _time_text(scalar).as_py()
+    if isinstance(scalar, pa.StructScalar):
+        return {name: _plain_scalar(part) for name, part in scalar.items()}
+    if isinstance(scalar, pa.MapScalar):
+        pairs = (pair.values() for pair in scalar.values)
+        return {str(_plain_scalar(key)): _plain_scalar(value) for key, value in pairs}
+    if pa.types.is_nested(scalar.type):
+        return [_plain_scalar(part) for part in scalar.values]
+    return _plain(scalar.as_py())
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind))
+
+
+def _contains_times(kind: pa.DataType) -> bool:
+    return _is_time(kind) or any(_contains_times(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _time_text(times: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:
+    """Return times as text; Arrow would load pandas to determine the zone of a Python object."""
+    import pyarrow.compute as pc
+
+    if not pa.types.is_timestamp(times.type):
+        return times.cast(pa.string())
+    return pc.strftime(times.cast(pa.timestamp(times.type.unit, "UTC")), "%Y-%m-%dT%H:%M:%SZ")
+
+
 def _plain(value: object) -> object:
     match value:
         case bytes():
@@ -443,8 +476,6 @@ def _plain(value: object) -> object:
             return [_plain(part) for part in value]
         case None | bool() | int() | float() | str():
             return _NOT_FINITE.get(str(value), value) if isinstance(value, float) else value
-        case datetime():
-            return f"{(value.astimezone(UTC) if value.tzinfo else value).replace(tzinfo=None).isoformat()}Z"
         case _:
             return str(value)
 

@@ -223,7 +223,11 @@ def _once(request: IngestRequest, asked: str) -> _Done:
     if seen is not None:
         return seen, {}
     half = request.read_limits is not None
-    workers = start_workers(asked, size=check.estimate_new_bytes, half=half)
+    places = (request.store, request.lake, *request.commitlog)
+    if asked == AUTO_ENGINE and request.read_limits is not None and request.read_limits.max_rate:
+        # The rate of each process is fixed before the run knows how much it reads.
+        asked = AUTO_ENGINE if all(map(is_local, places)) or is_spark_requested() else HERE
+    workers = start_workers(asked, *places, size=check.estimate_new_bytes, half=half)
 
     from jobs.ingest.run import ingest
 

@@ -86,6 +86,10 @@ class QueryOptions(NamedTuple):
         """Return the requested time window; refuse one that ends before it begins."""
         zone = self.printer.zone
         refuse_reversed_window(since, until, zone)
+        for given in (since, until):
+            sentence = given.interpretation(zone) if given is not None else None
+            if sentence is not None:
+                self.printer.note(sentence)
         return TimeWindow(
             MIN_TIME if since is None else since.milliseconds(zone),
             MAX_TIME if until is None else until.milliseconds(zone),
@@ -237,10 +241,6 @@ def by_key(  # noqa: PLR0913 - one argument an option
     printer = options.printer
 
     def show(answer: Answer, source: Source) -> None:
-        for given in (since, until):
-            sentence = given.interpretation(printer.zone) if given is not None else None
-            if sentence is not None:
-                printer.note(sentence)
         printer.print_rows(answer, topic, key_type, key, has_index_key=source.release.prints_index_key)
 
     return _answer(options, partial(lookups.by_key, topic=topic, key=key, kind=kind, window=window, limit=most), show)

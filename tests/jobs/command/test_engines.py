@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import Mock, patch
 
+import click
 import pytest
 
 from jobs.command import cli
-from jobs.command.engine import count_stored_bytes, uses_s3
+from jobs.command.engine import count_stored_bytes, get_chosen_engine, start_workers, uses_s3
 from jobs.console.result import ExitCode
 from jobs.launch import engine
 from jobs.launch.engine import HERE, SPARK, EngineChoice, choose_engine, one_process_limit
@@ -79,8 +80,36 @@ def test_the_engine_depends_on_bytes_and_cores(monkeypatch: pytest.MonkeyPatch) 
     assert GIB < eight < two
     assert one_process_limit("verify", cores=1) == two
     assert choose_engine("verify", two) == EngineChoice(HERE, two, two, 2)
-    assert choose_engine("verify", 0, "spark").engine == choose_engine("ingest", None).engine == SPARK
+    assert choose_engine("verify", 0, "spark").engine == SPARK
     assert choose_engine("verify", two * 9, "here").engine == HERE
+
+
+@pytest.mark.parametrize(
+    ("places", "limit_mib"),
+    [(("/store", "/lake"), 1120), (("s3a://b/store", "/lake"), 448), (("/s", "s3a://b/l"), 448)],
+)
+def test_a_run_of_unknown_size_starts_spark_at_the_first_plan_above_the_limit(
+    places: tuple[str, str], limit_mib: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ingest` from or to S3 always started a JVM, and stated the limit of local stores."""
+    monkeypatch.setattr("jobs.command.engine.is_spark_requested", lambda: False)
+    monkeypatch.setattr(engine, "is_spark_requested", lambda: False)
+    monkeypatch.setattr(engine, "count_cores", lambda: 2)
+    monkeypatch.setattr("jobs.command.engine.why_spark_cannot_start", lambda: "")
+    made: dict[str, Mock] = {name: Mock(name=name) for name in (HERE, SPARK)}
+    monkeypatch.setattr("jobs.command.engine.make_workers", lambda name, **_: made[name])
+    limit = limit_mib << 20
+    with click.Context(click.Command("ingest"), info_name="ingest"):
+        workers = start_workers("auto", *places, size=lambda: None)
+        workers.map([1], id, "reading", [limit - 1])
+        before = get_chosen_engine()
+
+        assert (1, 0) == (made[HERE].map.call_count, made[SPARK].map.call_count)
+
+        workers.map([1], id, "reading", [limit])
+
+        assert (1, 1) == (made[HERE].map.call_count, made[SPARK].map.call_count)
+        assert [EngineChoice(name, None, limit, 2) for name in (HERE, SPARK)] == [before, get_chosen_engine()]
 
 
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -190,3 +190,58 @@ def test_a_message_with_a_key_twice_is_printed_once_and_counts_once_towards_the_
     assert list(range(26)) == [row["queue_offset"] for row in every]
     assert [24, 25] == [row["queue_offset"] for row in newest]
     assert [number for number in range(26) for _ in range(2)] == [row["queue_offset"] for row in as_mqadmin]
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("make_array(to_timestamp_nanos(1))", ["1970-01-01T00:00:00.000000001Z"]),
+        ("struct(to_timestamp_micros(253402300800000000))", {"c0": "10000-01-01T00:00:00.000000Z"}),
+        ("to_timestamp_micros(253402300800000000)", "10000-01-01T00:00:00.000000Z"),
+        ("map(make_array('k', 'n'), make_array(to_timestamp_nanos(1), NULL))",
+         {"k": "1970-01-01T00:00:00.000000001Z", "n": None}),
+        ("make_array(arrow_cast(3000000, 'Date32'))", ["10183-09-21"]),
+        ("make_array(arrow_cast(arrow_cast(1, 'Int64'), 'Time64(Nanosecond)'))", ["00:00:00.000000001"]),
+        ("make_array(struct(to_timestamp_nanos(1) AS t, X'ff' AS b))",
+         [{"t": "1970-01-01T00:00:00.000000001Z", "b": "ff"}]),
+        ("make_array(store_date)", ["2026-11-20"]),
+    ],
+)  # fmt: skip
+def test_times_that_python_does_not_have_are_printed(
+    expression: str, expected: object, newer_lake: Path, run: Run
+) -> None:
+    """Nested ones ended in a traceback, below an array that looked empty and complete."""
+    statement = f"SELECT DISTINCT {expression} AS value FROM messages"
+    outcome = run("query", "sql", "--lake", newer_lake, statement, "--output", "json")
+
+    assert (ExitCode.CLEAN, "") == (outcome.code, outcome.err)
+    assert [{"value": expected}] == outcome.document
+
+
+@pytest.mark.parametrize(
+    ("number", "instead"),
+    [
+        ("20261121", "Write 2026-11-21\n"),
+        ("202611211530", "Write '2026-11-21 15:30'\n"),
+        ("20261121153001", "Write '2026-11-21 15:30:01'\n"),
+        ("1795158000", "For 2026-11-20 07:00:00.000 UTC, write 1795158000000\n"),
+        ("1795158000000000", "For 2026-11-20 07:00:00.000 UTC, write 1795158000000\n"),
+        ("1795158000000000000", "For 2026-11-20 07:00:00.000 UTC, write 1795158000000\n"),
+        ("1000", "Write the time in another way"),
+    ],
+)
+@pytest.mark.parametrize("option", ["--since", "--until"])
+def test_numbers_that_are_hardly_milliseconds_are_refused(
+    option: str, number: str, instead: str, golden: StoreOf, run: Run
+) -> None:
+    """They were times in 1970, and the answer had all messages or none."""
+    outcome = run("query", "list", "--store", golden("b551-base"), option, number)
+
+    assert (ExitCode.USAGE, "") == (outcome.code, outcome.out)
+    assert f"{number} milliseconds since 1970 would be" in outcome.err
+    assert instead in outcome.err
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "946684800000", "9999999999999", "9223372036854775807"])
+def test_plausible_numbers_are_milliseconds(number: str, golden: StoreOf, run: Run) -> None:
+    assert ExitCode.USAGE != run("query", "list", "--store", golden("b551-base"), "--since", number).code
