@@ -106,13 +106,14 @@ def predict_store_start(
     Predict a start of the release that wrote the end of the log.
 
     If several releases may have written it and start differently, the result is that of the release that deletes most.
+    An error of a file that the start reads is raised.
     """
     try:
         outcomes = [
             predict_start(gather_start_facts(store, release, conf), log) for release in distinct_start_releases(writers)
         ]
-    except (FormatError, OSError) as error:  # a file that the start reads: the outcome says that it is not known
-        return _unknown(writers.newest, error)
+    except (FormatError, FileNotFoundError) as error:  # a damaged or deleted file: the outcome says that it is unknown
+        return unknown_start(writers.newest, error)
     worst = max(outcomes, key=lambda one: (one.after_repair or one).deletes_messages or 0)
     if worst is outcomes[0]:
         return worst
@@ -126,12 +127,13 @@ def predict_start_by_own_walk(store: Store, writers: Writers, conf: BrokerConf, 
     """Predict a start after walking the log here, if a start reads little of the log or *deep* is set."""
     try:
         log = _walk_for_start(store, writers, deep=deep)
-    except (FormatError, OSError) as error:  # a file that the start reads: the outcome says that it is not known
-        return _unknown(writers.newest, error)
+    except (FormatError, FileNotFoundError) as error:  # as above
+        return unknown_start(writers.newest, error)
     return predict_store_start(store, writers, log, conf)
 
 
-def _unknown(release: Release, reason: str | FormatError | OSError) -> StartOutcome:
+def unknown_start(release: Release, reason: str | FormatError | OSError) -> StartOutcome:
+    """Return the outcome of a start that cannot be predicted."""
     if not isinstance(reason, str):
         reason = f"a file cannot be read: {str(reason).partition('] ')[2] or reason}"  # without Python's [Errno 13]
     return StartOutcome(str(release), starts=None, deletes_messages=None, unknown_reason=reason)
@@ -177,7 +179,7 @@ def predict_start(facts: StartFacts, log: WalkedLog | None, repaired_files: Cont
     if facts.unknown_reason:
         left_out = None if release.start_refuses_other_length else next((one for one in lengths if one.size), None)
         may_cut = None if log is None else _cut(facts, log)
-        return replace(_unknown(release, facts.unknown_reason), may_cut=may_cut, ignores_from=left_out)
+        return replace(unknown_start(release, facts.unknown_reason), may_cut=may_cut, ignores_from=left_out)
     empty = [one.file for one in lengths if not one.size and release.start_deletes_empty_last_file]
     index = [] if facts.store.has_clean_shutdown else _index_after_abort(facts.store, facts.checkpoint)
     walks_from = facts.walk_start_offset or 0
@@ -424,11 +426,8 @@ def keeps_incomplete_record(store: Store, release: Release, log_end: int) -> boo
         return False
     segment = _segment_of(store, log_end)
     position = log_end - segment.base_offset
-    try:
-        with store.open(segment) as reader:
-            return bool(read_message_size(reader.read, position, segment.size - position, release))
-    except OSError:  # the bytes of the file are unknown
-        return False
+    with store.open(segment) as reader:
+        return bool(read_message_size(reader.read, position, segment.size - position, release))
 
 
 def _segment_of(store: Store, offset: int) -> Segment:

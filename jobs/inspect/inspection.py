@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from jobs.console.amounts import count_text
 from jobs.console.result import Severity
-from jobs.diagnosis import predict_start_by_own_walk
+from jobs.diagnosis import predict_start_by_own_walk, unknown_start
 from jobs.dump import short_time_text
 from jobs.inspect import Problems, RocksReport, StateReport, StoreReport
 from jobs.inspect.log import LogInspector
@@ -145,7 +145,9 @@ def _note_lost_index(store: Store, report: StoreReport, conf: BrokerConf, *, is_
 def _start(store: Store, report: StoreReport, conf: BrokerConf) -> StartOutcome:
     """Return the outcome of a start of the broker, and note those parts of it that no problem states yet."""
     writers = writers_of_eras(report.eras, ()).value
-    start = predict_start_by_own_walk(store, writers, conf, deep=report.deep)
+    start = unknown_start(writers.newest, "a file cannot be read")
+    with report.problems.noting_errors(store.root):
+        start = predict_start_by_own_walk(store, writers, conf, deep=report.deep)
     refused = start.unloadable_file or start.ignores_from
     file = "" if refused is None else f"{store.root}/{refused.file}"
     if refused is not None and not any(one.file == file and one.severity.is_alarm for one in report.problems):

@@ -11,7 +11,7 @@ matters, the newest one is assumed, and reported as an assumption.
 
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, groupby, islice, takewhile
@@ -240,27 +240,25 @@ def detect_store_eras(
     return detect_eras(marks)
 
 
-def determine_next_start_writers(
-    store: Store, given_release: str | None, excluded_files: Container[str] = ()
-) -> Known[Writers]:
+def determine_next_start_writers(store: Store, writers: Writers, excluded_files: Container[str] = ()) -> Writers:
     """
-    Return the releases that may start on a store next; its index files are evidence as well, as for `inspect`.
+    Return the releases that may start on a store next: those of its *writers* that its index files allow as well.
 
     *excluded_files*: paths (below the root) of index files that do not count as evidence.
     """
-    if given_release is not None:
-        return determine_writers(store, given_release)
+    if not writers.eras:  # the release is given
+        return writers
     stated = None
-    with skip_lost_file():  # as for each file below
+    with suppress(FileNotFoundError):  # as for each file below
         stated = geometry_stated_by_index_files(store)
     own: list[Mark] = []
     for file in store.index_files if stated is not None else ():
         if file.path_facts.path not in excluded_files:
-            with skip_lost_file():  # the comparison of this file reports the error
+            with suppress(FileNotFoundError):  # retention has deleted it since
                 header = read_index_header(file, store)
                 if header is not None and stated is not None:
                     add_marks(own, find_index_marks(store, file.location, header, stated.geometry))
-    return writers_of_eras(detect_store_eras(store, more_marks=own), ())
+    return writers_of_eras(detect_eras([*(mark for era in writers.eras for mark in era.marks), *own]), ()).value
 
 
 def find_index_marks(store: Store, location: str, header: IndexHeader, geometry: Geometry) -> Iterator[Mark]:

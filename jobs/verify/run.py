@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from tempfile import gettempdir
-from typing import Any
+from typing import Any, NamedTuple
 
 from jobs.console.amounts import count_text
-from jobs.diagnosis import keeps_incomplete_record, kinds, predict_store_start
+from jobs.diagnosis import WalkedLog, keeps_incomplete_record, kinds, predict_store_start, unknown_start
 from jobs.diagnosis.findings import INDEX, LOG, QUEUES, Finding
 from jobs.diagnosis.log_check import RangeCheck, complete_checks, list_doubtful_ranges, new_range_check, summarize_walk
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
@@ -31,7 +31,7 @@ from jobs.store.epochs import Promotion, find_last_promotion
 from jobs.store.log_ends import newest_known_offset
 from jobs.store.queue_files import queues_in_files
 from jobs.store.ranges import plan_ranges
-from jobs.store.release import UndecidedError, determine_next_start_writers, determine_writers, parse_rules
+from jobs.store.release import UndecidedError, Writers, determine_next_start_writers, determine_writers, parse_rules
 from jobs.store.running_broker import check_disk_space, find_broker_process
 from jobs.store.store import Store, StoreRequest
 from jobs.store.topics import RecordedTopics
@@ -41,11 +41,17 @@ from jobs.verify.index import IndexVerification
 from jobs.verify.log import early_log_end_finding, findings_on_log
 from jobs.verify.queues import verify_queues
 from jobs.verify.rocksdb_queues import verify_waiting_messages
-from jobs.verify.unreadable_files import find_unreadable_files, leave_out_files, report_unreadable_file
+from jobs.verify.unreadable_files import (
+    find_unreadable_files,
+    leave_out_files,
+    report_unreadable_at_start,
+    report_unreadable_file,
+)
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.record import INVALID_MAGIC_PREFIX
 from rmq_formats.consumequeue.dispatch import QueueKind
+from rmq_formats.errors import is_disk_error
 from rmq_formats.release import Release
 from rmq_formats.store import FileKind
 
@@ -97,7 +103,7 @@ def _compare(request: VerifyRequest, workers: Workers, store: Store) -> Verdict:
     check_disk_space(store.root, place or gettempdir(), int(store.log_size * share))
     with open_scratch(request.scratch, workers.options) as scratch:
         read = partial(_log_and_queues, request, workers, scratch)
-        indexing, queues, joined, checks, outcomes = retry_if_expired(store, read)
+        indexing, queues, joined, checks, writers, outcomes = retry_if_expired(store, read)
         store = indexing.store
         index = retry_if_expired(store, partial(_index, request, workers, checks, indexing, outcomes, scratch))
     known_ahead = [finding.log_offset for finding in index.findings if finding.kind == kinds.AHEAD_OF_LOG]
@@ -119,16 +125,30 @@ def _compare(request: VerifyRequest, workers: Workers, store: Store) -> Verdict:
     stops = [(one.queue, one.position, one.unit_count) for one in joined.differences if one.kind in _STOPPING_KINDS]
     walked = summarize_walk(checks, joined.log_end)._replace(queue_stops=stops)
     if find_broker_process(store.root) is None:
-        wrong = {finding.file for finding in index.findings}
-        starting = determine_next_start_writers(store, request.given_settings.release, wrong).value
-        start = predict_store_start(store, starting, walked, request.given_settings.conf)
-        _add_start(start, parts, store)
-        if keeps_incomplete_record(store, Release.from_version(start.release), walked.end):
-            log.notes.append(
-                f"the properties of the record at offset {walked.end:,} end in zeros: RocketMQ {start.release} "
-                "accepts it as the last message of the log, without the properties that the zeros overwrote"
-            )
+        try:
+            start = _predict_start(request, store, writers, walked, parts)
+        except OSError as error:  # any other error ends the command, like one that the parts meet
+            if not is_disk_error(error):
+                raise
+            start = unknown_start(writers.newest, error)
+            report_unreadable_at_start(error, parts, store)
     return Verdict(store.root, parts, start, walked, request.options)
+
+
+def _predict_start(
+    request: VerifyRequest, store: Store, writers: Writers, walked: WalkedLog, parts: Mapping[str, PartReport]
+) -> StartOutcome:
+    """Predict the next start of the broker, and add what it does to the reports."""
+    wrong = {finding.file for finding in parts[INDEX].findings}
+    starting = determine_next_start_writers(store, writers, wrong)
+    start = predict_store_start(store, starting, walked, request.given_settings.conf)
+    _add_start(start, parts, store)
+    if keeps_incomplete_record(store, Release.from_version(start.release), walked.end):
+        parts[LOG].notes.append(
+            f"the properties of the record at offset {walked.end:,} end in zeros: RocketMQ {start.release} "
+            "accepts it as the last message of the log, without the properties that the zeros overwrote"
+        )
+    return start
 
 
 def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Store) -> None:
@@ -157,9 +177,18 @@ def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Stor
         parts[LOG].findings.append(early_log_end_finding(start.cuts_at, store))
 
 
-def _log_and_queues(
-    request: VerifyRequest, workers: Workers, scratch: Scratch, store: Store
-) -> tuple[IndexVerification, PartReport, JoinResult, list[RangeCheck], list[RangeOutcome[Results]]]:
+class _LogAndQueues(NamedTuple):
+    """The results of the pass over the log, and of the comparison with the queues."""
+
+    indexing: IndexVerification
+    queues: PartReport
+    joined: JoinResult
+    checks: list[RangeCheck]
+    writers: Writers
+    outcomes: list[RangeOutcome[Results]]
+
+
+def _log_and_queues(request: VerifyRequest, workers: Workers, scratch: Scratch, store: Store) -> _LogAndQueues:
     indexing = IndexVerification(store, request.given_settings, scratch)
     new_collectors: list[NewCollector[Any]] = [new_range_check, *indexing.new_collectors]
     releases = determine_writers(store, request.given_settings.release)
@@ -171,7 +200,8 @@ def _log_and_queues(
     if store.other_files_of_kind(FileKind.COMPACTION_LOG):
         queues.notes.append("the copies of messages in compacted logs (`compaction/`) are not verified")
     queues.notes.append(f"queue format: RocketMQ {releases.value} ({releases.origin_text})")
-    return indexing, queues, joined, complete_checks(outcomes, 0, releases.value), outcomes
+    checks = complete_checks(outcomes, 0, releases.value)
+    return _LogAndQueues(indexing, queues, joined, checks, releases.value, outcomes)
 
 
 def _index(  # noqa: PLR0913, PLR0917 - the request, and data from the pass over the log

@@ -12,10 +12,12 @@ from jobs.store.store import Store, StoredFile
 from jobs.store.workers import Workers
 from jobs.verify import PartReport
 from jobs.verify.log import NO_CHECKPOINT
+from rmq_formats.consumequeue.dispatch import QueueKind
 from rmq_formats.errors import is_disk_error
-from rmq_formats.store import QUEUE_KINDS, FileKind
+from rmq_formats.store import QUEUE_KINDS, FileKind, classify
 
 _BLOCK = 1 << 20
+_QUEUE_FOLDERS = tuple(f"{kind}/" for kind in QueueKind)
 _PART_OF_KIND = {FileKind.INDEX: INDEX, FileKind.CHECKPOINT: LOG}
 _FOLLOWING_KINDS = frozenset({*MISSING_UNIT_KINDS, kinds.MISSING_INDEX_ENTRIES, kinds.DELETED_OR_LOST_QUEUE})
 _PROGRESS_KINDS = frozenset({kinds.CONSUMER_PAST_QUEUE_END, kinds.DELAY_PAST_QUEUE_END})
@@ -80,3 +82,13 @@ def report_unreadable_file(file: StoredFile, error: OSError, parts: Mapping[str,
         if follows and not one.follows:
             parts[name].findings[number] = one._replace(follows=found, cause=f"caused by: {found.title}")
     parts[name].findings.append(found)
+
+
+def report_unreadable_at_start(error: OSError, parts: Mapping[str, PartReport], store: Store) -> None:
+    """Add the finding on a file that the disk could not read again for the prediction of the broker's next start."""
+    path = store.path_below_root(str(error.filename or store.root))
+    name = _PART_OF_KIND.get(classify(path).kind, QUEUES if path.startswith(_QUEUE_FOLDERS) else LOG)
+    reason = os.strerror(error.errno or 0)
+    cause = "the disk could not read this file again, so it is unknown whether the broker's next start deletes messages"
+    if not any(one.file == path and one.kind == kinds.UNREADABLE_RANGE for one in parts[name].findings):
+        parts[name].findings.append(Finding(name, kinds.UNREADABLE_RANGE, path, None, "", reason, "", cause))
