@@ -13,6 +13,7 @@ from jobs.repair.run import RepairRequest, repair
 from jobs.storage import AnyStorage
 from jobs.store.rocksdb import open_database
 from jobs.store.workers import SerialWorkers
+from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.consumequeue.dispatch import PRE_BLANK
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.rocksdb.layout import UNIT_FAMILY
@@ -65,6 +66,40 @@ def test_brokers_serve_converted_queues_and_continue_them(tmp_path: Path, releas
     again = rebuild_queue_folder(store, tmp_path / "again", release, to=target)
     assert _content(store / "consumequeue", target) == _content(again, target)
     verdict(release, f"queues converted to {target}", f"{pulled} messages served, the same number written")
+
+
+@on_releases("5.3.3", "5.4.0", "5.5.0", "5.5.1", in_every_run="5.5.1")
+@pytest.mark.parametrize("before", ["files", "rocksdb"])
+def test_a_broker_rebuilds_queues_in_rocksdb_after_the_old_ones_were_moved_aside(
+    tmp_path: Path, release: str, before: str
+) -> None:
+    """The table of topics is in `topics.json` if the queues were in files, and in RocksDB otherwise."""
+    store, settings = tmp_path / "store", _LIGHT | _ROCKSDB
+    with real_broker(release, store, settings=settings if before == "rocksdb" else _LIGHT) as broker:
+        _make_topics(broker)
+        broker.send_each([ClientMessage(_QUIET, bytes(300))] * 7)
+        _send(broker, "first", _LIGHT)
+        expected = _read_messages(broker)
+    has_table = (store / "config/topics.json").exists()
+    (store / "consumequeue").rename(tmp_path / "aside")
+    if version_of(release) >= _LIMITED_SINCE:
+        settings[_LIMIT] = str(len(list((store / "commitlog").iterdir())))
+    with real_broker(release, store, settings=settings) as broker:
+        broker.drain()
+        served = _read_messages(broker)
+        pulled = sum(len(broker.pull(topic)) for topic in _TOPICS)
+        _send(broker, "more", _LIGHT)
+        more = _read_messages(broker)
+    verdict = verify(VerifyRequest(str(store)), SerialWorkers())
+
+    assert (before == "files") is has_table
+    assert expected == served
+    assert _COUNT == pulled
+    assert {queue: rows[: len(expected[queue])] for queue, rows in more.items()} == expected
+    assert [2 * len(rows) for queue, rows in expected.items() if queue[0] != _QUIET] == [
+        len(rows) for queue, rows in more.items() if queue[0] != _QUIET
+    ]
+    assert [] == verdict.findings
 
 
 _LOSSES = [(ROCKSDB, one) for one in MATRIX if version_of(one) >= _ROCKSDB_SINCE] + [(FILES, "4.9.8"), (FILES, "5.5.0")]
