@@ -20,7 +20,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
-from shlex import quote
 from types import NoneType
 from typing import Any, NamedTuple, TypedDict, TypeVar, cast
 from uuid import uuid4
@@ -28,7 +27,6 @@ from uuid import uuid4
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from jobs.console.process import tool_command
 from jobs.console.result import OtherRunActiveError
 from jobs.lake.commit import (
     VECTORS_ONLY_LOCAL_ERROR,
@@ -286,8 +284,7 @@ def _refuse_forgotten_runs(lake: Lake, store: KnownStore) -> None:
             "Delta log has no transaction of this store. Without it, every message would be ingested twice. Another "
             "engine has probably rewritten the table (CREATE TABLE … AS SELECT, CLONE), or set "
             "delta.setTransactionRetentionDuration. Restore the table from a backup, including `_delta_log`, or "
-            "restore the transactions from the rows and manifests. This command lists them; without --dry-run, it "
-            f"restores them: {tool_command()} optimize --heal --dry-run {quote(lake.location)}"
+            "ingest the store into a new lake"
         )
 
 

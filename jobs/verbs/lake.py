@@ -206,16 +206,11 @@ def _register(lake: Lake, target: str, answer: ResultPrinter) -> ExitCode:
     return answer.print_json_or_lines([one._asdict() for one in done], [lake.location, *lines], result)
 
 
-@verb("optimize /data/lake", "optimize --dry-run /data/lake", "optimize --heal --dry-run /data/lake")
-def optimize(  # noqa: PLR0913 - one argument an option
+@verb("optimize /data/lake", "optimize --dry-run /data/lake")
+def optimize(
     *,
     lake: str = argument("LAKE", CHANGED_LAKE),
     dry_run: bool = flag("Show which files would be merged and deleted; change nothing."),
-    heal: bool = flag(
-        "Restore transaction identifiers that are missing from the Delta log, for example after CREATE TABLE … AS "
-        "SELECT, CLONE or a short transaction retention. Nothing is merged or deleted. With --dry-run, only list the "
-        "missing identifiers."
-    ),
     iceberg: str | None = iceberg_option,
     engine: str = engine_option,
     answer: ResultPrinter = lake_answer_options,
@@ -227,10 +222,6 @@ def optimize(  # noqa: PLR0913 - one argument an option
     do not change; ingest runs may continue at the same time. Typed tables, dead letters and findings are left
     unchanged; any Delta engine can compact them with OPTIMIZE.
     """
-    if heal and iceberg is not None:
-        raise click.UsageError("--heal and --iceberg cannot be combined")
-    if heal:
-        return _heal(lake, answer, dry_run=dry_run)
     workers = start_workers(engine, lake)
 
     from jobs.lake.upkeep import optimize as optimize_lake
@@ -256,28 +247,6 @@ def _text(saved: "Savings", *, dry_run: bool) -> str:
         return f"{saved.table}: {would if saved.merged else 'nothing to merge'}; {obsolete} would be deleted"
     done = f"{merged} merged into {saved.written:,}, {before} into {size_text(saved.bytes_after or 0)}"
     return f"{saved.table}: {done if saved.merged else 'nothing to merge'}; {obsolete} deleted"
-
-
-def _heal(lake: str, answer: ResultPrinter, *, dry_run: bool) -> ExitCode:
-    from jobs.lake.integrity import find_lost_transactions, restore_transactions
-
-    where = Lake(lake, file_system_options())
-    lost = find_lost_transactions(where)
-    if not dry_run:
-        restore_transactions(where, lost)
-    doubts = sum(bool(one.doubt) for one in lost)
-    lines = [
-        f"  {one.table}: the Delta log has transaction {one.known} of {one.app}, but the rows include those of "
-        f"transaction {one.number}"
-        if not one.doubt
-        else f"  {one.table}: the transaction cannot be restored: {one.doubt}"
-        for one in lost
-    ]
-    what = f"{count_text(len(lost), 'transaction')} {'would be ' * dry_run}restored"
-    what += f", but not those of {count_text(doubts, 'table')}" * bool(doubts)
-    severity = Severity.DAMAGE if doubts else Severity.HEALTHY
-    result = Result(severity, what, answer.seconds, verdict="dry run" if dry_run else "done")
-    return answer.print_json_or_lines([one._asdict() for one in lost], [lake, *lines], result)
 
 
 @verb(

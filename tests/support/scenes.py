@@ -86,7 +86,6 @@ NOT_RUN = {
     r"spark://|s3a?://|hdfs://|venv-pack": "needs a cluster or a server: tests/scale runs these verbs there",
     r" demo( tour)?$": "the tour has tests of its own: tests/jobs/command/test_every_verb.py",
     r" browse\b": "does not end by itself: tests/jobs/browse open its pages",
-    r" --heal\b": "needs a lake that has forgotten its runs: tests/jobs/lake/test_integrity.py makes some",
     r"(type|--lake) lake\b": "tests/jobs/typed/test_formats.py runs it, with the bodies and declarations of its page",
     r" --follow\b": "does not end by itself: tests/jobs/ingest follow a store",
 }
