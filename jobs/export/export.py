@@ -25,7 +25,6 @@ import pyarrow.parquet as pq
 from jobs.console.rows import RowFormat, csv_line
 from jobs.export import (
     ANY_TIME,
-    REGISTERED_STORES_SCHEMA,
     SCHEMA,
     ExportDefect,
     ExportItem,
@@ -41,7 +40,7 @@ from jobs.export.condition import Condition
 from jobs.lake.bodies import DEFAULT_INFLATED_BODY_LIMIT, Body
 from jobs.lake.commit import open_table
 from jobs.lake.lake import DEFAULT_BROKER, Lake
-from jobs.lake.runs import KnownStore, list_known_broker_stores
+from jobs.lake.runs import list_known_broker_stores
 from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files
 from jobs.lake.tables import MESSAGES
 from jobs.query import Message, has_body_in_lake, json_text, record_of_row
@@ -49,11 +48,10 @@ from jobs.query.place import Place, detect_likely_writers, open_stores
 from jobs.query.reasons import coverage_text, explain_unknown_topic
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, find_only_answer
 from jobs.query.store_reader import SKIPPED_SEGMENTS, StoreReader
-from jobs.restore import NEWER_COLUMNS, NothingToRestoreError, plan_log
+from jobs.restore import NEWER_COLUMNS
 from jobs.storage.local import explaining_full_disk, naming_file_in_errors, temporary_directory_for
 from jobs.store.log_ends import find_lost_ends
 from jobs.store.ranges import WHOLE_SEGMENTS, find_holes, plan_ranges
-from jobs.store.release import ASSUMED
 from jobs.store.store import list_store
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.segment import Piece
@@ -75,7 +73,6 @@ class ExportRequest:
 
     place: Place  # its broker is also the label of a store's messages
     topics: tuple[str, ...] = ()  # empty: all topics
-    is_verified: bool = False  # check a lake's rows by their records
     time_range: TimeRange = ANY_TIME
     out: Path | None = None  # None: standard output
     form: RowFormat = RowFormat.NDJSON
@@ -137,10 +134,6 @@ def _plan_lake(request: ExportRequest, lake: Lake) -> tuple[list[ExportItem], Ex
             f"the lake's table {MESSAGES.name} lacks the column {name}: another engine has removed it. Restore an "
             "earlier version of the table"
         )
-    checked = stores = None
-    if request.is_verified:
-        checked = dropped
-        stores = pa.Table.from_pylist([_registered(lake, one) for one in known], REGISTERED_STORES_SCHEMA)
 
     def place(file: SnapshotFile) -> tuple[str, int, str]:
         return str(file.minimum("store_id", "")), int(file.minimum("physical_offset", 0)), file.path
@@ -156,20 +149,11 @@ def _plan_lake(request: ExportRequest, lake: Lake) -> tuple[list[ExportItem], Ex
             gaps += [ExportDefect(store.label, lost.start, lost.end - lost.start, lost.text) for lost in lost_parts]
             releases[store.store_id] = store.release
     items: list[ExportItem] = [
-        LakeItem(lake, file, releases, broker, request.topics, checked, stores, request.time_range)
+        LakeItem(lake, file, releases, broker, request.topics, request.time_range)
         for file in sorted(list_snapshot_files(lake, snapshot), key=place)
     ]
     notes = [] if request.topics else [f"{one.broker}: {reason}" for one, reason in left_out]
     return items, ExportSummary(gaps=gaps, notes=notes)
-
-
-def _registered(lake: Lake, known: KnownStore) -> dict[str, str | int]:
-    row: dict[str, str | int] = {"store_id": known.store_id, "broker": known.broker}
-    with suppress(NothingToRestoreError):  # the lake has no log of the store, so the sizes of its segments are unknown
-        plan = plan_log(lake, known)
-        size = WHOLE_SEGMENTS if plan.size.origin == ASSUMED else plan.size.value  # else there is one file
-        row |= {"first": plan.segments[0].base_offset, "size": size}
-    return row
 
 
 def export(
@@ -258,7 +242,7 @@ def _may_match(item: ExportItem, condition: Condition | None) -> bool:
     """Return False for a file of a lake without a match, of which only the condition's columns are read."""
     if condition is None or condition.uses_bodies or not condition.is_repeatable:
         return True
-    if not isinstance(item, LakeItem) or item.dropped_columns is not None:
+    if not isinstance(item, LakeItem):
         return True
     rows = _without_damage(read_rows(item, condition.columns), [])
     return any(condition.find_matches(batch).true_count for batch in rows)

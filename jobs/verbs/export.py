@@ -76,10 +76,6 @@ def export(  # noqa: PLR0913 - one argument an option
         default=_LARGEST_BODY,
         show_default=True,
     ),
-    is_verified: bool = flag(
-        "With --lake: re-encode each record; leave out and report rows that another engine has changed (exit code 3).",
-        names="--verify",
-    ),
     out: Path = option(
         "FILE",
         "The output file, written atomically; - streams ndjson or csv to standard output.",
@@ -108,8 +104,6 @@ def export(  # noqa: PLR0913 - one argument an option
     if not is_streamed and path_exists(out):
         raise click.UsageError(f"--out {out}: already exists")
     refuse_reversed_window(since, until)
-    if is_verified and not place.is_lake:
-        raise click.UsageError("--verify is only for lakes: records of a store are always verified")
     condition = None
     if where is not None:
         from jobs.export.condition import parse_condition
@@ -130,7 +124,7 @@ def export(  # noqa: PLR0913 - one argument an option
 
         require_worker_modules(SparkContext.getOrCreate(), "datafusion")
     output = None if is_streamed else out
-    asked = ExportRequest(place, topics, is_verified, between, output, RowFormat(kind), max_body_size, condition)
+    asked = ExportRequest(place, topics, between, output, RowFormat(kind), max_body_size, condition)
     items, summary = plan_export(asked, workers.options)
     if dry_run:
         return _print_plan(asked, items, summary, answer)

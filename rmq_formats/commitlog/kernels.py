@@ -313,18 +313,6 @@ def compute_record_crcs(buffer: Bytes, positions: Integers, sizes: Sizes, crcs: 
         crcs[number] = crc32(buffer, positions[number], positions[number] + sizes[number])
 
 
-@compiled
-def find_invalid_records(buffer: Bytes, positions: Integers, sizes: Sizes, offsets: Integers, numbers: Integers) -> int:
-    """Write into *numbers* which positions do not have a record with the right physical offset; return their count."""
-    count = 0
-    for number in range(positions.size):
-        at = positions[number]
-        if check_record(buffer, at, at + sizes[number], offsets[number]) != GOOD:
-            numbers[count] = number
-            count += 1
-    return count
-
-
 @inlined_helper
 def _has_right_record_crc(buffer: Bytes, at: int, properties: int, end: int) -> bool:
     """Return whether the CRC over the full record that its properties end in is right; without one it is."""

@@ -13,7 +13,6 @@ from jobs.repair.run import RepairRequest, repair
 from jobs.storage import AnyStorage
 from jobs.store.rocksdb import open_database
 from jobs.store.workers import SerialWorkers
-from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.consumequeue.dispatch import PRE_BLANK
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.rocksdb.layout import UNIT_FAMILY
@@ -73,7 +72,13 @@ def test_brokers_serve_converted_queues_and_continue_them(tmp_path: Path, releas
 def test_a_broker_rebuilds_queues_in_rocksdb_after_the_old_ones_were_moved_aside(
     tmp_path: Path, release: str, before: str
 ) -> None:
-    """The table of topics is in `topics.json` if the queues were in files, and in RocksDB otherwise."""
+    """
+    All messages are served, except the one at offset 0 of the log: no broker writes its row again.
+
+    So `rebuild-consumequeue --to rocksdb` remains, which also writes rows for lost messages, and the ends of queues
+    whose messages have expired. The table of topics is in `topics.json` if the queues were in files, and in RocksDB
+    otherwise.
+    """
     store, settings = tmp_path / "store", _LIGHT | _ROCKSDB
     with real_broker(release, store, settings=settings if before == "rocksdb" else _LIGHT) as broker:
         _make_topics(broker)
@@ -90,16 +95,13 @@ def test_a_broker_rebuilds_queues_in_rocksdb_after_the_old_ones_were_moved_aside
         pulled = sum(len(broker.pull(topic)) for topic in _TOPICS)
         _send(broker, "more", _LIGHT)
         more = _read_messages(broker)
-    verdict = verify(VerifyRequest(str(store)), SerialWorkers())
+    left = {queue: [row for row in rows if row[1]] for queue, rows in expected.items()}
 
     assert (before == "files") is has_table
-    assert expected == served
+    assert left != expected
+    assert left == served
     assert _COUNT == pulled
-    assert {queue: rows[: len(expected[queue])] for queue, rows in more.items()} == expected
-    assert [2 * len(rows) for queue, rows in expected.items() if queue[0] != _QUIET] == [
-        len(rows) for queue, rows in more.items() if queue[0] != _QUIET
-    ]
-    assert [] == verdict.findings
+    assert left == {queue: rows[: len(left[queue])] for queue, rows in more.items()}
 
 
 _LOSSES = [(ROCKSDB, one) for one in MATRIX if version_of(one) >= _ROCKSDB_SINCE] + [(FILES, "4.9.8"), (FILES, "5.5.0")]
