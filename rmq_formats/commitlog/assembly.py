@@ -6,7 +6,7 @@ stated size (a missing body, a changed text) are reported by number, and no reco
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -88,6 +88,13 @@ class AssembledRecords(NamedTuple):
     def offset_bounds(self) -> tuple[Integers, Integers]:
         """Offsets of each record's first byte, and of the one after its last, in the log."""
         return self.offsets, self.offsets + self.sizes
+
+    def select(self, chosen: NDArray[np.bool_]) -> Self:
+        """Return some of the records."""
+        return self._replace(
+            offsets=self.offsets[chosen], positions=self.positions[chosen], sizes=self.sizes[chosen],
+            row_numbers=self.row_numbers[chosen],
+        )  # fmt: skip
 
 
 def assemble_records(batch: pa.RecordBatch) -> AssembledRecords:
