@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from shlex import quote
 
-from jobs.console.amounts import count_text, is_or_are
+from jobs.console.amounts import count_text, is_or_are, names_text
 from jobs.console.process import tool_command
 from jobs.diagnosis import kinds, why_segment_size_is_doubtful
 from jobs.diagnosis.findings import LOG, Finding
 from jobs.diagnosis.log_check import ChangedRecord, RangeCheck
+from jobs.store.copied_segments import find_messages_delivered_twice
 from jobs.store.log_ends import (
     NO_SEGMENTS_ERROR,
     EndAfterCrash,
@@ -53,6 +54,7 @@ _CUT_SHORT = (
     "the file was truncated, for example by an interrupted copy, a full disk or fsck; the broker refuses to load the "
     "log"
 )
+_MOST_OFFSETS = 50  # that a finding lists
 _AHEAD = 1 << 30  # bytes: the length of a lost end, which nothing shows
 
 
@@ -134,12 +136,27 @@ def findings_on_records(store: Store, checks: Sequence[RangeCheck]) -> tuple[lis
             cause = "the record was lost"
         elif not place[1] and piece.reason.startswith(OTHER_OFFSET_PREFIX):
             cause = "these records were written at another offset: the file is from another log or has the wrong name"
+            cause = _describe_copied_segment(store, piece.offset) or cause
         cause += f" ({piece.reason})" if piece.reason else ""
         finding = _of_offsets(kind, place, (piece.offset, piece.end), cause)
         findings.append(finding)
         lost.append((piece.offset, piece.end, finding))
     findings += (_changed(one, store) for check in checks for one in check.wrong_records)
     return findings, lost
+
+
+def _describe_copied_segment(store: Store, offset: int) -> str:
+    """Return which messages consumers receive twice if the segment at *offset* is a copy; empty if there are none."""
+    segment = store.segment_at(offset)
+    again = find_messages_delivered_twice(store, segment) if segment is not None else []
+    if not again:
+        return ""
+    original, _ = locate_offset(again[0], store)
+    return (
+        f"the file is a copy of {original}: its own messages are lost, and in place of some of them, consumers receive "
+        f"{count_text(len(again), 'message')} of {original} a second time, at "
+        f"{'offset' if len(again) == 1 else 'offsets'} {names_text([f'{one:,}' for one in again], _MOST_OFFSETS)}"
+    )
 
 
 def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], list[LostRange]]:
