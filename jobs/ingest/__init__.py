@@ -149,6 +149,7 @@ class Summary(RatedOutcome):
     gaps: list["GapRow"] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)  # messages about unreadable files, and segments without records
     superseded: dict[str, int | str] | None = None
+    left_out: "GapRow | None" = None  # messages of an older history of the store than that of the lake
     lost_end: "GapRow | None" = None  # records of the store that are no longer in its log; later runs look again
     topics: str = ""  # the selected topics of this store, as options; empty: all
     # The first run with this selection of topics if a run has stored it: 0 if unknown; None if it is of this command.
@@ -180,7 +181,6 @@ class Summary(RatedOutcome):
             gaps=self.gaps + new.gaps,
             unreadable=self.unreadable + new.unreadable,
             superseded=next_run.superseded or self.superseded,
-            lost_end=next_run.lost_end or self.lost_end,
             notes=self.notes + new.notes,
             versions=self.versions | next_run.versions,
             recovered=self.recovered if next_run.recovered is None else next_run.recovered,
@@ -196,12 +196,17 @@ class Summary(RatedOutcome):
             gaps=[gap for gap in self.gaps if gap not in earlier.gaps],
             notes=[note for note in self.notes if note not in earlier.notes],
             unreadable=[text for text in self.unreadable if text not in earlier.unreadable],
+            left_out=None if self.left_out == earlier.left_out else self.left_out,
             lost_end=None if self.lost_end == earlier.lost_end else self.lost_end,
         )
 
     def add_gap(self, start: int, end: int, why: str) -> None:
         """Note offsets that the lake will not have."""
         self.gaps.append({"broker": self.broker, "from": start, "to": end, "why": why})
+
+    def set_left_out(self, start: int, end: int, why: str) -> None:
+        """Note offsets at which the lake keeps a newer history than that of the store."""
+        self.left_out = {"broker": self.broker, "from": start, "to": end, "why": why}
 
     def set_lost_end(self, start: int, end: int, why: str) -> None:
         """Note offsets that the store has lost at the end of its log."""
@@ -212,7 +217,7 @@ class Summary(RatedOutcome):
         """The worst severity met and not acknowledged; only `verify` can say that a store is healthy."""
         return worst_severity_met(
             behind=self.behind,
-            gap=self.gaps or self.open.gap_count or self.lost_end,
+            gap=self.gaps or self.open.gap_count or self.lost_end or self.left_out,
             damage=any((self.quarantined, self.superseded, self.unreadable))
             or any((self.open.quarantined, self.open.superseded, self.open.unreadable)),
             contradiction=self.contradictions or self.open.contradictions,
@@ -310,8 +315,7 @@ class Summary(RatedOutcome):
 
     def _gap_lines(self) -> Iterator[str]:
         yield from (f"GAP {gap['from']:,} to {gap['to']:,}: {gap['why']}" for gap in self.gaps)
-        if self.lost_end is not None:
-            yield f"GAP {self.lost_end['why']}"
+        yield from (f"GAP {part['why']}" for part in (self.left_out, self.lost_end) if part is not None)
 
 
 def _sum(one: Mapping[str, Number], other: Mapping[str, Number]) -> dict[str, Number]:

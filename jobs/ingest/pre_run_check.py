@@ -78,7 +78,8 @@ class PreRunCheck:
     def remember_nothing_new(self, summary: Summary) -> None:
         """Store a note of a run that found nothing new and has nothing else to report."""
         says_more = any((
-            summary.behind, summary.recovered, summary.notes, summary.gaps, summary.unreadable, summary.lost_end,
+            summary.behind, summary.recovered, summary.notes, summary.gaps, summary.unreadable, summary.left_out,
+            summary.lost_end,
         ))  # fmt: skip
         if self._seen is None or summary.run is not None or summary.store_id is None or says_more:
             return

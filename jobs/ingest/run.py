@@ -50,6 +50,7 @@ from jobs.lake.shorter_log import (
     ReadDirectory,
     ShorterLog,
     find_missing_end,
+    find_older_history,
     find_read_directory,
     find_shorter_log,
     list_read_directories,
@@ -209,6 +210,12 @@ class _Run:
         self.state = {**(self.known_store.newest.state if self.known_store.newest else {}), TABLES_BEFORE_KEY: tables}
         self.unmatched = self._find_unmatched_topics()
         superseded = find_superseded_rows(self.lake, self.known_store, self.store)
+        older = find_older_history(self.lake, self.known_store, self.store, superseded)
+        if older is not None and superseded is not None:
+            self._set_start(None)
+            self.summary.set_left_out(superseded.from_offset, older.log_end, older.text)
+            self._leave_unchanged()
+            return
         if superseded is not None:
             refuse_deletion_vectors(self.lake, superseded)
         self._set_start(superseded)
@@ -340,6 +347,10 @@ class _Run:
             self.summary.set_lost_end(shorter.log_end, shorter.lake_end, text)
         else:
             self.summary.notes.append(text)
+        self._leave_unchanged()
+
+    def _leave_unchanged(self) -> None:
+        """End a run that records nothing of its store, except that the user acknowledges what was found."""
         if self.request.dry_run:
             self.summary.plan = describe_plan([], 0)
             self.summary.open = self._earlier_damage

@@ -8,8 +8,9 @@ each message to two brokers makes records that differ in nothing else. See docs/
 A label names one store. Only a broker whose log was wiped goes on under its label as a new store.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from enum import Enum, unique
 from functools import cache
 from shlex import quote
@@ -22,12 +23,12 @@ from jobs.lake.commit import read_rows
 from jobs.lake.integrity import refuse_tables_without_runs
 from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import KnownStore, list_known_stores, register_store
-from jobs.lake.tables import MESSAGES
+from jobs.lake.tables import MESSAGES, Table
 from jobs.store.epochs import tail_evidence
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
 from jobs.store.record_places import Fingerprint
-from jobs.store.store import Segment, Store
+from jobs.store.store import Store
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.record import decode_record
 from rmq_formats.commitlog.scan import RawRecords
@@ -43,8 +44,8 @@ _IDENTITY = (  # together unique, also among brokers that receive the same messa
 )  # fmt: skip
 
 
-class _FirstRecord(NamedTuple):
-    """The first record of a segment."""
+class FirstRecord(NamedTuple):
+    """The first record of a segment, or of another range of the log."""
 
     fingerprint: Fingerprint
     store_timestamp: int
@@ -130,7 +131,7 @@ def identify_store(lake: Lake, store: Store, broker: str | None, *, register_new
     )
 
 
-def _is_successor(known: KnownStore, first: _FirstRecord) -> bool:
+def _is_successor(known: KnownStore, first: FirstRecord) -> bool:
     """Return whether a log that begins with *first* may be the next one of a broker whose log was wiped."""
     newest_ms = known.newest.store_timestamp if known.newest else None
     return newest_ms is None or first.store_timestamp >= newest_ms
@@ -150,7 +151,7 @@ def refuse_other_label(lake: Lake, store: Store, known: KnownStore, label: str) 
 
 
 def _find_store(
-    lake: Lake, stores: Sequence[KnownStore], store: Store, firsts: Callable[[], list[_FirstRecord]], broker: str
+    lake: Lake, stores: Sequence[KnownStore], store: Store, firsts: Callable[[], list[FirstRecord]], broker: str
 ) -> KnownStore | None:
     """Return the store with the same bytes; if all known bytes have expired, the one with this label."""
     by_label = _newest_of_label_first(stores, broker)
@@ -162,7 +163,7 @@ def _find_store(
         undecided[likeness].append(known)
     if undecided[Likeness.PARTLY]:
         return undecided[Likeness.PARTLY][0]
-    owners = _find_owners(lake, firsts()) if stores else set()
+    owners = find_stores_with_record(lake, MESSAGES, firsts()) if stores else set()
     for known in by_label:
         if known.store_id in owners:
             return known
@@ -180,43 +181,49 @@ def _newest_of_label_first(stores: Sequence[KnownStore], broker: str) -> list[Kn
     return sorted(reversed(stores), key=lambda known: known.broker != broker)  # noqa: C414 - equal ones keep this order
 
 
-def _find_owners(lake: Lake, firsts: Sequence[_FirstRecord]) -> set[str]:
+def find_stores_with_record(lake: Lake, table: Table, firsts: Sequence[FirstRecord]) -> set[str]:
+    """Return the ids of the stores of which *table* has one of these records."""
     wanted = {first.values for first in firsts if first.values}
     where = ds.field("physical_offset").isin([offset for offset, *_ in wanted])
-    found = read_rows(lake, MESSAGES.name, ("store_id", *_IDENTITY), where)
+    found = read_rows(lake, table.name, ("store_id", *_IDENTITY), where)
     return {store_id for store_id, *message in found if tuple(message) in wanted}
 
 
-def _read_first_records(store: Store) -> list[_FirstRecord]:
+def _read_first_records(store: Store) -> list[FirstRecord]:
     """Return the first sound record of some segments; if no segment has any, the first records with a wrong CRC."""
-    step = max(len(store.segments) // _SAMPLED_SEGMENTS, 1)
-    sampled = store.segments[::step]
-    for is_sound in (True, False):
-        found = [first for segment in sampled for first in _read_first_record(store, segment, is_sound=is_sound)]
-        if found:
-            return found
-    return []
-
-
-def _read_first_record(store: Store, segment: Segment, *, is_sound: bool) -> Iterator[_FirstRecord]:
+    evidence, step = tail_evidence(store), max(len(store.segments) // _SAMPLED_SEGMENTS, 1)
+    wholes = [
+        Range(
+            segment.location,
+            segment.base_offset,
+            segment.readable_bytes,
+            0,
+            segment.readable_bytes,
+            starts_anywhere=True,
+            final=False,
+            storage=store.storage,
+            evidence=evidence,
+            store_in_use=store.root,
+        )
+        for segment in store.segments[::step]
+    ]
+    sound = [first for range_ in wholes if (first := read_first_record(range_))]
     # A range that may start anywhere begins with a record whose CRC is right.
-    whole = Range(
-        segment.location, segment.base_offset, segment.readable_bytes, 0, segment.readable_bytes,
-        starts_anywhere=is_sound, final=False, storage=store.storage, evidence=tail_evidence(store),
-        store_in_use=store.root,
-    )  # fmt: skip
-    with closing(RangeReader(whole, _WINDOW).pieces()) as pieces:
+    any_crc = (read_first_record(replace(range_, starts_anywhere=False)) for range_ in wholes if not sound)
+    return sound or [first for first in any_crc if first]
+
+
+def read_first_record(range_: Range) -> FirstRecord | None:
+    """Return the first record of a range of the log; None if it has none."""
+    with closing(RangeReader(range_, _WINDOW).pieces()) as pieces:
         group = next((item for item in pieces if isinstance(item, RawRecords)), None)
         if group is None:
-            return
+            return None
         first = group._replace(positions=group.positions[:1], sizes=group.sizes[:1])
         at, size = int(first.positions[0]), int(first.sizes[0])
         raw = bytes(first.buffer[at : at + size])
         batch, _ = message_batch(first, PropertyParser.SCAN, with_body=False)
         rows = batch.select(list(_IDENTITY)).to_pylist()
         fingerprint = Fingerprint.from_bytes(group.base_offset + at, raw)
-        yield _FirstRecord(
-            fingerprint,
-            decode_record(raw, 0, fingerprint.offset).store_timestamp,
-            tuple(rows[0].values()) if rows else (),
-        )
+        stored_ms = decode_record(raw, 0, fingerprint.offset).store_timestamp
+        return FirstRecord(fingerprint, stored_ms, tuple(rows[0].values()) if rows else ())

@@ -1,10 +1,14 @@
 """
-A store whose log ends before the rows that the lake has of it: an older copy, a lagging replica, or a lost end.
+A store that is older than the lake's rows of it: its log ends before them, or has what the broker wrote before them.
 
-All three have the same bytes. If the directory's own queues or index files point to the missing records, or if an
+A log that ends before the lake's rows is that of an older copy, a lagging replica, or a broker that lost the end of its
+log. All three have the same bytes. If the directory's own queues or index files point to the missing records, or if an
 earlier run read these records from the same directory, they were lost. A directory is the same if its path, its inode
 and the time of its creation are: a copy has none of them, and a snapshot of a disk is mounted at another path. Anything
 else is a copy or a replica, which shows nothing about the broker.
+
+If a broker was restored from a backup, or has lost its end and goes on, a copy from before has other records where the
+lake has newer ones. A broker only writes newer records: the log with the newest one is the current one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +19,10 @@ from typing import Any, NamedTuple, Self, cast
 
 from jobs.console.amounts import utc_time_text
 from jobs.console.process import tool_command
-from jobs.lake.identity import has_fingerprint
+from jobs.lake.identity import find_stores_with_record, has_fingerprint, read_first_record
 from jobs.lake.lake import Lake
-from jobs.lake.runs import KnownStore
+from jobs.lake.runs import KnownStore, SupersededRows
+from jobs.lake.tables import SUPERSEDED_MESSAGES
 from jobs.storage.local import read_creation_time
 from jobs.storage.locations import is_local, local_path
 from jobs.store.log_ends import find_end_after_crash, has_lost_end, newest_known_offset
@@ -29,6 +34,7 @@ from jobs.store.store import Store
 from rmq_formats.errors import is_disk_error
 
 DIRECTORIES_KEY = "directories"  # key in a manifest's state
+_CLOCKS_DIFFER_MS = 60_000  # the largest difference between the clocks of a master and its replicas
 _MOST_DIRECTORIES = 16  # that are kept for each store, the most recently read ones
 
 
@@ -144,6 +150,65 @@ class MissingEnd(NamedTuple):
     copy_evidence: str  # why it was or may have been copied; empty if its end is lost
 
 
+class OlderHistory(NamedTuple):
+    """The end of a log with other, older records than the lake, and the finding as text."""
+
+    log_end: int
+    text: str
+
+
+def find_older_history(
+    lake: Lake, known: KnownStore, store: Store, superseded: SupersededRows | None
+) -> OlderHistory | None:
+    """
+    Return that a log, which would supersede rows of the lake, is older than these; None if it is not.
+
+    The clock of a replica that becomes the master may be behind. So a log is older by a minute, or has records that an
+    earlier run has already superseded.
+    """
+    lake_ms = known.newest.store_timestamp if known.newest else None
+    if superseded is None or lake_ms is None:
+        return None
+    newest = find_newest_segment(store)
+    log_end, log_ms = (_read_tail(store, newest[0].base_offset) if newest else None) or (0, None)
+    if log_ms is None or log_ms >= lake_ms:
+        return None
+    first = next(map(read_first_record, plan_ranges(store, superseded.from_offset, WHOLE_SEGMENTS)), None)
+    replaced = find_stores_with_record(lake, SUPERSEDED_MESSAGES, [first]) if first else ()
+    if log_ms >= lake_ms - _CLOCKS_DIFFER_MS and known.store_id not in replaced:
+        return None
+    text = (
+        f"the store's log has other messages than the lake from offset {superseded.from_offset:,}, but its newest "
+        f"message was stored at {utc_time_text(log_ms)}, before the newest one of the lake ({utc_time_text(lake_ms)}). "
+        "It is a copy from before the broker was restored or truncated its log. Nothing of it is recorded; to keep its "
+        "messages, ingest it into a new lake"
+    )
+    return OlderHistory(log_end, text)
+
+
+def _read_tail(store: Store, start: int) -> tuple[int, int | None] | None:
+    """Return the end of a log and the store time of its last record after *start*; None if it is unreadable."""
+    end, stored_ms = start, None
+    for range_ in plan_ranges(store, start, WHOLE_SEGMENTS):
+        reader = RangeReader(range_)
+        try:
+            with closing(reader.pieces()) as pieces:
+                for _ in pieces:
+                    pass
+        except OSError as error:
+            if not is_disk_error(error):
+                raise
+            return None  # reported when it is read for the tables
+        facts = reader.facts
+        if facts.was_deleted:
+            return None
+        stored_ms = stored_ms if facts.store_timestamp is None else facts.store_timestamp
+        if facts.unfinished_from is not None:
+            return facts.unfinished_from, stored_ms
+        end = facts.next_offset
+    return end, stored_ms
+
+
 def find_missing_end(store: Store, log_end: int) -> MissingEnd | None:
     """Return the newest record after the end of a log to which the store's own files point, if there is any."""
     if not store.has_clean_shutdown:
@@ -173,23 +238,8 @@ def find_records_end(known: KnownStore, store: Store) -> int | None:
         return None
     inside = (one for one in fingerprints if segment.base_offset < one.end <= segment.base_offset + segment.size)
     start = next((one.end for one in inside if has_fingerprint(one, store)), segment.base_offset)
-    end = start
-    for range_ in plan_ranges(store, start, WHOLE_SEGMENTS):
-        reader = RangeReader(range_)
-        try:
-            with closing(reader.pieces()) as pieces:
-                for _ in pieces:
-                    pass
-        except OSError as error:
-            if not is_disk_error(error):
-                raise
-            return None  # reported when it is read
-        if reader.facts.was_deleted:
-            return None
-        end = reader.facts.next_offset if reader.facts.unfinished_from is None else reader.facts.unfinished_from
-        if reader.facts.unfinished_from is not None:
-            break
-    return end
+    tail = _read_tail(store, start)
+    return tail[0] if tail is not None else None
 
 
 def _compare_times(store: Store, newest_ms: int | None) -> str:

@@ -219,3 +219,45 @@ def test_a_copy_of_a_directory_is_another_directory(tmp_path: Path) -> None:
     original.rmdir()
     original.mkdir()
     assert DirectoryId.read(str(original)) != found
+
+
+@pytest.mark.parametrize(
+    ("later_ms", "was_ingested"), [(10_000, True), (100_000, True), (100_000, False)], ids=["known", "later", "unknown"]
+)
+def test_a_copy_from_before_a_restored_backup_does_not_replace_newer_messages(
+    later_ms: int, was_ingested: bool, broker: Broker, tmp_path: Path
+) -> None:
+    """The broker is restored from last night's backup and goes on; the disk that failed is ingested afterwards."""
+    backup = broker.copied(tmp_path / "backup")
+    broker.append(some_records(40, seed=2))
+    if was_ingested:
+        ingest_store(broker.root, tmp_path / "lake", "b")
+    write_offsets(broker.root, 15)
+    new = backup.append(some_records(20, seed=3, stored=STORED + later_ms))
+    ingest_store(backup.root, tmp_path / "lake", "b", acknowledge=True)
+    before, rows = state_without_locks(tmp_path / "lake"), raw_rows(tmp_path / "lake")
+    assert rows[-20:] == encode_rows(new)
+
+    summary = ingest_store(broker.root, tmp_path / "lake", "b")
+
+    assert summary.exit_code is ExitCode.DAMAGE
+    assert summary.left_out is not None
+    assert (summary.left_out["from"], summary.left_out["to"]) == (new[0].physical_offset, broker.offset)
+    assert state_without_locks(tmp_path / "lake") == before
+    new += backup.append(some_records(5, seed=4, stored=STORED + 200_000))
+    assert ingest_store(backup.root, tmp_path / "lake", "b").superseded is None
+    assert raw_rows(tmp_path / "lake")[-25:] == encode_rows(new)
+
+
+def test_a_promoted_replica_whose_clock_is_behind_replaces_the_messages_that_it_lacked(
+    broker: Broker, tmp_path: Path
+) -> None:
+    replica = broker.copied(tmp_path / "replica")
+    broker.append(some_records(40, seed=2))
+    ingest_store(broker.root, tmp_path / "lake", "b")
+    new = replica.append(some_records(20, seed=3, stored=STORED - 5_000))
+
+    summary = ingest_store(replica.root, tmp_path / "lake", "b")
+
+    assert summary.superseded is not None
+    assert raw_rows(tmp_path / "lake")[-20:] == encode_rows(new)
