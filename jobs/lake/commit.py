@@ -34,6 +34,15 @@ from deltalake.transaction import AddAction, RemoveAction
 from jobs.console.log import log_message
 from jobs.lake.features import needs_spark, refuse_unsupported_features
 from jobs.lake.lake import Lake
+from jobs.lake.log_files import (
+    LogAction,
+    add_staged_commit,
+    encode_commit,
+    open_staged,
+    staged_table,
+    write_checkpoint,
+    write_commit,
+)
 from jobs.lake.snapshot_files import (
     SnapshotFile,
     list_snapshot_files,
@@ -80,7 +89,6 @@ TABLE_PROPERTIES = {
 }
 ONE_DAY_INTERVAL = "interval 1 days"
 _MINUTES = re.compile(r"interval \d+ (minutes|seconds)")
-LogAction = Mapping[str, Any]  # a line of Delta's log: one action on a file or on the table
 T = TypeVar("T")
 WriteMode = Literal["append", "overwrite"]  # of `deltalake`
 SnapshotRewrite: TypeAlias = Callable[[DeltaTable], tuple[list[SnapshotFile], list[AddedFile]]]  # removed, added
@@ -177,17 +185,25 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
     # `deltalake` would treat missing limits as NULL.
     statistics = {STATISTICS_PROPERTY: ",".join(table.columns_with_limits)}
 
-    def create() -> DeltaTable:
+    def create_at(place: str) -> DeltaTable:
         return DeltaTable.create(
-            delta_location(location),
+            delta_location(place),
             table.delta_schema,
             mode="ignore",
             name=table.name,
             description=f"Each row is {table.row_meaning}.",
             configuration={**TABLE_PROPERTIES, **statistics},
-            storage_options=delta_options(location, lake.options),
+            storage_options=delta_options(place, lake.options),
             raise_if_key_not_exists=False,
         )
+
+    def create() -> DeltaTable:
+        if not is_local(location):
+            return create_at(location)
+        with staged_table(location) as staged:
+            create_at(staged)
+            add_staged_commit(staged, location, 0)
+        return _load_table(lake, table.name)
 
     existing = open_table(lake, table.name)
     there = {field.name for field in existing.schema().fields} if existing is not None else set()
@@ -387,11 +403,15 @@ def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
     with deltalake_errors_as_oserror(location, lake.options, "written"):
         if needs_spark(snapshot):
             _write_by_spark(lake, snapshot, new)
+        elif is_local(lake.location):
+            _write_to_disk(snapshot, new)
         elif any(file.kept_row_mask is not None for file in new.removed):
-            _write_removing_vectors(lake, snapshot, new)
+            raise OSError(f"{snapshot.table_uri}: {VECTORS_ONLY_LOCAL_ERROR}")
         else:
             _write_by_deltalake(snapshot, new)
         update_snapshot(location, snapshot)
+        if is_local(lake.location) and not needs_spark(snapshot):
+            _maintain_log(snapshot)
     version: int = snapshot.version()
     _flush(snapshot.table_uri, range(before + 1, version + 1))
     return version
@@ -462,10 +482,21 @@ def _write_by_deltalake(snapshot: DeltaTable, new: Commit) -> None:
     )
 
 
+def _alter(snapshot: DeltaTable, change: Callable[[DeltaTable], None]) -> None:
+    """Let `deltalake` change the metadata of a table, durably; raise `CommitFailedError` if another commit is first."""
+    if not is_local(snapshot.table_uri):
+        change(snapshot)
+        return
+    location, version = local_path(snapshot.table_uri).rstrip("/"), snapshot.version()
+    with staged_table(location, version) as staged:
+        change(open_staged(staged))
+        add_staged_commit(staged, location, version + 1)
+
+
 def add_columns(snapshot: DeltaTable, new_columns: Sequence[Field]) -> None:
     """Add columns to a table; raise `CommitFailedError` if another commit came first."""
     if not needs_spark(snapshot):
-        snapshot.alter.add_columns(list(new_columns))
+        _alter(snapshot, lambda table: table.alter.add_columns(list(new_columns)))
         return
     from pyspark.sql.types import StructType
 
@@ -480,39 +511,57 @@ def add_columns(snapshot: DeltaTable, new_columns: Sequence[Field]) -> None:
 def set_properties(snapshot: DeltaTable, properties: Mapping[str, str]) -> None:
     """Set properties of a table; raise `CommitFailedError` if another commit came first."""
     if not needs_spark(snapshot):
-        snapshot.alter.set_table_properties(dict(properties))
+        _alter(snapshot, lambda table: table.alter.set_table_properties(dict(properties)))
         return
     described = ", ".join(f"{quote_sql_text(name)} = {quote_sql_text(value)}" for name, value in properties.items())
     _run_sql(snapshot, f"ALTER TABLE {{table}} SET TBLPROPERTIES ({described})")
 
 
-def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: Commit) -> None:
-    """Write a commit that removes files with vectors, which `deltalake` cannot remove by path."""
-    if not is_local(lake.location):
-        raise OSError(f"{snapshot.table_uri}: {VECTORS_ONLY_LOCAL_ERROR}")
+def _write_to_disk(snapshot: DeltaTable, new: Commit) -> None:
+    """Write a commit of a local table that is durable once it has its name."""
+    location = local_path(snapshot.table_uri).rstrip("/")
+    version = snapshot.version()
+    if new.mode == "overwrite":
+        with staged_table(location, version) as staged:
+            _write_by_deltalake(open_staged(staged), new)
+            add_staged_commit(staged, location, version + 1)
+        return
     now = int(time.time() * 1000)
-    operation = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
+    operation = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append", "partitionBy": "[]"}}
+    details = {"engineInfo": "rocketmq-lake", "isBlindAppend": False, **new.metadata}
     removed = {"deletionTimestamp": now, "dataChange": new.data_change, "extendedFileMetadata": True}
-    actions: list[LogAction] = [
-        {"commitInfo": {**operation, "isBlindAppend": False, **new.metadata}},
-        *new.log_actions(),
-    ]
-    log = f"{new.table.name}/_delta_log"
-    try:
-        described = read_vector_descriptors(lake, snapshot, log)
-    except FileNotFoundError as error:  # another engine has written a checkpoint of this version in another form
-        _write_by_deltalake(snapshot, Commit(new.table, {}, {"layout": "unchanged"}, data_change=False))
-        raise CommitFailedError("the next version will be checkpointed") from error
+    actions: list[LogAction] = [{"commitInfo": {**operation, **details}}, *new.log_actions()]
+    has_vectors = any(file.kept_row_mask is not None for file in new.removed)
+    described = _read_vector_descriptors(location, version) if has_vectors else {}
     for file in new.removed:
         vector = {} if file.kept_row_mask is None else {"deletionVector": described[file.path]}
         of_file = {"path": file.path, "size": file.size, "partitionValues": {}, **vector}
         actions.append({"remove": {**removed, **of_file}})
-    version = snapshot.version() + 1
-    data = "".join(dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
-    try:
-        lake.create(f"{log}/{version:020d}.json", data)
-    except FileExistsError as error:
-        raise CommitFailedError(f"version {version} was committed by another process") from error
+    write_commit(location, version + 1, encode_commit(actions))
+
+
+def _read_vector_descriptors(location: str, version: int) -> dict[str, dict[str, object]]:
+    """Return how Delta's log describes the deletion vectors of a version's files, by path."""
+    with staged_table(location, version) as staged:
+        open_staged(staged).create_checkpoint()  # the log may be any mixture of commits and forms of checkpoints
+        try:
+            vectors = read_vector_descriptors(f"{staged}/_delta_log/{version:020d}.checkpoint.parquet")
+        except FileNotFoundError as error:  # another engine has written a checkpoint of this version in another form
+            action = {"commitInfo": {"operation": "WRITE", "timestamp": int(time.time() * 1000), "layout": "unchanged"}}
+            write_commit(location, version + 1, encode_commit([action]))
+            raise CommitFailedError("the next version will be checkpointed") from error
+        return vectors
+
+
+def _maintain_log(snapshot: DeltaTable) -> None:
+    """Write the checkpoint of a local table that is due, and delete old commits, as `deltalake` does."""
+    version, configuration = snapshot.version(), snapshot.metadata().configuration
+    interval = int(configuration.get("delta.checkpointInterval") or CHECKPOINT_INTERVAL)
+    if (version + 1) % interval == 0:
+        write_checkpoint(local_path(snapshot.table_uri).rstrip("/"), version)
+    is_cleaned = (configuration.get("delta.enableExpiredLogCleanup") or "true").lower() == "true"
+    if version % CHECKPOINT_INTERVAL == 0 and is_cleaned:  # it lists the whole log, which costs more than the commit
+        snapshot.cleanup_metadata()
 
 
 def _write_by_spark(lake: Lake, snapshot: DeltaTable, new: Commit) -> None:

@@ -158,10 +158,9 @@ def _decode_uri(uri: str) -> str:
     return unquote(uri).removeprefix("file://")
 
 
-def read_vector_descriptors(lake: Lake, snapshot: DeltaTable, log_folder: str) -> dict[str, dict[str, object]]:
-    """Return how Delta's log describes the deletion vectors of a snapshot's files, by path."""
-    snapshot.create_checkpoint()  # the log itself may be any mixture of commits and forms of checkpoints
-    with lake.open_arrow_file(f"{log_folder}/{snapshot.version():020d}.checkpoint.parquet") as source:
+def read_vector_descriptors(checkpoint: str) -> dict[str, dict[str, object]]:
+    """Return how a local checkpoint describes the deletion vectors of its files, by path."""
+    with pa.OSFile(checkpoint) as source:
         adds = pq.ParquetFile(source).read(["add.path", "add.deletionVector"]).column("add").to_pylist()
     vectors = {add["path"]: add["deletionVector"] for add in adds if add and add["deletionVector"]}
     return {path: {key: value for key, value in one.items() if value is not None} for path, one in vectors.items()}

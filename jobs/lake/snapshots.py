@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -14,7 +15,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from jobs.storage import object_store
-from jobs.storage.locations import is_local, local_path
+from jobs.storage.locations import is_local, join_location, local_path
 from jobs.storage.paths import is_directory
 from jobs.storage.s3 import delta_location, delta_options
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
 
 _Mark: TypeAlias = tuple[int, int]
-_LOG = "_delta_log"
+LOG_FOLDER = "_delta_log"
+_COMMIT = re.compile(r"\d{20}\.json")
 _MANAGED = "catalog-managed table"  # part of an error message of `deltalake`
 _LAST_CHECKPOINT, _LARGEST_HINT = "_last_checkpoint", 64 << 20
 
@@ -62,14 +64,24 @@ def deltalake_errors_as_oserror(location: str, options: Mapping[str, str], faile
 
 
 def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
-    """Open a table at its newest version; raise `OSError` if its log has a pipe: reading it would block forever."""
+    """
+    Open a table at its newest version; raise `OSError` if its log has a pipe: reading it would block forever.
+
+    `deltalake` omits a commit whose file it cannot examine (EIO, or ESTALE of a network disk), and then returns an
+    older version without a word. So the versions are listed first, and the table must have the newest of them.
+    """
+    newest = -1
     if is_local(location):
         # No table: DeltaTable raises TableNotFoundError.
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(Path(local_path(location)) / _LOG) as entries:
+        with (
+            suppress(FileNotFoundError, NotADirectoryError),
+            os.scandir(Path(local_path(location)) / LOG_FOLDER) as entries,
+        ):
             for entry in entries:
                 if not (entry.is_file() or entry.is_dir()):
                     raise OSError(
-                        f"{entry.path}: not a regular file, so the Delta log cannot be read. Move it out of {_LOG}"
+                        f"{entry.path}: not a regular file, so the Delta log cannot be read. Move it out of "
+                        f"{LOG_FOLDER}"
                     )
                 # `deltalake` aborts the process if the file does not fit into memory. It is only a hint.
                 if entry.name == _LAST_CHECKPOINT and entry.stat().st_size > _LARGEST_HINT:
@@ -79,8 +91,17 @@ def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
                     )
                 if entry.name == _LAST_CHECKPOINT:
                     _refuse_shortened_checkpoint(Path(entry.path))
+                if _COMMIT.fullmatch(entry.name):
+                    newest = max(newest, int(entry.name[:20]))
     with deltalake_errors_as_oserror(location, options, "read"):
-        return DeltaTable(delta_location(location), storage_options=delta_options(location, options))
+        snapshot = DeltaTable(delta_location(location), storage_options=delta_options(location, options))
+    if snapshot.version() < newest:
+        raise OSError(
+            f"{join_location(location, LOG_FOLDER)}/{newest:020d}.json: this commit of the table exists, but it could "
+            f"not be read, and only version {snapshot.version()} could be opened. Check the disk or the network file "
+            "system, and run the command again"
+        )
+    return snapshot
 
 
 def _refuse_shortened_checkpoint(hint: Path) -> None:
@@ -166,7 +187,7 @@ def newest_snapshot(location: str, open_snapshot: Callable[[], DeltaTable]) -> D
     if cached is None or not is_local(location):
         return open_snapshot()
     table = Path(local_path(location))
-    if not is_directory(table / _LOG):
+    if not is_directory(table / LOG_FOLDER):
         raise TableNotFoundError(location)
     snapshot, mark = cached.pop(table, (None, None))
     version = snapshot.version() if snapshot is not None else 0
@@ -188,7 +209,7 @@ def update_snapshot(location: str, snapshot: DeltaTable) -> None:
 def _mark(table: Path, version: int) -> _Mark | None:
     """Return the identity of a commit's file among files with the same name; None if it does not exist."""
     try:
-        status = (table / _LOG / f"{version:020d}.json").stat()
+        status = (table / LOG_FOLDER / f"{version:020d}.json").stat()
     except FileNotFoundError:
         return None
     return status.st_ino, status.st_mtime_ns

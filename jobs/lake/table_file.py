@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from jobs.lake.lake import Lake
 from jobs.lake.tables import CONSUME_QUEUE, INDEX_ENTRIES, Table, storable_text
 from jobs.storage import object_store
-from jobs.storage.local import explaining_full_disk, start_flush
+from jobs.storage.local import explaining_full_disk, make_directory, start_flush
 from jobs.storage.locations import is_local, local_path, object_key
 
 CODEC, COMPRESSION_LEVEL = "zstd", 1
@@ -166,7 +166,7 @@ class TableFile:
     def _open(self, batch: pa.RecordBatch) -> pq.ParquetWriter:
         if is_local(self._location):
             path = Path(local_path(self._location))
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(path.parent)
             path.touch(exist_ok=False)
             self._sink = pa.OSFile(str(path), "wb")  # a Python file object would copy every byte again
         else:

@@ -269,7 +269,7 @@ class LocalStorage(Storage):
         """Write a new file through a temporary name; flush it and its directory."""
         path = Path(local_path(location))
         with explaining_full_disk(location, len(data)):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(path.parent)
             attempt = path.with_name(f".{path.name}.attempt-{uuid4()}")
             try:
                 with attempt.open("wb") as file:
@@ -423,6 +423,15 @@ def start_flush(descriptor: int, position: int, size: int) -> None:
 def flush_directory(path: Path) -> None:
     """Make a directory's entries durable; anything else is refused, because opening a pipe would block forever."""
     _flush(path, os.O_DIRECTORY)
+
+
+def make_directory(path: Path) -> None:
+    """Create a directory and its missing parents, if necessary; after a power failure, they still exist."""
+    if is_directory(path):
+        return
+    make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    flush_directory(path.parent)
 
 
 def flush_file(path: Path) -> None:

@@ -439,6 +439,18 @@ def test_a_verb_reports_a_failed_system_call(
     assert result["bad"] == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("line", ["query list -t T1 --lake {lake}", "query sql", "export --lake {lake} --out {file}"])
+def test_rows_of_a_commit_whose_file_cannot_be_examined_are_not_left_out(
+    campaign: Callable[..., dict[str, Any]], line: str
+) -> None:
+    """`deltalake` omits such a commit from its listing, as if the table had an older version."""
+    result = campaign("EIO", "stat", line)
+
+    assert result["tried"] > 0
+    assert result["bad"] == []
+
+
 def test_a_command_in_a_deleted_directory_says_so(
     probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
