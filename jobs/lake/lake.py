@@ -6,12 +6,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from jobs.storage import open_arrow_file, storage_for
 from jobs.storage.json_file import Shape, parse_json_file
-from jobs.storage.locations import join_location, normalise_location
+from jobs.storage.local import flush_directory
+from jobs.storage.locations import is_local, join_location, local_path, normalise_location
 from jobs.storage.model import FileInfo, Reader
 
 if TYPE_CHECKING:
@@ -70,6 +72,11 @@ class Lake:
     def create(self, path: str, data: bytes) -> None:
         """Write a new file durably and atomically; raise `FileExistsError` if it exists."""
         storage_for(self.location, self.options).create(self.locate(path), data)
+
+    def flush_folder(self, folder: str) -> None:
+        """Make the names of the files in a folder durable; object stores do so by themselves."""
+        if is_local(self.location):
+            flush_directory(Path(local_path(self.locate(folder))))
 
     def delete(self, path: str) -> None:
         """Delete a file, if it exists."""

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from jobs.console.result import OtherRunActiveError
 from jobs.lake.lake import Lake
-from jobs.storage.local import naming_file_in_errors
+from jobs.storage.local import flush_directory, make_directory, naming_file_in_errors
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.paths import path_exists
 
@@ -64,7 +64,8 @@ def check_lock_is_shared(lake: Lake, store_id: str) -> None:
 @contextmanager
 def _hold_file_lock(location: str) -> Iterator[bool]:
     path = Path(local_path(location))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
+    is_new = not path_exists(path)
     descriptor = _open_lock_file(path)
     try:
         try:
@@ -79,6 +80,9 @@ def _hold_file_lock(location: str) -> Iterator[bool]:
         with naming_file_in_errors(str(path)):
             os.pwrite(descriptor, note, 0)  # before truncating: after a kill, the file must not be empty
             os.ftruncate(descriptor, len(note))
+            os.fsync(descriptor)  # after a power failure, too, the next run must look for leftovers
+        if is_new:
+            flush_directory(path.parent)
         yield was_cut_off
         with naming_file_in_errors(str(path)):
             os.ftruncate(descriptor, 0)  # an error or a kill leaves the note: the next run then looks for leftovers

@@ -436,13 +436,21 @@ def _append_prepared(
         "detail": json.dumps(detail),
     }
     naming = FileNaming(manifest.store_id, manifest.run)
-    with storing_manifest(lake, naming, manifest.to_json()) as path:
+    with storing_manifest(lake, naming, manifest.to_json(), manifest.tables) as path:
         _append_row(lake, naming, manifest.broker, PREPARED_STATE, transaction, rewrite, manifest=path, **values)
 
 
 @contextmanager
-def storing_manifest(lake: Lake, naming: FileNaming, data: bytes) -> Iterator[str]:
-    """Store a manifest for a row that names it; delete it again if the row's transaction is taken."""
+def storing_manifest(
+    lake: Lake, naming: FileNaming, data: bytes, files: Mapping[str, Sequence[AddedFile]]
+) -> Iterator[str]:
+    """
+    Store a manifest for a row that names it; delete it again if the row's transaction is taken.
+
+    The names of its *files*, by table, are durable before: a power failure must not leave the row without them.
+    """
+    for table in (name for name, added in files.items() if added):
+        lake.flush_folder(table)
     path = f"{MANIFEST_FOLDER}/{naming.prefix}{uuid4()}.json"
     lake.create(path, data)
     try:

@@ -190,7 +190,8 @@ def prepare_typing(lake: Lake, typing: Typing) -> None:
     }
     whose, name = {"broker": "", "store_id": ""}, typing.naming.new_file_name("prepared")
     try:
-        with storing_manifest(lake, typing.naming, typing.to_json()) as path:
+        files = {change.table: change.added for change in typing.changes}
+        with storing_manifest(lake, typing.naming, typing.to_json(), files) as path:
             commit_rows(lake, TYPINGS, name, whose, [{**row, "manifest": path}], (TYPING_APPLICATION, typing.number))
     except TransactionTakenError as error:
         discard_files(lake, {change.table: change.added for change in typing.changes})

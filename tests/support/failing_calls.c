@@ -1,5 +1,6 @@
 /*
- * A library for LD_PRELOAD that lets one system call on a file below a folder fail, by its number.
+ * A library for LD_PRELOAD that lets one system call on a file below a folder fail, by its number, or kills the process
+ * before that call. It can also record what would survive a power failure at that moment: see `record_flushes`.
  *
  * `failing_verbs.py` selects the kinds of calls that are counted, and the one that fails. Calls outside the folder, and
  * of other kinds, are forwarded. Calls of Python, Arrow and deltalake all go through these functions.
@@ -10,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -25,6 +27,7 @@ static char kinds[PATH_MAX]; /* names of calls between blanks */
 static atomic_long seen;
 static long failing; /* number of the failing call; 0: no call fails */
 static int failure;  /* its errno */
+static char kept[PATH_MAX]; /* folder for what is flushed and deleted; empty: nothing is recorded */
 static int noted = -1; /* descriptor to which all calls, or the failing one, are written */
 
 void fail_call(const char *below, const char *names, long number, int error, int descriptor) {
@@ -35,6 +38,12 @@ void fail_call(const char *below, const char *names, long number, int error, int
     noted = descriptor;
     atomic_store(&seen, 0);
 }
+
+/*
+ * Keep the content of each file that is flushed (`flushed-INODE`), the entries of each directory that is flushed
+ * (`listed-INODE`), and each file that is deleted or replaced (`deleted-INODE`), in a folder of the same file system.
+ */
+void record_flushes(const char *into) { snprintf(kept, sizeof kept, "%s", into); }
 
 static int place(int descriptor, const char *path, char *whole) {
     if (path != NULL && path[0] == '/') {
@@ -67,8 +76,70 @@ static int fails(const char *call, int descriptor, const char *path) {
         int length = snprintf(line, sizeof line, "%s %s\n", call, whole + strlen(folder));
         syscall(SYS_write, noted, line, length);
     }
+    if (number == failing && failure < 0) kill(getpid(), SIGKILL);
     errno = number == failing ? failure : before;
     return number == failing;
+}
+
+/* Whether calls on this path are recorded: also those on the folder itself. */
+static int is_recorded(int descriptor, const char *path) {
+    char whole[PATH_MAX];
+    if (kept[0] == 0 || !place(descriptor, path, whole)) return 0;
+    size_t length = strlen(folder) - 1;
+    return strncmp(whole, folder, length) == 0 && (whole[length] == 0 || whole[length] == '/');
+}
+
+static void list_into(int directory, int target) {
+    char block[1 << 16], line[PATH_MAX + 64];
+    int list = (int)syscall(SYS_openat, directory, ".", O_RDONLY | O_DIRECTORY, 0);
+    ssize_t length;
+    while ((length = syscall(SYS_getdents64, list, block, sizeof block)) > 0)
+        for (ssize_t at = 0; at < length;) {
+            struct dirent64 *entry = (struct dirent64 *)(block + at);
+            int size = snprintf(line, sizeof line, "%lu %s\n", (unsigned long)entry->d_ino, entry->d_name);
+            syscall(SYS_write, target, line, size);
+            at += entry->d_reclen;
+        }
+    syscall(SYS_close, list);
+}
+
+static void record_flush(int file) {
+    static atomic_long attempts;
+    int before = errno;
+    struct statx status;
+    char attempt[PATH_MAX + 64], name[PATH_MAX + 64], block[1 << 16];
+    if (!is_recorded(file, NULL) || syscall(SYS_statx, file, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &status)) {
+        errno = before;
+        return;
+    }
+    int is_directory = (status.stx_mode & S_IFMT) == S_IFDIR;
+    snprintf(attempt, sizeof attempt, "%s/attempt-%ld", kept, atomic_fetch_add(&attempts, 1));
+    snprintf(name, sizeof name, "%s/%s-%lu", kept, is_directory ? "listed" : "flushed", (unsigned long)status.stx_ino);
+    int target = (int)syscall(SYS_openat, AT_FDCWD, attempt, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (is_directory) list_into(file, target);
+    else {
+        char link[64];
+        snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+        int source = (int)syscall(SYS_openat, AT_FDCWD, link, O_RDONLY, 0);
+        for (ssize_t length; (length = syscall(SYS_read, source, block, sizeof block)) > 0;)
+            syscall(SYS_write, target, block, length);
+        syscall(SYS_close, source);
+    }
+    syscall(SYS_close, target);
+    syscall(SYS_renameat2, AT_FDCWD, attempt, AT_FDCWD, name, 0);
+    errno = before;
+}
+
+/* Keep a file that is about to lose this name. */
+static void record_deletion(int at, const char *path) {
+    int before = errno;
+    struct statx status;
+    char name[PATH_MAX + 64];
+    if (is_recorded(at, path) && !syscall(SYS_statx, at, path, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &status)) {
+        snprintf(name, sizeof name, "%s/deleted-%lu", kept, (unsigned long)status.stx_ino);
+        if ((status.stx_mode & S_IFMT) == S_IFREG) syscall(SYS_linkat, at, path, AT_FDCWD, name, 0);
+    }
+    errno = before;
 }
 
 static int opened(int descriptor, const char *path, int flags, mode_t mode) {
@@ -110,32 +181,34 @@ ssize_t pwrite64(int file, const void *from, size_t size, off_t at) { return pwr
 ssize_t writev(int file, const struct iovec *from, int count) {
     return fails("write", file, NULL) ? -1 : syscall(SYS_writev, file, from, count);
 }
-int fsync(int file) { return fails("fsync", file, NULL) ? -1 : (int)syscall(SYS_fsync, file); }
-int fdatasync(int file) { return fails("fsync", file, NULL) ? -1 : (int)syscall(SYS_fdatasync, file); }
+static int flush(int file, long call) {
+    if (fails("fsync", file, NULL)) return -1;
+    int result = (int)syscall(call, file);
+    if (result == 0) record_flush(file);
+    return result;
+}
+int fsync(int file) { return flush(file, SYS_fsync); }
+int fdatasync(int file) { return flush(file, SYS_fdatasync); }
 int ftruncate(int file, off_t size) { return fails("truncate", file, NULL) ? -1 : (int)syscall(SYS_ftruncate, file, size); }
 int ftruncate64(int file, off_t size) { return ftruncate(file, size); }
 
-int rename(const char *from, const char *to) {
-    return fails("rename", AT_FDCWD, to) ? -1 : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
-}
-int renameat(int from_at, const char *from, int to_at, const char *to) {
-    return fails("rename", to_at, to) ? -1 : (int)syscall(SYS_renameat2, from_at, from, to_at, to, 0);
-}
 int renameat2(int from_at, const char *from, int to_at, const char *to, unsigned flags) {
-    return fails("rename", to_at, to) ? -1 : (int)syscall(SYS_renameat2, from_at, from, to_at, to, flags);
+    if (fails("rename", to_at, to)) return -1;
+    record_deletion(to_at, to);
+    return (int)syscall(SYS_renameat2, from_at, from, to_at, to, flags);
 }
-int link(const char *from, const char *to) {
-    return fails("link", AT_FDCWD, to) ? -1 : (int)syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0);
-}
+int renameat(int from_at, const char *from, int to_at, const char *to) { return renameat2(from_at, from, to_at, to, 0); }
+int rename(const char *from, const char *to) { return renameat2(AT_FDCWD, from, AT_FDCWD, to, 0); }
 int linkat(int from_at, const char *from, int to_at, const char *to, int flags) {
     return fails("link", to_at, to) ? -1 : (int)syscall(SYS_linkat, from_at, from, to_at, to, flags);
 }
-int unlink(const char *path) {
-    return fails("unlink", AT_FDCWD, path) ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
-}
+int link(const char *from, const char *to) { return linkat(AT_FDCWD, from, AT_FDCWD, to, 0); }
 int unlinkat(int at, const char *path, int flags) {
-    return fails("unlink", at, path) ? -1 : (int)syscall(SYS_unlinkat, at, path, flags);
+    if (fails("unlink", at, path)) return -1;
+    record_deletion(at, path);
+    return (int)syscall(SYS_unlinkat, at, path, flags);
 }
+int unlink(const char *path) { return unlinkat(AT_FDCWD, path, 0); }
 int mkdir(const char *path, mode_t mode) {
     return fails("mkdir", AT_FDCWD, path) ? -1 : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
 }

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from html import unescape
@@ -70,6 +70,9 @@ class Failure(NamedTuple):
     error: str
     kinds: tuple[str, ...]
     number: int = 0
+
+
+FailCall = Callable[[Path, Failure, int], None]  # the folder, and the descriptor to which calls are written
 
 
 class Outcome(NamedTuple):
@@ -123,7 +126,7 @@ class Commands:
         if line not in self._undisturbed:
             found = self.run(line, self.copy_base(), Failure("EIO", (*WRITING, *READING)))
             calls = (self._folder / "calls").read_text().splitlines()
-            self._undisturbed[line] = Undisturbed(found, calls, self._lake_content(line))
+            self._undisturbed[line] = Undisturbed(found, calls, self.lake_content(line))
         return self._undisturbed[line]
 
     def find_errors(self, line: str, failure: Failure) -> tuple[list[str], Outcome]:
@@ -142,21 +145,29 @@ class Commands:
         # `verify` may write its findings successfully although the flush to disk failed.
         is_failed_read = disturbed.hit.startswith((*READING, "close bad"))  # `verify` reports it as one more finding
         is_done |= "--findings-lake" in line and disturbed.code == expected.code and not is_failed_read
-        again = disturbed if is_done else self._repeat(line, here)
-        # The next run does not install files, or report damage and dead letters, that the failed run has committed.
-        is_reported_once = line.startswith(("ingest {bad}", "type"))
-        may_differ = "--undo" in line or "--install" in line or "--apply" in line or is_reported_once
-        if again.code != expected.code and not may_differ:
+        again = disturbed if is_done else self.repeat(line, here)
+        if again.code != expected.code and not self.may_differ(line):
             wrong.append(f"the next run ended with {again.code}, not {expected.code}: {again.output[-600:]}")
-        first, second = _comparable_files(line, expected.left), _comparable_files(line, again.left)
-        names = sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
+        names = self.different_files(line, expected.left, again.left)
         if names and again.code in {expected.code, ExitCode.CLEAN, ExitCode.USAGE}:
             wrong.append(f"the next run left different files: {', '.join(names[:8])}")
-        if (content := self._lake_content(line)) != rows:
+        if (content := self.lake_content(line)) != rows:
             wrong.append(f"the lake has different rows: {content}, not {rows}")
         return wrong, disturbed
 
-    def _lake_content(self, line: str) -> dict[str, str]:
+    @staticmethod
+    def may_differ(line: str) -> bool:
+        """Return whether a second run has another exit code: it does not install files, or report damage, again."""
+        is_reported_once = line.startswith(("ingest {bad}", "type"))
+        return "--undo" in line or "--install" in line or "--apply" in line or is_reported_once
+
+    @staticmethod
+    def different_files(line: str, expected: dict[str, str], found: dict[str, str]) -> list[str]:
+        """Return the names of the files that must be equal, and are not."""
+        first, second = _comparable_files(line, expected), _comparable_files(line, found)
+        return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
+
+    def lake_content(self, line: str) -> dict[str, str]:
         """Summarize the rows of the lakes, and leftovers of an ingest, in a fork, as threads do not survive one."""
         here = self._folder / "here"
         if not line.startswith(_LAKE_COMMANDS):
@@ -175,7 +186,7 @@ class Commands:
 
         return result_of_fork(self._folder, describe)
 
-    def _repeat(self, line: str, here: Path) -> Outcome:
+    def repeat(self, line: str, here: Path) -> Outcome:
         """Run a command again, as its message recommends: some need an empty output directory."""
         if "repair" not in line and "ingest" not in line:
             shutil.rmtree(here / "out", ignore_errors=True)
@@ -191,8 +202,8 @@ class Commands:
         shutil.copytree(self.base, here, symlinks=True, copy_function=copy)
         return here
 
-    def run(self, line: str, here: Path, failure: Failure | None = None) -> Outcome:
-        """Run a command in a fork on the copy *here*."""
+    def run(self, line: str, here: Path, failure: Failure | None = None, fail: FailCall | None = None) -> Outcome:
+        """Run a command in a fork on the copy *here*; *fail* arranges the failure."""
         places = {name: here / name for name in ("good", "bad", "applied", "lake", "out", "work", "file", "stopped")}
         places["segment"] = sorted((here / "bad" / "commitlog").iterdir())[1]
         places["index"] = min((here / "good" / "index").iterdir())
@@ -200,20 +211,24 @@ class Commands:
         words = [word.format(**places) for word in shlex.split(line)]
         for name in ("calls", "out", "err"):
             (self._folder / name).unlink(missing_ok=True)
-        code = run_in_fork(partial(self._run_child, words, failure, here))
+        code = run_in_fork(partial(self._run_child, words, failure, here, fail or fail_call))
         calls = self._folder / "calls"
         hits = calls.read_text().splitlines() if calls.exists() else []
         out, err = ((self._folder / name).read_text(errors="replace").replace(str(here), "") for name in ("out", "err"))
         is_counted = failure is not None and failure.number == 0
-        left = {name: data for name, data in read_files(here).items() if not name.startswith(("work/", "types"))}
-        hashes = {name: sha256(data).hexdigest()[:16] for name, data in left.items()}
-        return Outcome(code, out, err, hashes, "" if is_counted or not hits else hits[0])
+        return Outcome(code, out, err, self.read_left(here), "" if is_counted or not hits else hits[0])
 
-    def _run_child(self, words: Sequence[str], failure: Failure | None, here: Path) -> int:
+    @staticmethod
+    def read_left(here: Path) -> dict[str, str]:
+        """Return the hashes of all files of a copy, except those of repairs."""
+        left = {name: data for name, data in read_files(here).items() if not name.startswith(("work/", "types"))}
+        return {name: sha256(data).hexdigest()[:16] for name, data in left.items()}
+
+    def _run_child(self, words: Sequence[str], failure: Failure | None, here: Path, fail: FailCall) -> int:
         for descriptor, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), descriptor)
         if failure is not None:
-            fail_call(here, failure, os.open(self._folder / "calls", os.O_WRONLY | os.O_CREAT, 0o644))
+            fail(here, failure, os.open(self._folder / "calls", os.O_WRONLY | os.O_CREAT, 0o644))
         progress._PLAIN_INTERVAL = float("inf")  # noqa: SLF001 - otherwise slow machines print progress
         estimate = PreRunCheck.estimate_new_bytes
         try:
