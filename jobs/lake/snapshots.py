@@ -4,9 +4,10 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote
 
@@ -15,7 +16,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from jobs.storage import object_store
-from jobs.storage.locations import is_local, join_location, local_path
+from jobs.storage.locations import is_local, local_path
 from jobs.storage.paths import is_directory
 from jobs.storage.s3 import delta_location, delta_options
 
@@ -70,38 +71,73 @@ def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
     `deltalake` omits a commit whose file it cannot examine (EIO, or ESTALE of a network disk), and then returns an
     older version without a word. So the versions are listed first, and the table must have the newest of them.
     """
-    newest = -1
-    if is_local(location):
-        # No table: DeltaTable raises TableNotFoundError.
-        with (
-            suppress(FileNotFoundError, NotADirectoryError),
-            os.scandir(Path(local_path(location)) / LOG_FOLDER) as entries,
-        ):
+    newest = _examine_log(Path(local_path(location)) / LOG_FOLDER) if is_local(location) else None
+    try:
+        with deltalake_errors_as_oserror(location, options, "read"):
+            snapshot = DeltaTable(delta_location(location), storage_options=delta_options(location, options))
+    except OSError:
+        if newest is not None:
+            _refuse_incomplete_commit(newest)
+        raise
+    if newest is not None and snapshot.version() < int(newest.stem):
+        raise OSError(
+            f"{newest}: this commit of the table exists, but it could not be read, and only version "
+            f"{snapshot.version()} could be opened. Check the disk or the network file system, and run the command "
+            "again"
+        )
+    return snapshot
+
+
+def _examine_log(log: Path) -> Path | None:
+    """Return the newest commit of a local log; raise `OSError` for files that `deltalake` does not expect."""
+    newest = ""
+    try:
+        with os.scandir(log) as entries:
             for entry in entries:
                 if not (entry.is_file() or entry.is_dir()):
                     raise OSError(
                         f"{entry.path}: not a regular file, so the Delta log cannot be read. Move it out of "
                         f"{LOG_FOLDER}"
                     )
-                # `deltalake` aborts the process if the file does not fit into memory. It is only a hint.
-                if entry.name == _LAST_CHECKPOINT and entry.stat().st_size > _LARGEST_HINT:
-                    raise OSError(
-                        f"{entry.path}: larger than {_LARGEST_HINT:,} bytes, so it is not a valid checkpoint hint. "
-                        "Delete it; Delta does not require it"
-                    )
                 if entry.name == _LAST_CHECKPOINT:
+                    _refuse_large_hint(entry)
                     _refuse_shortened_checkpoint(Path(entry.path))
                 if _COMMIT.fullmatch(entry.name):
-                    newest = max(newest, int(entry.name[:20]))
-    with deltalake_errors_as_oserror(location, options, "read"):
-        snapshot = DeltaTable(delta_location(location), storage_options=delta_options(location, options))
-    if snapshot.version() < newest:
+                    newest = max(newest, entry.name)
+    except (FileNotFoundError, NotADirectoryError):  # no table: DeltaTable raises TableNotFoundError
+        return None
+    if not newest:
+        return None
+    if (log / newest).stat().st_size == 0:  # `deltalake` would take it for a commit without actions
+        _refuse_incomplete_commit(log / newest)
+    return log / newest
+
+
+def _refuse_large_hint(entry: "os.DirEntry[str]") -> None:
+    """Raise `OSError` if the hint does not fit into memory: `deltalake` would abort the process."""
+    if entry.stat().st_size > _LARGEST_HINT:
         raise OSError(
-            f"{join_location(location, LOG_FOLDER)}/{newest:020d}.json: this commit of the table exists, but it could "
-            f"not be read, and only version {snapshot.version()} could be opened. Check the disk or the network file "
-            "system, and run the command again"
+            f"{entry.path}: larger than {_LARGEST_HINT:,} bytes, so it is not a valid checkpoint hint. Delete it; "
+            "Delta does not require it"
         )
-    return snapshot
+
+
+def _refuse_incomplete_commit(newest: Path) -> None:
+    """Raise `OSError` with advice if the newest commit of a log does not consist of whole lines of JSON."""
+    data = newest.read_bytes()
+    try:
+        is_complete = bool(data) and all(isinstance(json.loads(line), dict) for line in data.splitlines())
+    except (ValueError, RecursionError):
+        is_complete = False
+    if is_complete:
+        return
+    problem = f"{newest}: this newest commit of the table is {'incomplete' if data else 'empty'}"
+    if int(newest.stem) == 0:
+        raise OSError(f"{problem}, and without its first commit a table cannot be read. Restore it from a backup")
+    raise OSError(
+        f"{problem}. If the power failed before its bytes were on the disk, delete the file: the command that was "
+        f"interrupted commits again. Otherwise, restore the file from a backup. To delete it:\nrm {quote(str(newest))}"
+    )
 
 
 def _refuse_shortened_checkpoint(hint: Path) -> None:
@@ -119,7 +155,11 @@ def _refuse_shortened_checkpoint(hint: Path) -> None:
     except FileNotFoundError:  # replaced in the meantime, or a checkpoint of several files
         return
     except (pa.ArrowException, OSError, IndexError) as error:
-        raise OSError(f"{path}: this checkpoint cannot be read: {str(error).partition(chr(10))[0]}") from error
+        raise OSError(
+            f"{path}: this checkpoint cannot be read: {str(error).partition(chr(10))[0]}. If {hint.parent} still has "
+            "all commits since an earlier checkpoint, or since the first one, delete this file and "
+            f"{hint.name}; otherwise, restore the table from a backup"
+        ) from error
     found = len(paths) - paths.null_count
     expected = known.get("numOfAddFiles", found)  # other engines may omit it
     if found != expected:

@@ -124,6 +124,25 @@ def test_a_checkpoint_that_lacks_files_is_reported(loss: str, lake: Lake, tmp_pa
         open_table(lake, NAME)
 
 
+@pytest.mark.parametrize("content", ["", "{", '{"commitInfo": {}}\n{"add"', '{"add"' + "\0" * 512])
+def test_a_commit_that_a_power_failure_left_empty_or_torn_is_named_with_advice(
+    lake: Lake, tmp_path: Path, content: str
+) -> None:
+    """`deltalake` took an empty commit for one without actions, so its rows were missing without a word."""
+    add(tmp_path, 2)
+    newest = tmp_path / NAME / "_delta_log" / f"{1:020d}.json"
+    whole = newest.read_bytes()
+    newest.write_text(content)
+
+    with pytest.raises(OSError, match=rf"^{newest}: this newest commit (.|\n)*\nrm {newest}$"):
+        open_table(lake, NAME)
+
+    newest.unlink()
+    assert numbers(open_table(lake, NAME)) == [1]
+    newest.write_bytes(whole)
+    assert numbers(open_table(lake, NAME)) == [1, 2]
+
+
 TABLES = (MESSAGES, CONSUME_QUEUE, INDEX_ENTRIES, INDEX_FILES, LOG_PIECES, CONFIG_FILES, RUNS)
 CASES = [
     pytest.param((table.name, name, is_dropped), id=f"{table.name}-{name}-{'dropped' if is_dropped else 'retyped'}")
