@@ -34,6 +34,7 @@ from rmq_formats.store import FileKind
 _MANIFESTS, _LOCKS, _RUNS = "_manifests", "_locks", "runs"
 _ID_LENGTH = 36  # length of a store's id, with which the name of a manifest begins
 _ZEROS = 4096  # bytes after the last record that must be unwritten
+_TAIL = 8  # bytes before the end of the log; those of a blank may be zeros
 _MOST_QUEUE_FILES = 10_000  # with more, tasks probe the queues in parallel
 # Errors from a damaged store, or from an edited note or manifest.
 _DOUBTS = (OSError, FormatError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -68,7 +69,9 @@ class PreRunCheck:
             store, end = self._store, summary.to_offset
             after = [one for one in store.segments if one.base_offset + one.readable_bytes > end]
             is_written = any(any(store.read(one, max(end - one.base_offset, 0), _ZEROS)) for one in after)
-            if not is_same or is_written:
+            last = store.segment_at(end - 1)  # its end may be lost without a change of its time
+            is_lost = last is None or not any(store.read(last, max(end - last.base_offset - _TAIL, 0), _TAIL))
+            if not is_same or is_written or is_lost:
                 return None
         except _DOUBTS:
             return None

@@ -304,7 +304,7 @@ def _follow(
         new = step if total is None else step.without_findings_of(total)
         found = {"quarantined": step.quarantined, "gaps": len(new.gaps), "contradictions": step.contradictions}
         found["superseded"] = int(step.superseded is not None)
-        if any(found.values()) or new.notes or new.unreadable:
+        if any((*found.values(), new.notes, new.unreadable, new.lost_end, new.left_out)):
             # Immediately: the result is printed only at the end.
             run = "" if step.run is None else f"run {step.run}: "
             text = f"rmq-lake: {run}{'; '.join(new.finding_lines())}"

@@ -82,6 +82,15 @@ def _restore_old_table(ingested: IngestedStore) -> None:
     DeltaTable.create(str(ingested.path / "messages"), DeltaTable(ingested.path / "runs").schema())
 
 
+def _lose_end(ingested: IngestedStore) -> None:
+    """Replace the last record by zeros, as a power failure does; the time of the file is that of an earlier write."""
+    path = list_segments(ingested.broker.root)[-1]
+    time, data = path.stat().st_mtime_ns, path.read_bytes()
+    kept = ingested.offsets[-1] - int(path.name)
+    path.write_bytes(data[:kept] + bytes(len(data) - kept))
+    os.utime(path, ns=(time, time))
+
+
 CHANGES: dict[str, Callable[[IngestedStore], object]] = {
     "append": lambda ingested: ingested.broker.append(some_records(1, seed=2)),
     "half a record": lambda ingested: ingested.broker.append(some_records(1, seed=2), cut_at=40),
@@ -89,6 +98,7 @@ CHANGES: dict[str, Callable[[IngestedStore], object]] = {
     "write over": _rewrite_end,
     "cut back": lambda ingested: ingested.broker.truncate(ingested.offsets[10]),
     "flip a bit": lambda ingested: flip(list_segments(ingested.broker.root)[-1], 30),
+    "lose the end": _lose_end,
     "add a queue": lambda ingested: shutil.copytree(
         ingested.broker.root / "consumequeue/Orders", ingested.broker.root / "consumequeue/Other"
     ),

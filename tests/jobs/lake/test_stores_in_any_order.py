@@ -1,5 +1,5 @@
 """
-Two brokers that receive the same messages, their copies, replicas and restored backups, in any order into one lake.
+Two brokers that receive the same messages, and their copies, replicas, backups and failures, in any order in one lake.
 
 A second decoder reads each log before it is ingested. It predicts the rows of the lake and the consumers' positions.
 """
@@ -92,6 +92,7 @@ class World:
     def perform(self, steps: int) -> None:
         usual = [self._ingest] * 5 + [self._write] * 3
         rare = [self._write_one, self._copy, self._sync, self._expire, self._restore, self._consume, self._mislabel]
+        rare += [self._fail]
         for _ in range(steps):
             step = self._random.choice((*usual, *rare))
             step()
@@ -187,6 +188,19 @@ class World:
         self._now += RESTORING_MS
         self.done.append(f"restore {label} from {directory.path.name}")
 
+    def _fail(self) -> None:
+        """Cut off the end of a broker's log, as a power failure does; the broker goes on there."""
+        label = self._random.choice("ab")
+        records, broker = list(decode_log(self._brokers[label].root)), self._brokers[label]
+        end = records[max(len(records) - self._random.randrange(1, 9), 1) :][0] if len(records) > 1 else None
+        if end is None:
+            return
+        for path in (broker.root / "commitlog").iterdir():
+            kept = min(max(end.physical_offset - int(path.name), 0), SEGMENT_SIZE)
+            path.write_bytes(path.read_bytes()[:kept] + bytes(SEGMENT_SIZE - kept))
+        broker.truncate(end.physical_offset)
+        self.done.append(f"{label} fails at {end.physical_offset}")
+
     def _mislabel(self) -> None:
         directory = self._random.choice(self._directories)
         other = "ab".replace(directory.label, "")
@@ -213,7 +227,7 @@ class World:
         assert summary.broker == label
         assert (summary.left_out is not None) == expected.is_older_history
         if expected.is_shorter:
-            assert (summary.run, summary.lost_end, summary.exit_code) == (None, None, ExitCode.CLEAN)
+            assert (summary.messages, summary.lost_end, summary.exit_code) == (0, None, ExitCode.CLEAN)
             assert any("before what the lake has" in note for note in summary.notes)
 
     def _predict(self, directory: Directory, log: list[Row]) -> "Prediction":
