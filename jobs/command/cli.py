@@ -180,12 +180,22 @@ def main(arguments: Sequence[str]) -> ExitCode:
 
 def _is_given(switch: str, variable: str, arguments: Sequence[str]) -> bool:
     """Return whether a switch is set before the verb, or in the environment."""
-    before_verb = takewhile(lambda word: word not in VERBS, arguments)
+    before_verb = takewhile(lambda word: word.startswith("-"), _own_words(arguments))
     return switch in before_verb or os.environ.get(variable, "").lower() not in _NOT_SET
 
 
 def _verb_of(arguments: Sequence[str]) -> str | None:
-    return next((word for word in arguments if word in VERBS), None)
+    """Return the verb of a command line: its first word that is neither a switch nor a Spark option's value."""
+    verb = next((word for word in _own_words(arguments) if not word.startswith("-")), None)
+    return verb if verb in VERBS else None
+
+
+def _own_words(arguments: Sequence[str]) -> Sequence[str]:
+    """Return a command line without Spark's options; all of it if they are not valid."""
+    try:
+        return split_arguments(arguments)[1]
+    except click.UsageError:
+        return arguments
 
 
 @contextmanager

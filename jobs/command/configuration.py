@@ -43,6 +43,14 @@ from rmq_formats.properties import MAX_LONG, MIN_LONG
 
 _CONFIG_FILE = f"{__name__}.file"  # key in click's context: the configuration file that was read
 _MOST = 1 << 20  # bytes of a configuration file
+_PREFIX = "RMQ_LAKE"
+# Variables that belong to no command; spark-submit.sh and `jobs.launch` read some of them.
+_GENERAL_VARIABLES = frozenset(
+    (
+        *("RMQ_LAKE_SPARK_OPTIONS", "RMQ_LAKE_CACHE", "RMQ_LAKE_PYTHON", "RMQ_LAKE_IVY_SETTINGS", "RMQ_LAKE_TRACEBACK"),
+        *("RMQ_LAKE_LOG_JSON", "RMQ_LAKE_PROGRAM", "RMQ_LAKE_WORKER_MODULE"),
+    )
+)
 # The variables that Kubernetes sets for a service: `…_SERVICE_HOST`, `…_SERVICE_PORT_HTTP`, `…_PORT_80_TCP_ADDR`.
 _OF_SERVICE = r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$"
 _OF_A_VERB = "lake"  # this key is not shared by all verbs, because its role differs from verb to verb
@@ -270,7 +278,7 @@ def configurable_parameters(command: click.Command) -> list[click.Parameter]:
 
 def bind_environment_variables(command: click.Command, *names: str) -> None:
     """
-    Bind each option and argument of a verb to its variable; refuse unknown variables of the verb.
+    Bind each option and argument of a verb to its variable; refuse unknown variables, except those of other verbs.
 
     Variables that Kubernetes injects for a service are ignored, also where an option has the same name
     (`…_PORT=tcp://10.0.0.1:80`).
@@ -282,10 +290,15 @@ def bind_environment_variables(command: click.Command, *names: str) -> None:
                 variables = (environment_variable_name(*group, key) for key in parameter_keys(parameter))
                 parameter.envvar = [name for name in variables if not _is_of_service(name)]
                 known.update(parameter.envvar)
-    prefix = environment_variable_name(*names, "")
-    given = {name for name in os.environ if name.startswith(prefix) and not _is_of_service(name)}
-    for unknown in sorted(given - known):
-        raise click.UsageError(f"{unknown}: no such option{_meant(unknown, known)}")
+    own, others = environment_variable_name(*names, ""), [environment_variable_name(name, "") for name in VERBS]
+    given = {name for name in os.environ if name.startswith(f"{_PREFIX}_") and not _is_of_service(name)}
+    for unknown in sorted(given - known - _GENERAL_VARIABLES):
+        if unknown.startswith(own):
+            raise click.UsageError(f"{unknown}: no such option{_meant(unknown, known)}")
+        if not unknown.startswith(tuple(others)):
+            option_name = unknown.split("_", 3)[-1]
+            similar = {*known, *_GENERAL_VARIABLES, *(f"{prefix}{option_name}" for prefix in others)}
+            raise click.UsageError(f"{unknown}: no such command or setting{_meant(unknown, similar)}")
 
 
 def _is_of_service(variable: str) -> bool:
@@ -297,7 +310,7 @@ def _is_of_service(variable: str) -> bool:
 
 def environment_variable_name(*words: str) -> str:
     """Return the name of the environment variable for a key of a command: *words* are the names of both."""
-    return "_".join(("RMQ_LAKE", *words)).upper().replace("-", "_")
+    return "_".join((_PREFIX, *words)).upper().replace("-", "_")
 
 
 def leaf_commands(command: click.Command, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:

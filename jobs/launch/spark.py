@@ -13,11 +13,12 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 from urllib.parse import urlsplit
 
-from jobs.launch.arguments import effective_spark_settings, find_option_value
+from jobs.launch.arguments import effective_spark_settings, find_option_value, split_secrets
 from jobs.launch.cache import CONF_DIRECTORY, build_code_archive, cache_directory
 from jobs.launch.engine import NO_SPARK_MESSAGE, SetupError, count_cores, find_java_home
 from jobs.storage.paths import list_directory, path_exists
@@ -97,10 +98,40 @@ def submit_to_cluster(spark_options: Sequence[str], arguments: Sequence[str], *,
     """Replace this process by the spark-submit that starts the driver on the cluster."""
     require_reachable_master(spark_options)
     options, environment = prepare_submission(spark_options, s3=s3)
+    options = _with_secrets_in_file(options)
     program = str(Path(environment["SPARK_HOME"]) / "bin" / "spark-submit")
     main = str(Path(__file__).parent.parent / "main.py")
     os.environ.update(environment)
     os.execv(program, [program, *options, main, *arguments])  # noqa: S606  the purpose of this function
+
+
+def _with_secrets_in_file(options: list[str]) -> list[str]:
+    """
+    Return *options* with their secrets in the properties file: every user of the machine can see arguments.
+
+    The file is in memory, and open until spark-submit has ended.
+    """
+    public, secret = split_secrets(options)
+    if not secret:
+        return options
+    if sys.platform != "linux":
+        names = ", ".join(sorted(secret))
+        raise SetupError(f"{names} would be an argument of spark-submit. Put secrets into a file for --properties-file")
+    properties = find_option_value("--properties-file", public)
+    given = Path(properties).read_bytes() if properties is not None else b""
+    lines = "".join(f"{name}={_escape_property(value)}\n" for name, value in secret.items())
+    file = os.memfd_create("spark.conf", 0)  # inherited by spark-submit
+    os.write(file, given + f"\n{lines}".encode())
+    path = f"/proc/self/fd/{file}"
+    if properties is None:
+        return [*public, "--properties-file", path]
+    return [path if before == "--properties-file" else word for before, word in pairwise(["", *public])]
+
+
+def _escape_property(value: str) -> str:
+    """Return a value as Java's Properties read it."""
+    escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return f"\\{escaped}" if escaped.startswith((" ", "\t")) else escaped
 
 
 def use_half_the_cores(spark_options: Sequence[str]) -> Sequence[str]:

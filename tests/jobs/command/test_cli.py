@@ -23,7 +23,7 @@ from jobs.console.result import ExitCode
 from jobs.launch.engine import SetupError
 from jobs.launch.session import copy_jvm_output, worker_python_advice
 from rmq_formats.errors import CorruptData
-from tests.support.commands import ROOT, start_campaigns
+from tests.support.commands import ROOT, Run, start_campaigns
 from tests.support.query_stores import Sent, stored, write_store
 
 if TYPE_CHECKING:
@@ -231,6 +231,60 @@ def test_every_help_text_has_an_example_and_fits_into_a_terminal(
     assert f"  {' '.join(('rmq-lake', *verb))} " in text
     assert "\\b" not in text
     assert [] == [line for line in text.splitlines() if len(line) > 80 and "|" not in line]
+
+
+@pytest.mark.parametrize(
+    ("words", "verb"),
+    [
+        (["--name", "ingest", "inspect", "nowhere"], "inspect"),
+        (["--name=ingest", "inspect", "nowhere"], "inspect"),
+        (["inspect", "ingest"], "inspect"),
+        (["--name", "ingest", "inspct", "nowhere"], None),
+    ],
+)
+def test_log_lines_name_the_command_and_not_the_value_of_an_option(
+    words: list[str], verb: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--name ingest inspect STORE` was logged as `ingest`, and an interrupt gave the advice for it."""
+    cli.main(["--log-json", *words])
+    cli.main([*words[:-2], "--log-json", *words[-2:]])
+
+    assert {verb} == {event["verb"] for event in events(capsys.readouterr().err)}
+
+
+@pytest.mark.parametrize(
+    ("variable", "words", "meant"),
+    [
+        ("RMQ_LAKE_INGST_LAKE", ["ingest", "--show-config"],
+         "no such command or setting; did you mean RMQ_LAKE_INGEST_LAKE?"),
+        ("RMQ_LAKE_INGST_LAKE", ["inspect", "."], "no such command or setting; did you mean RMQ_LAKE_INGEST_LAKE?"),
+        ("RMQ_LAKE_EXCLUDE_TOPICS", ["ingest", "--show-config"],
+         "no such command or setting; did you mean RMQ_LAKE_INGEST_EXCLUDE_TOPICS?"),
+        ("RMQ_LAKE_SPARK_OPTION", ["query", "decode-id", "x"],
+         "no such command or setting; did you mean RMQ_LAKE_SPARK_OPTIONS?"),
+        ("RMQ_LAKE_INGEST_LAK", ["ingest", "--show-config"], "no such option; did you mean RMQ_LAKE_INGEST_LAKE?"),
+    ],
+)  # fmt: skip
+def test_a_misspelled_variable_is_an_error(
+    variable: str, words: list[str], meant: str, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    """A misspelled command was ignored, although the page said that this cannot happen."""
+    monkeypatch.setenv(variable, "x")
+    outcome = run(*words)
+
+    assert (ExitCode.USAGE, f"rmq-lake: {variable}: {meant}\n") == (outcome.code, outcome.err)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("RMQ_LAKE_UI_SERVICE_HOST", "10.0.0.1"), ("RMQ_LAKE_PORT", "tcp://10.0.0.1:80"), ("RMQ_LAKE_CACHE", "/tmp/c")],
+)
+def test_variables_of_kubernetes_and_of_the_launcher_are_accepted(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    monkeypatch.setenv(variable, value)
+
+    assert ExitCode.CLEAN == run("ingest", "--show-config").code
 
 
 def events(text: str) -> list[dict[str, object]]:

@@ -1,6 +1,8 @@
 """Keys from the environment, a profile or a file never appear in any output."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -97,6 +99,39 @@ def test_secrets_are_not_passed_as_arguments_to_the_jvm() -> None:
 
     assert ["--master", "local[2]", "-c", "spark.ui.port=1"] == public
     assert {"spark.hadoop.fs.s3a.secret.key": SECRET} == secret
+
+
+def test_secrets_are_not_arguments_of_the_spark_submit_that_starts_a_driver_on_a_cluster(tmp_path: Path) -> None:
+    """With `--deploy-mode cluster` and RMQ_LAKE_SPARK_OPTIONS, all users of the machine saw them."""
+    submit = tmp_path / "bin" / "spark-submit"
+    submit.parent.mkdir()
+    lines = (
+        "#!/usr/bin/env bash",
+        'printf "%s\\n" "$@" ""',
+        'while [ "$1" != --properties-file ]; do shift; done',
+        'bash -c \'cat "$0"\' "$2"',  # as the real one does, it reads the file in a child process
+    )
+    submit.write_text("\n".join(lines))
+    submit.chmod(0o755)
+    (tmp_path / "user.conf").write_bytes(b"# \xe9\nspark.ui.port 7")
+    secret = f"{SECRET}\\x"
+    options = ["--deploy-mode", "cluster", "--properties-file", str(tmp_path / "user.conf")]
+    options += ["--conf", f"spark.hadoop.fs.s3a.secret.key={secret}", "--conf", "a=b"]
+    program = (
+        "import sys\n"
+        "from unittest.mock import patch\n"
+        "from jobs.launch import spark\n"
+        "home, *options = sys.argv[1:]\n"
+        "with patch.object(spark, 'prepare_submission', lambda options, s3: (options, {'SPARK_HOME': home})):\n"
+        "    spark.submit_to_cluster(options, ['verify', 'store'], s3=False)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path), *options]
+    text = subprocess.run(command, capture_output=True, check=True).stdout.decode("latin-1")
+    arguments, _, file = text.partition("\n\n")
+
+    assert SECRET not in arguments
+    assert ["a=b", "verify", "store"] == [word for word in arguments.split("\n") if word in {"a=b", "verify", "store"}]
+    assert ["# \xe9", "spark.ui.port 7", f"spark.hadoop.fs.s3a.secret.key={SECRET}\\\\x"] == file.splitlines()
 
 
 @pytest.mark.parametrize(
