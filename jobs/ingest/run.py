@@ -194,6 +194,7 @@ class _Run:
     files: dict[str, list[AddedFile]] = field(default_factory=dict)  # the files of this run, by table
     state: dict[str, Any] = field(default_factory=dict)  # the state saved for later runs
     unmatched: tuple[str, ...] = ()  # patterns of topics that no known topic matches: the log must have one
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     directory: DirectoryId = field(init=False)
     has_newest_config: bool = True
     accepted_end: int = -1  # the end of the log, if the user acknowledges that it was longer
@@ -307,9 +308,8 @@ class _Run:
     @property
     def _output(self) -> RunOutput:
         """The lake, and the names of this run's files there."""
-        return RunOutput(
-            self.lake, FileNaming(self.known_store.store_id, self.known_store.next_run), self.known_store.broker
-        )
+        naming = FileNaming(self.known_store.store_id, self.known_store.next_run)
+        return RunOutput(self.lake, naming, self.known_store.broker, self.started_at)
 
     def _finish_earlier_run(self, unchecked_tables: Collection[str]) -> dict[str, int]:
         """

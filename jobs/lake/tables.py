@@ -106,6 +106,7 @@ STORED_MESSAGES = Table(
     distinct_texts=("offset_msg_id",),
 )  # fmt: skip
 BODY_INFLATED, BODY_ERROR, RECORD_CRC = "body_inflated", "body_error", "record_crc"
+RUN, INGESTED_AT = "run", "ingested_at"
 MESSAGES = replace(
     STORED_MESSAGES,
     columns=(
@@ -116,11 +117,23 @@ MESSAGES = replace(
             "CRC-32 of the record as it was read; NULL if bodies are not stored, and in rows that earlier releases of "
             "rmq-lake wrote",
         ),
+        column(
+            RUN,
+            pa.int64(),
+            "number of the run that wrote the row; NULL in rows that earlier releases of rmq-lake wrote",
+        ),
+        column(
+            INGESTED_AT,
+            TIMESTAMP,
+            "time at which this run started; NULL in rows that earlier releases of rmq-lake wrote. Runs of several "
+            "stores overlap, so use `store_id` and `run` to find new rows",
+        ),
         column(BODY_ERROR, pa.string(), "why a compressed body is not decompressed: too large, or not a valid stream"),
         STORED_MESSAGES.columns[-1],
         column(BODY_INFLATED, pa.binary(), "the decompressed body, if the stored body is compressed"),
     ),
     random_numbers=(RECORD_CRC,),
+    statistics=(*STORED_MESSAGES.statistics, RUN),
 )
 
 _OF_A_TIER = {
@@ -128,7 +141,8 @@ _OF_A_TIER = {
     "physical_offset": "offset of the record's first byte in the queue's own log, not the broker's log",
     "prepared_transaction_offset": "physical offset of the half message, in the broker's log",
 }
-_ONLY_OF_A_BROKER = frozenset({"offset_msg_id", RECORD_CRC})  # the first has the offset in the broker's log
+# The first has the offset in the broker's log; rmq-lake 1.0 did not have the others.
+_ONLY_OF_A_BROKER = frozenset({"offset_msg_id", RECORD_CRC, RUN, INGESTED_AT})
 
 TIERED = Table(
     "tiered",

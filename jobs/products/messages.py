@@ -110,7 +110,8 @@ class _RangeMessages:
         self._matched = set[str]()
         self._chooses = None if self._selection.topic_filter is None else self._takes
         part, segment, run = f"{range_.start_offset:020d}", range_.base_offset, output.naming.run
-        self._messages = files.enter_context(output.new_file(MESSAGES, part, segment=segment))
+        messages = output.new_file(MESSAGES, part, segment=segment, run=run, ingested_at=output.started_at)
+        self._messages = files.enter_context(messages)
         self._traces = files.enter_context(output.new_file(TRACES, part))
         quarantine = output.new_file(QUARANTINE, part, segment=segment, run=run, file=range_.location)
         self._quarantine = files.enter_context(quarantine)

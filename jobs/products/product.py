@@ -9,6 +9,7 @@ manifest of this run; the files that it writes are not part of any table until t
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -52,10 +53,11 @@ class RunOutput:
     lake: Lake
     naming: FileNaming
     broker: str
+    started_at: datetime
 
-    def new_file(self, table: Table, part: str, **constants: str | int) -> TableFile:
+    def new_file(self, table: Table, part: str, **constants: str | int | datetime) -> TableFile:
         """Return a file of this run, which its first rows create; *constants* are column values."""
-        whose: dict[str, str | int] = {"broker": self.broker, "store_id": self.naming.store_id}
+        whose: dict[str, str | int | datetime] = {"broker": self.broker, "store_id": self.naming.store_id}
         return TableFile(self.lake, table, self.naming.new_file_name(part), whose | constants)
 
     @property

@@ -23,7 +23,18 @@ from jobs.lake.commit import open_table, read_rows, read_snapshot
 from jobs.lake.lake import Lake, parse_run_detail
 from jobs.lake.runs import PREPARED_STATE, KnownStore
 from jobs.lake.snapshot_files import Limits, SnapshotFile, is_readable_parquet, list_snapshot_files, read_batches
-from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, RUNS, Table
+from jobs.lake.tables import (
+    BODY_ERROR,
+    BODY_INFLATED,
+    INGESTED_AT,
+    LOG_PIECES,
+    MESSAGES,
+    QUARANTINE,
+    RECORD_CRC,
+    RUN,
+    RUNS,
+    Table,
+)
 from jobs.products.log_pieces import ENTRY_HEADER_SIZE, FILE_ROW, UNKNOWN_ROW
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known
 from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
@@ -36,7 +47,9 @@ _NO_OFFSETS = np.empty(0, np.int64)
 ROWS_DELETED = "rows were deleted from the lake"
 _COLUMN_DROPPED = "another engine has dropped it"
 _NO_GAPS = '"gaps": []'  # part of the detail of a run
-NEWER_COLUMNS = frozenset({RECORD_CRC, BODY_ERROR, BODY_INFLATED})  # columns that tables of earlier versions lack
+NEWER_COLUMNS = frozenset(
+    {RECORD_CRC, RUN, INGESTED_AT, BODY_ERROR, BODY_INFLATED}
+)  # columns that tables of earlier versions lack
 _LOST, _UNREADABLE = "is missing", "is no longer a valid Parquet file"
 _OLDEST_TIME, _NEWEST_TIME = 1_300_000_000_000, 4_000_000_000_000  # ms: 2011, before any broker, to 2096
 

@@ -3,7 +3,7 @@
 import hashlib
 import shutil
 from collections.abc import Iterator
-from datetime import UTC, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -200,7 +200,7 @@ def test_entries_of_another_store_in_the_same_file_are_kept(tmp_path: Path) -> N
     lake = Lake(str(tmp_path))
     found = [
         read_index_file_entries(output, [SnapshotFile(path.name, 0, 0, {}, {})], 0, 1, ("key_hash",))[0]["key_hash"][0]
-        for output in (RunOutput(lake, FileNaming(store, 1), "broker") for store in ("a", "b"))
+        for output in (RunOutput(lake, FileNaming(store, 1), "broker", datetime.now(UTC)) for store in ("a", "b"))
     ]
     assert found == [1, 2]
 
