@@ -49,7 +49,6 @@ from jobs.lake.shorter_log import (
     DirectoryId,
     ReadDirectory,
     ShorterLog,
-    find_missing_end,
     find_older_history,
     find_read_directory,
     find_shorter_log,
@@ -78,6 +77,7 @@ from jobs.store.chain import (
     read_chained,
     select_results,
 )
+from jobs.store.log_ends import find_end_after_crash
 from jobs.store.ranges import (
     NewestSegment,
     Range,
@@ -526,23 +526,18 @@ class _Run:
         """Note records after the end of a killed broker's log to which its queues or index files point."""
         if self.store.has_clean_shutdown or self.summary.bytes_left:  # the queues of a closed store are compared
             return
-        end = self.summary.to_offset
-        missing, read = find_missing_end(self.store, end), find_read_directory(self.state, self.directory)
-        if missing is None or (read is not None and read.accepted_end == end):
+        end, read = self.summary.to_offset, find_read_directory(self.state, self.directory)
+        crashed = find_end_after_crash(self.store, end)
+        if crashed is None or (read is not None and read.accepted_end == end):
             return
-        ends = f"the store's log ends at offset {end:,}, before its queues or index files: "
-        if missing.copy_evidence:
-            self.summary.notes.append(f"{ends}{missing.copy_evidence}")
-            return
-        text = (
-            f"{ends}{missing.loss_evidence}. If this is the broker's directory and not a copy, do not start the "
-            "broker: it would delete these messages from its queues. `verify` shows details"
-        )
-        if self.request.acknowledge:
+        text = f"{crashed.text}: {crashed.evidence_text}"
+        if not crashed.loss_evidence:
+            self.summary.notes.append(text)
+        elif self.request.acknowledge:
             self.accepted_end = end
             self.summary.notes.append(f"acknowledged: {text}")
         else:
-            self.summary.set_lost_end(end, missing.newest_offset, text)
+            self.summary.set_lost_end(end, crashed.newest_end, f"{text}. {crashed.advice}. `verify` shows details")
 
     def _commit_read(self, outcomes: Sequence[RangeOutcome[Results]], superseded: SupersededRows | None) -> None:
         summary = self.summary

@@ -108,7 +108,7 @@ def identify_store(lake: Lake, store: Store, broker: str | None, *, register_new
         if broker is None and any(known.broker == DEFAULT_BROKER for known in stores):
             raise RequestError("the lake already has a store without a broker name: pass --broker to name this one")
         for known in stores:
-            if known.broker == broker and not _is_successor(known, firsts()[0]):
+            if known.broker == broker and not _is_successor(known, firsts()):
                 raise RequestError(
                     f"{store.root}: the lake's broker {broker!r} is another store ({known.store_id}). Its log has "
                     "other messages, the newest of which was stored after the first message of this store. Choose "
@@ -131,10 +131,10 @@ def identify_store(lake: Lake, store: Store, broker: str | None, *, register_new
     )
 
 
-def _is_successor(known: KnownStore, first: FirstRecord) -> bool:
-    """Return whether a log that begins with *first* may be the next one of a broker whose log was wiped."""
+def _is_successor(known: KnownStore, firsts: Sequence[FirstRecord]) -> bool:
+    """Return whether the broker of a known store may have written a log with these first records after its rows."""
     newest_ms = known.newest.store_timestamp if known.newest else None
-    return newest_ms is None or first.store_timestamp >= newest_ms
+    return newest_ms is None or not firsts or firsts[0].store_timestamp >= newest_ms
 
 
 def refuse_other_label(lake: Lake, store: Store, known: KnownStore, label: str) -> None:
@@ -172,7 +172,8 @@ def _find_store(
     expired = (
         known
         for known in undecided[Likeness.UNKNOWN]
-        if known.broker == broker and (known.newest is None or known.newest.to_offset <= start)
+        if known.broker == broker
+        and (known.newest is None or (known.newest.to_offset <= start and _is_successor(known, firsts())))
     )
     return next(expired, None)
 

@@ -131,8 +131,7 @@ def find_shorter_log(known: KnownStore, store: Store, directory: DirectoryId) ->
     log_end = find_records_end(known, store)
     if newest is None or log_end is None or log_end >= newest.to_offset:
         return None
-    missing = find_missing_end(store, log_end)
-    loss, copied = (missing.loss_evidence, missing.copy_evidence) if missing else ("", "")
+    loss, copied = _explain_missing_end(store, log_end)
     read = find_read_directory(newest.state, directory)
     if not loss and read is not None and read.to_offset > log_end:
         loss = f"an earlier run read this directory up to offset {read.to_offset:,}"
@@ -140,14 +139,6 @@ def find_shorter_log(known: KnownStore, store: Store, directory: DirectoryId) ->
         loss = ""
     copied = copied or _compare_times(store, newest.store_timestamp)
     return ShorterLog(log_end, newest.to_offset, loss, copied)
-
-
-class MissingEnd(NamedTuple):
-    """A record after the end of a log to which the store's own queues or index files point."""
-
-    newest_offset: int
-    loss_evidence: str  # empty if the log was, or may have been, copied before these files
-    copy_evidence: str  # why it was or may have been copied; empty if its end is lost
 
 
 class OlderHistory(NamedTuple):
@@ -209,22 +200,23 @@ def _read_tail(store: Store, start: int) -> tuple[int, int | None] | None:
     return end, stored_ms
 
 
-def find_missing_end(store: Store, log_end: int) -> MissingEnd | None:
-    """Return the newest record after the end of a log to which the store's own files point, if there is any."""
+def _explain_missing_end(store: Store, log_end: int) -> tuple[str, str]:
+    """
+    Return why the store's own files show that the end of its log is lost, and why they show that it was copied.
+
+    Both texts are empty if no queue or index file points to a record after the end.
+    """
     if not store.has_clean_shutdown:
         crashed = find_end_after_crash(store, log_end)
         if crashed is None:
-            return None
-        newest, copied = crashed.newest_offset, crashed.evidence_text if not crashed.loss_evidence else ""
-    elif not store.segments or find_broker_process(store.root) is not None:
-        return None
-    else:
-        newest, copied = newest_known_offset(store, queues_in_files(store)), ""
-        newest = newest if has_lost_end(store, newest, log_end) else -1
-    if newest < 0:
-        return None
-    text = f"queues or index files point to a record at offset {newest:,}"
-    return MissingEnd(newest, "" if copied else text, copied)
+            return "", ""
+        text = f"{crashed.text}: {crashed.evidence_text}"
+        return (text, "") if crashed.loss_evidence else ("", text)
+    if not store.segments or find_broker_process(store.root) is not None:
+        return "", ""
+    newest = newest_known_offset(store, queues_in_files(store))
+    text = f"queues or index files of this closed store point to a record at offset {newest:,}"
+    return (text if has_lost_end(store, newest, log_end) else ""), ""
 
 
 def find_records_end(known: KnownStore, store: Store) -> int | None:

@@ -135,7 +135,7 @@ def test_a_log_that_ends_before_its_queues_and_the_lake_has_lost_its_end_in_any_
     assert summary.exit_code is ExitCode.DAMAGE
     assert summary.lost_end is not None
     assert (summary.lost_end["from"], summary.lost_end["to"]) == (end, broker.offset)
-    assert "queues or index files point to a record" in summary.lost_end["why"]
+    assert "before its queues and index: no queue or index file was modified after" in summary.lost_end["why"]
 
 
 def test_a_killed_broker_whose_log_ends_before_its_queues_is_reported_by_the_first_run(
@@ -151,7 +151,7 @@ def test_a_killed_broker_whose_log_ends_before_its_queues_is_reported_by_the_fir
     for summary in (first, second):
         assert summary.exit_code is ExitCode.DAMAGE
         assert summary.lost_end is not None
-        assert (summary.lost_end["from"], summary.lost_end["to"]) == (end, lost[-1].physical_offset)
+        assert (summary.lost_end["from"], summary.lost_end["to"]) == (end, lost[-1].end_offset)
 
 
 def test_a_copy_whose_log_was_copied_minutes_before_its_queues_has_lost_nothing(broker: Broker, tmp_path: Path) -> None:
