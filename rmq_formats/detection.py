@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from rmq_formats.commitlog.layout import HOST_BITS, INNER_BATCH, MAGIC_V2, TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord, has_right_property_crc
-from rmq_formats.indexfile.keys import tag_text
+from rmq_formats.indexfile.keys import index_keys, tag_text
 from rmq_formats.indexfile.layout import IndexHeader
 from rmq_formats.properties import (
     PROPERTY_SEPARATOR,
@@ -32,6 +32,8 @@ CLUSTER = "CLUSTER"
 MSG_REGION = "MSG_REGION"
 TRAN_MSG = "TRAN_MSG"
 
+# The first releases with each property parser; neither indexes tags.
+_RELEASES_OF_PARSERS = (OLDEST, Release.from_version("4.9.1"))
 _PROPERTY_SEPARATOR = PROPERTY_SEPARATOR.encode()
 
 
@@ -191,11 +193,20 @@ def slot_count_mark(header: IndexHeader, *, has_shared_slot: bool) -> Mark | Non
     return Mark(reason, "hash_slot_count", (rule,), offset)
 
 
-def tag_entry_mark(record: MessageRecord, key_hashes: Collection[int]) -> Mark | None:
-    """Return whether the index has an entry for a record's tags; *key_hashes* are those of all its entries."""
+def index_entry_marks(record: MessageRecord, key_hashes: Collection[int]) -> Iterator[Mark]:
+    """Yield what the index entries of a record show, whose hashes are *key_hashes*: indexed tags, parsed properties."""
     tags = parse_properties(record.properties_raw, PropertyParser.SCAN).get(TAGS)
-    if not tags:
-        return None
-    indexed = index_key_hash(tag_text(record.topic, tags)) in key_hashes
-    reason = f"{'an' if indexed else 'no'} index entry for a message's tags"
-    return Mark(reason, "indexes_tags", (indexed,), record.physical_offset)
+    tag_hash = index_key_hash(tag_text(record.topic, tags)) if tags else None
+    if tags:
+        indexed = tag_hash in key_hashes
+        reason = f"{'an' if indexed else 'no'} index entry for a message's tags"
+        yield Mark(reason, "indexes_tags", (indexed,), record.physical_offset)
+    seen = {key_hash for key_hash in key_hashes if key_hash != tag_hash}
+    fitting = [
+        release.property_parser
+        for release in _RELEASES_OF_PARSERS
+        if {*map(index_key_hash, index_keys(record, release))} == seen
+    ]
+    if len(fitting) == 1:
+        reason = f"index entries of the properties that the parser '{fitting[0].value}' finds"
+        yield Mark(reason, "property_parser", (fitting[0],), record.physical_offset)

@@ -8,7 +8,7 @@ Batches are limited in bytes, not in rows: a body may have several MiB.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,13 +18,14 @@ from jobs.lake.bodies import Body, decode_stored_body
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import SnapshotFile, read_batches
 from jobs.lake.tables import BODY_ERROR, MESSAGES, STORED_MESSAGES
+from jobs.products.messages import split_by_release
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.properties import MAX_LONG, MIN_LONG
-from rmq_formats.release import NEWEST, Release
+from rmq_formats.release import NEWEST, Release, Rules, release_at
 
 BODY_TEXT = "body_text"
 SCHEMA = STORED_MESSAGES.schema_without_dictionaries.append(pa.field(BODY_TEXT, pa.string())).append(
@@ -85,7 +86,7 @@ class LogItem:
     """A segment of a log, from a given record on."""
 
     range: Range
-    release: Release
+    rules: Rules
     broker: str
     wanted_topics: tuple[str, ...] = ()  # none: all topics
     store_times: StoreTimeBounds = (None, None)
@@ -96,9 +97,9 @@ class LogItem:
         """Bytes of the segment."""
         return self.range.end - self.range.start
 
-    def release_of(self, _store_id: str | None) -> Release:
+    def release_of(self, row: Mapping[str, Any]) -> Release:
         """Return the release by whose rules a row's properties are read."""
-        return self.release
+        return release_at(self.rules, row["physical_offset"])
 
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
         """Yield the rows of the segment's records."""
@@ -117,9 +118,10 @@ class LogItem:
         self, group: RawRecords, columns: Sequence[str], takes: Callable[[str], bool] | None
     ) -> Iterator[pa.RecordBatch | Piece]:
         """Yield the rows and the damage of a group of records; a batch is released before the next group is read."""
-        batch, bad = message_batch(group, self.release.property_parser, with_body="body" in columns, wants_topic=takes)
-        yield from (Piece(PieceKind.DAMAGE, offset, size, "a body with a wrong CRC") for offset, size in bad)
-        yield convert_to_table_rows(batch, self.range.base_offset, self.broker).select(columns)
+        for part, parser in split_by_release(group, self.rules):
+            batch, bad = message_batch(part, parser, with_body="body" in columns, wants_topic=takes)
+            yield from (Piece(PieceKind.DAMAGE, offset, size, "a body with a wrong CRC") for offset, size in bad)
+            yield convert_to_table_rows(batch, self.range.base_offset, self.broker).select(columns)
 
 
 def convert_to_table_rows(
@@ -154,9 +156,9 @@ class LakeItem:
         """Bytes of the file."""
         return self.file.size
 
-    def release_of(self, store_id: str | None) -> Release:
+    def release_of(self, row: Mapping[str, Any]) -> Release:
         """Return the release by whose rules a row's properties are read."""
-        return self.releases.get(store_id, NEWEST)
+        return self.releases.get(row["store_id"], NEWEST)
 
     @property
     def store_times(self) -> StoreTimeBounds:

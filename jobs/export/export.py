@@ -43,8 +43,9 @@ from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import list_known_broker_stores
 from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files
 from jobs.lake.tables import MESSAGES
+from jobs.products.index.settings import GivenSettings, determine_releases
 from jobs.query import Message, has_body_in_lake, json_text, record_of_row
-from jobs.query.place import Place, detect_likely_writers, open_stores
+from jobs.query.place import Place, open_stores
 from jobs.query.reasons import coverage_text, explain_unknown_topic
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, find_only_answer
 from jobs.query.store_reader import SKIPPED_SEGMENTS, StoreReader
@@ -105,11 +106,12 @@ def plan_export(request: ExportRequest, options: Mapping[str, str]) -> tuple[lis
     store.refuse_lost_log()
     label = request.place.broker or DEFAULT_BROKER
     ranges = plan_ranges(store, range_size=WHOLE_SEGMENTS)
+    given = request.place.release
+    rules = determine_releases(store, GivenSettings(release=None if given is None else str(given))).value.rules
     with StoreReader(store) as reader:
-        release = request.place.release or detect_likely_writers(reader).value.newest
         times = reader.probable_time_bounds
     items: list[ExportItem] = [
-        LogItem(range_, release, label, request.topics, times[range_.base_offset], request.time_range)
+        LogItem(range_, rules, label, request.topics, times[range_.base_offset], request.time_range)
         for range_ in ranges
     ]
     gaps = [
@@ -289,7 +291,7 @@ def _write_lines(path: Path, rows: _Slices, asked: ExportRequest, item: ExportIt
             file = file or stack.enter_context(path.open("x", encoding="utf-8"))
             for row, body in zip(batch.to_pylist(), bodies, strict=True):
                 record, has_body = record_of_row(row, asked.place.location), has_body_in_lake(row)
-                message = Message(record, item.release_of(row["store_id"]), has_body=has_body)
+                message = Message(record, item.release_of(row), has_body=has_body)
                 message.body = (body.data or b"") if body.error is None and has_body else None
                 shown = json_text.message_object(message, with_body=True)
                 value = {"broker": row["broker"], **shown, "body_error": body.error}

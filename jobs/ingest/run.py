@@ -39,6 +39,7 @@ from jobs.lake.runs import (
     list_known_broker_stores,
     list_known_stores,
     prepare_run,
+    recorded_release,
     refresh_newest_run,
     refuse_deletion_vectors,
     refuse_taken_run,
@@ -63,6 +64,7 @@ from jobs.lake.upkeep import await_background_merges, merge_and_vacuum
 from jobs.launch.failures import one_line_message
 from jobs.products import PRODUCTS, Product
 from jobs.products.broker_config import has_only_older_offsets
+from jobs.products.index.settings import INDEX_SWITCHES, SWITCHES_OF_ROWS, determine_releases
 from jobs.products.product import FinishedProduct, Run, RunOutput, StartedProduct
 from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats
 from jobs.storage.local import explaining_full_disk
@@ -89,7 +91,7 @@ from jobs.store.ranges import (
     written_size,
 )
 from jobs.store.record_places import Fingerprint, segment_bytes
-from jobs.store.release import determine_writers
+from jobs.store.release import RELEASE_SETTING
 from jobs.store.running_broker import check_disk_space
 from jobs.store.selection import Selection
 from jobs.store.store import Store, relist_store
@@ -411,8 +413,17 @@ class _Run:
         self, products: Sequence[Product], superseded: SupersededRows | None
     ) -> list[StartedProduct[Any]]:
         """Start every product before the log is read: the records of all units that exist now are then in the log."""
-        request = self.request
-        writers = determine_writers(self.store, request.release)
+        request, known = self.request, self.known_store.newest
+        # Other differences between releases than these change no row.
+        switches = INDEX_SWITCHES if any(one.name == "index" for one in products) else SWITCHES_OF_ROWS
+        writers = determine_releases(
+            self.store,
+            request.given_settings,
+            switches,
+            since=self.summary.from_offset if known is not None else 0,
+            recorded=None if known is None else recorded_release(known.state),
+        )
+        self.state[RELEASE_SETTING] = str(writers.value.newest)
         self.summary.release = f"{writers.value} ({writers.origin_text})"
         run = Run(
             self.workers,

@@ -92,6 +92,7 @@ _TOPICS = {"topics?": [str], "exclude_topics?": [str]}
 _STATE = {
     f"{TABLES_BEFORE_KEY}?": {str: int},
     f"{COMMAND_ID_KEY}?": str,
+    f"{RELEASE_SETTING}?": str,
     "queues?": {"dispatched": int, "boundary": int, "queues": [[frozenset(QueueKind), str, int, int]]},
     "index?": {
         **dict.fromkeys(("to_offset", "file", "left_out?"), int),
@@ -182,6 +183,7 @@ class Manifest:
             raise TypeError(problem)
         for _, release in (values["state"].get("index") or {"rules": ()})["rules"]:
             Release.from_version(release)
+        recorded_release(values["state"])
         values["fingerprints"] = tuple(Fingerprint(*item) for item in values["fingerprints"])
         values["tables"] = {name: tuple(AddedFile(*item) for item in items) for name, items in values["tables"].items()}
         values["gaps"] = tuple(values["gaps"])
@@ -418,16 +420,23 @@ def replace_prepared_manifest(lake: Lake, manifest: Manifest, replaced: Manifest
         raise _faster_run_error(lake, replaced.store_id, replaced.run) from error
 
 
+def recorded_release(state: Mapping[str, Any]) -> Release | None:
+    """Return the release whose rules a run applied to the end of the log; None if no run has recorded it."""
+    rules = (state.get("index") or {}).get("rules")  # where earlier versions recorded it
+    name = state.get(RELEASE_SETTING) or (rules[-1][1] if rules else None)
+    return None if name is None else Release.from_version(name)
+
+
 def _append_prepared(
     lake: Lake, manifest: Manifest, transaction: tuple[str, int], rewrite: SnapshotRewrite | None = None
 ) -> None:
-    rules = cast("dict[str, Any]", manifest.state.get("index", {})).get("rules")
+    release = recorded_release(manifest.state)
     detail = {
         "counts": dict(manifest.counts),
         "gaps": list(manifest.gaps),
         COMMAND_ID_KEY: manifest.state.get(COMMAND_ID_KEY),
         TOPIC_CHOICES_KEY: TopicChoices.from_state(manifest.state, manifest.selection).state,
-        **({RELEASE_SETTING: rules[-1][1]} if rules else {}),
+        **({RELEASE_SETTING: str(release)} if release else {}),
     }
     values = {
         "from_offset": manifest.from_offset,

@@ -23,12 +23,12 @@ from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import KnownStore, read_prepared_row
 from jobs.lake.snapshots import read_newest_transaction
 from jobs.lake.tables import MESSAGES
+from jobs.products.index.settings import GivenSettings, determine_releases
 from jobs.source import ReadOptions
 from jobs.store.log_ends import LostPart
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, find_holes, plan_ranges
 from jobs.store.record_places import Fingerprint
-from jobs.store.release import determine_writers
 from jobs.store.store import Store
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.scan import RawRecords
@@ -113,7 +113,7 @@ LogOrigin = tuple[Rules, str, str | None]
 
 def find_read_start(wanted: ReadOptions, store: Store) -> tuple[LogPosition, LogOrigin]:
     """Return the start of a read, and the log's writer."""
-    rules = determine_writers(store, wanted.release).value.rules
+    rules = determine_releases(store, GivenSettings(release=wanted.release)).value.rules
     if wanted.after_lake is None:
         return LogPosition(store.start_offset), (rules, wanted.broker or DEFAULT_BROKER, None)
     lake = Lake(wanted.after_lake, wanted.file_system or {})

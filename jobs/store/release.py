@@ -10,8 +10,8 @@ matters, the newest one is assumed, and reported as an assumption.
 """
 
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, groupby, islice, takewhile
@@ -24,7 +24,7 @@ from jobs.console.result import RequestError
 from jobs.storage.locations import is_local, local_path
 from jobs.store.record_places import find_record, records_from
 from jobs.store.running_broker import FileState
-from jobs.store.store import Segment, Store, geometry_stated_by_index_files, read_index_header
+from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord
@@ -36,15 +36,15 @@ from rmq_formats.detection import (
     checkpoint_mark,
     detect_eras,
     file_marks,
+    index_entry_marks,
     record_marks,
     slot_count_mark,
-    tag_entry_mark,
 )
 from rmq_formats.errors import FormatError, is_disk_error, skip_lost_file
+from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import ENTRY, Geometry, IndexEntry, IndexHeader, decode_entry
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.layout import make_block_reader
-from rmq_formats.properties import TAGS, PropertyParser, parse_properties
 from rmq_formats.release import NEWEST, OLDEST, PUBLISHED, Release, Rules, make_rules, release_at
 from rmq_formats.store import CHECKPOINT, OFFSET_DIGITS, FileKind, decode_checkpoint, parse_offset_name
 
@@ -54,9 +54,11 @@ RELEASE_SETTING = "release"  # key in `detail` of a row of `runs`: the release w
 _BLOCK = 1 << 18  # bytes of a segment that are read in one piece
 _DAMAGE_SKIPPED = 4 << 20  # bytes of damage after which the search for the next record ends
 _ABORT_READ = 64
-_TAGS_LOOKED_UP = 3
+_MESSAGES_LOOKED_UP = 3  # in index files
 _ENTRIES_LOOKED_AT = 4096  # entries that are read at the beginning of an index file
 _NEWEST_LOOKED_AT = 16  # entries of an index file
+# The first release of each kind of index keys: the parsers differ, and so do indexed tags.
+_RELEASES_OF_INDEX = tuple(Release.from_version(version) for version in ("4.0.0", "4.9.1", "5.4.0"))
 _PREVIEWS = frozenset({"5.0.0-PREVIEW", "5.0.0-ALPHA", "5.0.0-BETA"})
 
 
@@ -223,7 +225,10 @@ def detect_store_eras(
     """Detect the eras of a store from its files, records, the tags in its index files, and *more_marks*."""
     marks: list[Mark] = []
     add_marks(marks, chain(more_marks, find_file_marks(store)))
-    readers, tags_left = list(index_readers), _TAGS_LOOKED_UP
+    readers, tags_left = list(index_readers), _MESSAGES_LOOKED_UP
+    for reader in (*readers[:1], *readers[1:][-1:]):  # the newest and the oldest file
+        with skip_lost_file():
+            add_marks(marks, _slot_count_marks(reader))
     segments, records = effort
     step = -(-len(store.segments) // segments) or 1
     sampled = {*store.segments[::step], *store.segments[-2:]}
@@ -234,50 +239,39 @@ def detect_store_eras(
         with skip_lost_file():  # a lost file has no marks
             for record in islice(_records(store, segment), records):
                 add_marks(marks, record_marks(record))
-                if tags_left and (mark := _tag_mark(readers, record)) is not None:
-                    tags_left -= 1
-                    add_marks(marks, [mark])
+                found = list(_index_entry_marks(readers, record)) if tags_left else []
+                tags_left -= bool(found)
+                add_marks(marks, found)
     return detect_eras(marks)
-
-
-def determine_next_start_writers(store: Store, writers: Writers, excluded_files: Container[str] = ()) -> Writers:
-    """
-    Return the releases that may start on a store next: those of its *writers* that its index files allow as well.
-
-    *excluded_files*: paths (below the root) of index files that do not count as evidence.
-    """
-    if not writers.eras:  # the release is given
-        return writers
-    stated = None
-    with suppress(FileNotFoundError):  # as for each file below
-        stated = geometry_stated_by_index_files(store)
-    own: list[Mark] = []
-    for file in store.index_files if stated is not None else ():
-        if file.path_facts.path not in excluded_files:
-            with suppress(FileNotFoundError):  # retention has deleted it since
-                header = read_index_header(file, store)
-                if header is not None and stated is not None:
-                    add_marks(own, find_index_marks(store, file.location, header, stated.geometry))
-    return writers_of_eras(detect_eras([*(mark for era in writers.eras for mark in era.marks), *own]), ()).value
 
 
 def find_index_marks(store: Store, location: str, header: IndexHeader, geometry: Geometry) -> Iterator[Mark]:
     """Yield the marks in an index file: in its header, and in the entries of some of its newest messages."""
     count = min(header.entry_count, geometry.capacity)
-    with store.storage.open(location) as reader:
-
-        def entries(first: int, number: int) -> list[IndexEntry]:
-            raw = bytes(reader.read(geometry.entry_position(first), number * ENTRY.size))
-            return [decode_entry(raw, position) for position in range(0, len(raw) - ENTRY.size + 1, ENTRY.size)]
-
-        has_shared_slot = any(entry.prev_entry > 0 for entry in entries(1, min(count, _ENTRIES_LOOKED_AT)))
-        mark = slot_count_mark(header, has_shared_slot=has_shared_slot)
+    with store.storage.open(location) as file:
+        reader = IndexReader(file.read, geometry, location)
+        yield from _slot_count_marks(reader)
         first = max(count - _NEWEST_LOOKED_AT, 1)
-        groups = groupby(entries(first, count - first + 1), key=attrgetter("physical_offset"))
+        groups = groupby(_entries(reader, first, count - first + 1), key=attrgetter("physical_offset"))
         # Some keys of the first and the last message may be outside the range that was read.
         hashes = [(offset, {entry.key_hash for entry in group}) for offset, group in groups][1:-1]
-        tagged = (tag_entry_mark(record, keys) for offset, keys in hashes if (record := find_record(store, offset)))
-        yield from filter(None, (mark, *tagged))
+        for offset, keys in hashes:
+            record = find_record(store, offset)
+            if record is not None:
+                yield from index_entry_marks(record, keys)
+
+
+def _slot_count_marks(reader: IndexReader) -> Iterator[Mark]:
+    header = reader.header
+    count = min(header.entry_count, reader.geometry.capacity, _ENTRIES_LOOKED_AT)
+    is_every_put = header.hash_slot_count >= header.entry_count
+    shared = is_every_put and any(entry.prev_entry > 0 for entry in _entries(reader, 1, count))
+    yield from filter(None, [slot_count_mark(header, has_shared_slot=shared)])
+
+
+def _entries(reader: IndexReader, first: int, number: int) -> list[IndexEntry]:
+    raw = reader.bytes_at(reader.geometry.entry_position(first), number * ENTRY.size)
+    return [decode_entry(raw, position) for position in range(0, number * ENTRY.size, ENTRY.size)]
 
 
 def find_file_marks(store: Store) -> Iterator[Mark]:
@@ -352,11 +346,11 @@ def _records(store: Store, segment: Segment) -> Iterator[MessageRecord]:
             position = near.find_record(position + 1)
 
 
-def _tag_mark(readers: Sequence[IndexReader], record: MessageRecord) -> Mark | None:
-    """Look a record's tags up in the index file that covers it."""
-    offset, tags = record.physical_offset, parse_properties(record.properties_raw, PropertyParser.SCAN).get(TAGS)
-    if not tags:
-        return None
+def _index_entry_marks(readers: Sequence[IndexReader], record: MessageRecord) -> Iterator[Mark]:
+    """Yield the marks of a record's entries in the index file that covers it, if its keys depend on the release."""
+    offset = record.physical_offset
+    if len({tuple(index_keys(record, release)) for release in _RELEASES_OF_INDEX}) == 1:
+        return
     with skip_lost_file():
         covering = (
             one for one in readers if one.header.begin_physical_offset < offset < one.header.end_physical_offset
@@ -367,5 +361,4 @@ def _tag_mark(readers: Sequence[IndexReader], record: MessageRecord) -> Mark | N
             count = min(file.header.index_count, file.geometry.index_num)
             first = bisect_left(range(count), offset, 1, key=lambda number: file.entry(number).physical_offset)
             own = takewhile(lambda entry: entry.physical_offset == offset, map(file.entry, range(first, count)))
-            return tag_entry_mark(record, {entry.key_hash for entry in own})
-    return None
+            yield from index_entry_marks(record, {entry.key_hash for entry in own})

@@ -17,7 +17,7 @@ from jobs.diagnosis.findings import INDEX, Finding
 from jobs.products.index import KeySequence, RangeKeys, collect_keys, new_range_key_collector
 from jobs.products.index.explanation import ExplainedFile, Explanation, FileVerdict, explain_index_files
 from jobs.products.index.file_builder import is_all_zeros
-from jobs.products.index.settings import GivenSettings, IndexSettings, determine_index_settings
+from jobs.products.index.settings import GivenSettings, IndexSettings, determine_index_settings, determine_releases
 from jobs.products.index.survivors import list_index_files
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import NewCollector, RangeOutcome, Results, select_results
@@ -75,6 +75,7 @@ class IndexVerification:
             self._settings = determine_index_settings(store, self._files, wanted) if self._files else None
         except UndecidedError as error:
             self._undecided = str(error)
+        self.releases = self._settings.rules if self._settings is not None else determine_releases(store, wanted)
         if self._settings is not None:
             self.new_collectors = [partial(new_range_key_collector, self._settings.rules.value.rules, scratch)]
 

@@ -31,7 +31,7 @@ from jobs.store.epochs import Promotion, find_last_promotion
 from jobs.store.log_ends import newest_known_offset
 from jobs.store.queue_files import queues_in_files
 from jobs.store.ranges import plan_ranges
-from jobs.store.release import UndecidedError, Writers, determine_next_start_writers, determine_writers, parse_rules
+from jobs.store.release import UndecidedError, Writers, parse_rules
 from jobs.store.running_broker import check_disk_space, find_broker_process
 from jobs.store.store import Store, StoreRequest
 from jobs.store.topics import RecordedTopics
@@ -139,9 +139,7 @@ def _predict_start(
     request: VerifyRequest, store: Store, writers: Writers, walked: WalkedLog, parts: Mapping[str, PartReport]
 ) -> StartOutcome:
     """Predict the next start of the broker, and add what it does to the reports."""
-    wrong = {finding.file for finding in parts[INDEX].findings}
-    starting = determine_next_start_writers(store, writers, wrong)
-    start = predict_store_start(store, starting, walked, request.given_settings.conf)
+    start = predict_store_start(store, writers, walked, request.given_settings.conf)
     _add_start(start, parts, store)
     if keeps_incomplete_record(store, Release.from_version(start.release), walked.end):
         parts[LOG].notes.append(
@@ -191,7 +189,7 @@ class _LogAndQueues(NamedTuple):
 def _log_and_queues(request: VerifyRequest, workers: Workers, scratch: Scratch, store: Store) -> _LogAndQueues:
     indexing = IndexVerification(store, request.given_settings, scratch)
     new_collectors: list[NewCollector[Any]] = [new_range_check, *indexing.new_collectors]
-    releases = determine_writers(store, request.given_settings.release)
+    releases = indexing.releases
     rules = determine_unit_rules(store, releases.value.rules, request.given_settings.conf)
     queues, joined, outcomes = verify_queues(
         workers, store, rules, request.range_size, new_collectors, scratch, request.recorded_topics

@@ -15,9 +15,9 @@ from rmq_formats.detection import (
     checkpoint_mark,
     detect_eras,
     file_marks,
+    index_entry_marks,
     record_marks,
     slot_count_mark,
-    tag_entry_mark,
 )
 from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.indexfile.layout import IndexHeader
@@ -244,11 +244,24 @@ def test_the_slot_count_of_an_index_file_shows_its_counting_rule(
 @pytest.mark.parametrize(("hashed", "expected"), [("Orders#T#TagA", True), ("Orders#TagA", False)])
 def test_the_hashed_text_shows_whether_the_release_indexes_tags(hashed: str, expected: bool) -> None:
     """5.4.0 and later."""
-    mark = tag_entry_mark(make_record(properties={"TAGS": "TagA"}, physical_offset=77), {index_key_hash(hashed)})
+    record = make_record(properties={"TAGS": "TagA"}, physical_offset=77)
 
-    assert mark
+    (mark,) = index_entry_marks(record, {index_key_hash(hashed)})
+
     assert (mark.values, mark.offset) == ((expected,), 77)
-    assert tag_entry_mark(make_record(), {1}) is None
+    assert [] == list(index_entry_marks(make_record(), {1}))
+
+
+@pytest.mark.parametrize(
+    ("hashed", "expected"), [({"Orders#a"}, PropertyParser.SPLIT), ({"Orders#a", "Orders#u\x01v"}, PropertyParser.SCAN)]
+)
+def test_the_hashed_keys_show_how_properties_were_parsed(hashed: set[str], expected: PropertyParser) -> None:
+    """Up to 4.9.0, a value with a separator in it was dropped."""
+    record = make_record(properties={"KEYS": "a", "UNIQ_KEY": "u\x01v"}, physical_offset=77)
+
+    (mark,) = index_entry_marks(record, {*map(index_key_hash, hashed)})
+
+    assert ("property_parser", (expected,), 77) == (mark.switch, mark.values, mark.offset)
 
 
 def marks_of(store: Path) -> Iterator[Mark]:

@@ -23,7 +23,7 @@ from jobs.products.index import KeySequence, RangeKeyCollector, RangeKeys
 from jobs.products.index.entries import EntryRows, EntryWork, write_entries
 from jobs.products.index.file_builder import BrokerIndexFile, BuiltFileKind, IndexRecipe
 from jobs.products.index.plan import IndexPlan
-from jobs.products.index.settings import detect_rules, determine_geometry, find_piece_start, have_same_index_switches
+from jobs.products.index.settings import determine_geometry, find_piece_start, have_same_index_switches
 from jobs.products.index.survivors import FilePlacer, Survivor, list_index_files, refusal_reason
 from jobs.products.product import FinishedProduct, Run, RunOutput, StartedProduct, State
 from jobs.storage.model import file_exists
@@ -108,9 +108,7 @@ def _first(run: Run) -> ContinuationPoint:
     except UndecidedError as error:
         geometry = Known(DEFAULT_GEOMETRY, ASSUMED, str(error))
     broker_file = [file for file in broker_file if refusal_reason(file, geometry.value) is None]
-    is_given = run.given_settings.release is not None
-    shown = None if is_given else detect_rules(store, broker_file, geometry.value, run.writers.eras)
-    return ContinuationPoint(geometry, shown.value if shown else run.writers, store.start_offset, tuple(broker_file))
+    return ContinuationPoint(geometry, run.writers, store.start_offset, tuple(broker_file))
 
 
 def _continuation(run: Run, state: State) -> ContinuationPoint:
@@ -120,7 +118,7 @@ def _continuation(run: Run, state: State) -> ContinuationPoint:
     geometry = Known(Geometry(*state["geometry"]), state["geometry_origin"], "the lake")
     rules = make_rules(*((since, Release.from_version(name)) for since, name in state["rules"]))
     known = Writers(rules, state.get("releases") or ", ".join(name for _, name in state["rules"]))
-    now, (last_since, last_release) = _writers_now(run, known, geometry.value, start), rules[-1]
+    now, (last_since, last_release) = run.writers, rules[-1]
     # The lake's rules are followed by the store's newest ones where those differ in an index file's bytes.
     if start > last_since and not any(
         have_same_index_switches(last_release, release) for release in (now.newest, *now.possible_releases)
@@ -129,19 +127,6 @@ def _continuation(run: Run, state: State) -> ContinuationPoint:
         known = Writers((*rules, (since, now.newest)), f"{known.text}, then {now.newest} from offset {since}")
     header = IndexHeader(*state["header"]) if state["header"] else None
     return ContinuationPoint(geometry, known, start, (), state["file"], header, state.get("left_out", 0))
-
-
-def _writers_now(run: Run, known: Writers, geometry: Geometry, start: int) -> Writers:
-    """Return the releases that wrote the log from *start* on; index files narrow them down further than its marks."""
-    if run.given_settings.release is None and any(
-        not have_same_index_switches(known.newest, release) for release in run.writers.possible_releases
-    ):
-        newer = [file for file in list_index_files(run.store) if file.header.begin_physical_offset >= start]
-        readable = [file for file in newer if refusal_reason(file, geometry) is None]
-        shown = detect_rules(run.store, readable, geometry, run.writers.eras)
-        if shown:
-            return shown.value
-    return run.writers
 
 
 def _collector(output: RunOutput, opening: ContinuationPoint, range_: Range, files: ExitStack) -> RangeKeyCollector:

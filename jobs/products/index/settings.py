@@ -11,6 +11,7 @@ message of the newer one.
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import tzinfo
 from itertools import combinations, pairwise
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from jobs.console.amounts import count_text
 from jobs.products.index.file_builder import WESTERNMOST_ZONE, BrokerIndexFile, count_slots_in_use, detect_zone
+from jobs.products.index.survivors import list_index_files
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.record_places import segment_bytes
@@ -32,6 +34,7 @@ from jobs.store.release import (
     Writers,
     detect_store_eras,
     determine_writers,
+    era_text,
     writers_of_eras,
 )
 from jobs.store.store import Store, geometry_stated_by_index_files
@@ -51,6 +54,7 @@ _SWITCH_MEANINGS = {
     "indexes_tags": "whether tags are indexed",
 }
 INDEX_SWITCHES = tuple(_SWITCH_MEANINGS)
+SWITCHES_OF_ROWS = ("property_parser",)  # the one that also changes rows, queues and exports
 ENTRIES_COMPARED_FOR_ERA = 1 << 16  # entries of a file that are compared to detect its era
 MAX_FILES_SEARCHED_FOR_SWITCH = 3  # files that no era wrote alone and that are searched for a switch
 
@@ -69,6 +73,13 @@ class GivenSettings(NamedTuple):
 
 
 NO_GIVEN_SETTINGS = GivenSettings()
+
+
+class IndexEvidence(NamedTuple):
+    """The rules that explain most of a store's index files; several if the files do not tell them apart."""
+
+    rules: tuple[Rules, ...]
+    reason: str
 
 
 class IndexSettings(NamedTuple):
@@ -110,12 +121,26 @@ def determine_index_settings(
 ) -> IndexSettings:
     """Determine geometry, rules and time zone; raise `UndecidedError` if one cannot be determined."""
     geometry = determine_geometry(store, files, given_settings)
-    sound = [file for file in files if file.size == geometry.value.file_size]
-    eras = detect_store_eras(store) if given_settings.release is None else ()
-    rules = determine_rules(store, sound, geometry.value, given_settings, eras)
-    # An era of index files is named by its first release; the releases that the log allows are more exact.
-    newest = eras[-1].oldest_release if rules.origin == DETECTED and eras else rules.value.newest
+    if given_settings.release is not None:
+        rules = determine_writers(store, given_settings.release, INDEX_SWITCHES)
+    else:
+        eras = detect_store_eras(store)
+        evidence = find_index_evidence(store, _sound_files(files, geometry.value), geometry.value, eras)
+        if evidence is None:
+            _refuse_undecided(eras)
+        rules = _writers_of_evidence(eras, evidence)
+    newest = rules.value.possible_releases[0] if rules.origin == DETECTED else rules.value.newest
     return IndexSettings(geometry, rules, determine_zone(files, given_settings), newest.empty_index_count)
+
+
+def _refuse_undecided(eras: Sequence[Era]) -> None:
+    """Raise if the marks of a log allow releases whose index files differ."""
+    undecided = sorted({switch for era in eras for switch in era.undecided_switches(INDEX_SWITCHES)})
+    if undecided:
+        raise UndecidedError(
+            "the release that wrote the store cannot be detected, and the contents of index files depend on it "
+            f"({', '.join(_SWITCH_MEANINGS[switch] for switch in undecided)}): pass --release"
+        )
 
 
 def determine_geometry(
@@ -146,26 +171,52 @@ def determine_geometry(
     )
 
 
-def determine_rules(
+def determine_releases(
     store: Store,
-    files: Sequence[BrokerIndexFile],
-    geometry: Geometry,
     given_settings: GivenSettings,
-    eras: Sequence[Era],
+    switches: Sequence[str] = SWITCHES_OF_ROWS,
+    *,
+    since: int = 0,
+    recorded: Release | None = None,
 ) -> Known[Writers]:
-    """Return the rules of the files: given, detected from the files, or from the log's marks."""
+    """
+    Return the releases that wrote a store: given, or detected from all evidence in its log, its files and its index.
+
+    Index files are compared with the log if its marks leave one of the *switches* open: only those that begin at or
+    after offset *since*, where an earlier run has compared the others. Its *recorded* release counts unless the store
+    excludes it.
+    """
     if given_settings.release is not None:
-        return determine_writers(store, given_settings.release, INDEX_SWITCHES)
-    detected = detect_rules(store, files, geometry, eras)
-    if detected is not None:
-        return detected
-    undecided = sorted({switch for era in eras for switch in era.undecided_switches(INDEX_SWITCHES)})
-    if undecided:
-        raise UndecidedError(
-            "the release that wrote the store cannot be detected, and the contents of index files depend on it "
-            f"({', '.join(_SWITCH_MEANINGS[switch] for switch in undecided)}): pass --release"
+        return determine_writers(store, given_settings.release)
+    eras = detect_store_eras(store)
+    if not any(era.undecided_switches(switches) for era in eras):
+        return writers_of_eras(eras, ())
+    if recorded is not None:
+        eras = tuple(
+            era._replace(
+                candidates=tuple(one for one in era.candidates if have_same_index_switches(one, recorded))
+                or era.candidates
+            )
+            for era in eras
         )
-    return writers_of_eras(eras, INDEX_SWITCHES)
+    files = [file for file in list_index_files(store) if file.header.begin_physical_offset >= since]
+    evidence = None
+    with suppress(UndecidedError):  # files of unknown geometry show nothing
+        geometry = determine_geometry(store, files, given_settings).value
+        evidence = find_index_evidence(store, _sound_files(files, geometry), geometry, eras)
+    return _writers_of_evidence(eras, evidence)
+
+
+def _writers_of_evidence(eras: Sequence[Era], evidence: IndexEvidence | None) -> Known[Writers]:
+    if evidence is None:
+        return writers_of_eras(eras, ())
+    known = writers_of_eras(_narrow(eras, evidence), ())
+    reasons = [known.reason] * any(era.marks for era in eras) + [evidence.reason]
+    return Known(known.value, DETECTED, "; ".join(reasons))
+
+
+def _sound_files(files: Sequence[BrokerIndexFile], geometry: Geometry) -> list[BrokerIndexFile]:
+    return [file for file in files if file.size == geometry.file_size]
 
 
 def determine_zone(files: Sequence[BrokerIndexFile], given_settings: GivenSettings) -> Known[tzinfo]:
@@ -188,11 +239,11 @@ def determine_zone(files: Sequence[BrokerIndexFile], given_settings: GivenSettin
     )
 
 
-def detect_rules(
+def find_index_evidence(
     store: Store, files: Sequence[BrokerIndexFile], geometry: Geometry, eras: Sequence[Era]
-) -> Known[Writers] | None:
+) -> IndexEvidence | None:
     """
-    Return the releases whose rules explain most of *files*; None if no file is conclusive.
+    Return the rules that explain most of *files*; None if no file is conclusive.
 
     They are among the candidates of the *eras*, unless others explain more: the candidates may be too narrow because of
     a changed record.
@@ -205,16 +256,42 @@ def detect_rules(
         other = _best(examined, PUBLISHED)
         if other[0] > score:
             (score, rules), candidates = other, PUBLISHED
-    if not score or rules is None:
+    if not score:
         return None
-    text = rules_text(rules, candidates)
-    return Known(
-        Writers(rules, text), DETECTED, f"{score} of {len(examined)} index files match the format of RocketMQ {text}"
-    )
+    text = rules_text(rules[0], candidates)
+    if len(rules) > 1:
+        text = era_text(Era(0, tuple(one for one in candidates if _is_allowed(one, 0, rules)), ()))
+    reason = f"{score} of {len(examined)} index files match the format of RocketMQ {text}"
+    return IndexEvidence(rules, reason)
 
 
-def _best(examined: "Sequence[_ExaminedFile]", candidates: Sequence[Release]) -> tuple[int, Rules | None]:
-    """Return the rules that explain the most files, and the number of these files."""
+def _is_allowed(release: Release, offset: int, rules: Sequence[Rules]) -> bool:
+    """Return whether *release* writes the index of messages at *offset* as one of these rules says."""
+    return any(have_same_index_switches(release, release_at(one, offset)) for one in rules)
+
+
+def _narrow(eras: Sequence[Era], evidence: IndexEvidence) -> tuple[Era, ...]:
+    """
+    Return the eras without the releases that the index files exclude.
+
+    The files count more than the log's marks where no release agrees with both: they agree with many messages, and a
+    mark may come from one changed record.
+    """
+    starts = {era.first_offset for era in eras} | {since for rules in evidence.rules for since, _ in rules}
+    narrowed: list[Era] = []
+    for start in sorted(starts):
+        era = next(one for one in reversed(eras) if one.first_offset <= start)
+        allowed, every = (
+            tuple(release for release in some if _is_allowed(release, start, evidence.rules))
+            for some in (era.candidates, PUBLISHED)
+        )
+        if not narrowed or narrowed[-1].candidates != (allowed or every):
+            narrowed.append(Era(start, allowed or every, era.marks))
+    return tuple(narrowed)
+
+
+def _best(examined: "Sequence[_ExaminedFile]", candidates: Sequence[Release]) -> tuple[int, tuple[Rules, ...]]:
+    """Return the rules that explain the most files (several if one release alone explains them), and their number."""
     eras = [
         era
         for era in FIRST_RELEASES_OF_ERAS
@@ -224,11 +301,16 @@ def _best(examined: "Sequence[_ExaminedFile]", candidates: Sequence[Release]) ->
     fitting = [[file.fits(rules) for rules in known] for file in examined]
     if not all(map(any, fitting)) or not any(map(all, zip(*fitting, strict=True))):
         known += _mixed(examined, fitting, eras)
-    return max(
+    ranked = sorted(
         ((sum(file.fits(rules) for file in examined), rules) for rules in known),
         key=lambda pair: (pair[0], -len(pair[1]), [release.version for _, release in reversed(pair[1])]),
-        default=(0, None),
+        reverse=True,
     )
+    if not ranked:
+        return 0, ()
+    score, best = ranked[0]
+    alike = [rules for other, rules in ranked if other == score and len(rules) == len(best) == 1]
+    return score, tuple(alike or [best])
 
 
 def rules_text(rules: Rules, candidates: Sequence[Release]) -> str:

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from jobs.products.index.settings import GivenSettings, determine_releases
 from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, object_entries, read_config
 from jobs.store.queue_files import queue_file_sizes, rocksdb_queue_folder, undecided_queue_file_sizes
-from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, UndecidedError, Writers, determine_writers
+from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, UndecidedError, Writers
 from jobs.store.store import Store
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.dispatch import DEFAULT_DELAY_LEVELS, QueueKind, UnitRules
@@ -77,7 +78,7 @@ def determine_queue_settings(
 
     Raises `UndecidedError` if the files have several sizes, and it is unknown which of them is the broker's.
     """
-    releases = determine_writers(store, release)
+    releases = determine_releases(store, GivenSettings(release=release, conf=conf))
     shown = {kind: Known(size, DETECTED, DETECTED) for kind, size in queue_file_sizes(store).items()}
     sizes = {**recorded.sizes, **shown}
     given = conf.consume_queue_size
