@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import tzinfo
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -250,7 +250,8 @@ def find_index_evidence(
     """
     of_eras = sorted({release for era in eras for release in era.candidates}, key=lambda release: release.version)
     candidates: Sequence[Release] = of_eras or PUBLISHED
-    examined = [one for one in (_ExaminedFile(store, file, geometry) for file in files) if one.is_conclusive]
+    pairs = zip_longest(files, files[1:])
+    examined = [one for one in (_ExaminedFile(store, *pair, geometry) for pair in pairs) if one.is_conclusive]
     score, rules = _best(examined, candidates)
     if score < len(examined) and candidates is not PUBLISHED:
         other = _best(examined, PUBLISHED)
@@ -346,11 +347,22 @@ def have_same_index_switches(one: Release, other: Release) -> bool:
     return all(getattr(one, switch) == getattr(other, switch) for switch in INDEX_SWITCHES)
 
 
+class _ComparedKeys(NamedTuple):
+    """How many of the first entries of a file equal the log's keys; if all do, the keys after them."""
+
+    matching: int
+    has_more_keys: bool = False  # of the last message
+    next_message: int | None = None  # the offset of the next message with keys
+
+
 class _ExaminedFile:
     """A file, and the log's keys at its position."""
 
-    def __init__(self, store: Store, file: BrokerIndexFile, geometry: Geometry) -> None:
+    def __init__(
+        self, store: Store, file: BrokerIndexFile, following: BrokerIndexFile | None, geometry: Geometry
+    ) -> None:
         self.begin = file.header.begin_physical_offset
+        self._following = following
         self._store = store
         self._file = file
         self._geometry = geometry
@@ -371,8 +383,21 @@ class _ExaminedFile:
         """Return whether *rules* explain the examined part of the file."""
         own = self._own(rules)
         if own not in self._fitting:
-            self._fitting[own] = self._counts(own) and self._matching(own, self._first) == len(self._first)
+            self._fitting[own] = self._counts(own) and self._has_keys_of(own)
         return self._fitting[own]
+
+    def _has_keys_of(self, rules: Rules) -> bool:
+        """Return whether the entries are the log's keys, and no key of the last message was left out."""
+        compared = self._compare(rules, self._first)
+        if compared.matching < len(self._first):
+            return False
+        if not compared.has_more_keys or len(self._first) < self._count:
+            return True
+        if self._following is not None:
+            # The next file has the other keys. If it begins with the next message, it lacks them; if it begins after
+            # that, a file between the two is lost.
+            return self._following.header.begin_physical_offset != compared.next_message
+        return self._count == self._geometry.capacity or not self._store.has_clean_shutdown
 
     def _own(self, rules: Rules) -> Rules:
         """Return the part of *rules* that applies to this file: a switch is usually in another one."""
@@ -398,7 +423,7 @@ class _ExaminedFile:
         entries = self._entries(self._count)
         offsets = entries["physical_offset"]
         if (older.property_parser, older.indexes_tags) != (newer.property_parser, newer.indexes_tags):
-            matching = self._matching(make_rules((0, older)), entries)
+            matching = self._compare(make_rules((0, older)), entries).matching
             return int(offsets[matching]) if matching < self._count else None
         # Counted at every put before the switch, at every empty slot after it.
         empty = (entries["prev_entry"] == 0).astype(np.int64)
@@ -413,9 +438,10 @@ class _ExaminedFile:
         data = self._store.storage.read(self._file.location, self._geometry.entry_position(1), size)
         return np.frombuffer(data.ljust(size, b"\0"), _ENTRY)
 
-    def _matching(self, rules: Rules, entries: _Entries) -> int:
-        """Return how many of *entries*, the file's first ones, match the log's keys under *rules*."""
+    def _compare(self, rules: Rules, entries: _Entries) -> _ComparedKeys:
+        """Compare *entries*, the file's first ones, with the log's keys under *rules*."""
         count = 0
+        last, has_more_keys = entries["physical_offset"][-1], False
         for block in self._keys_of_log(rules):
             keys = block if count else block[_first_match(block, entries) :]
             some = min(len(keys), len(entries) - count)
@@ -423,11 +449,15 @@ class _ExaminedFile:
             same = there["key_hash"] == keys["key_hash"][:some]
             same &= there["physical_offset"] == keys["physical_offset"][:some]
             if not same.all():
-                return count + int(np.argmin(same))
+                return _ComparedKeys(count + int(np.argmin(same)))
             count += some
             if count == len(entries):
-                break
-        return count
+                offsets = keys["physical_offset"][some:]
+                has_more_keys |= bool((offsets == last).any())
+                following = offsets[offsets > last]
+                if following.size:
+                    return _ComparedKeys(count, has_more_keys, int(following[0]))
+        return _ComparedKeys(count, has_more_keys)
 
     def _keys_of_log(self, rules: Rules) -> Iterator[_Entries]:
         table = RuleTable.from_rules(rules)

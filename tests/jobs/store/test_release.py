@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from jobs.console.result import Severity
-from jobs.products.index.settings import GivenSettings
+from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
+from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
 from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild_queues
+from jobs.store.release import UndecidedError
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
+from rmq_formats.indexfile.layout import Geometry
 from tests.support.commands import Run
 from tests.support.lakes import ingest_store, rows_of
 from tests.support.release_stores import GEOMETRY, Message, write_release_store
@@ -121,3 +124,64 @@ class TestAReleaseThatOnlyIndexFilesShow:
             if file.is_file():
                 rebuilt = tmp_path / "out" / file.relative_to(store.root / "consumequeue")
                 assert file.read_bytes() == rebuilt.read_bytes()
+
+
+def rebuild(root: Path, out: Path, settings: GivenSettings = NO_GIVEN_SETTINGS) -> list[bytes]:
+    """Rebuild the index, and return the files' contents in the order of their names."""
+    rebuild_index(RebuildIndexRequest(str(root), str(out), settings), SerialWorkers())
+    return [file.read_bytes() for file in sorted(out.iterdir()) if file.suffix != ".json"]
+
+
+def read_index(root: Path) -> list[bytes]:
+    return [file.read_bytes() for file in sorted((root / "index").iterdir())]
+
+
+@pytest.mark.parametrize("release", ["4.0.0", "4.7.0", "4.7.1", "4.9.8", "5.3.3", "5.5.1"])
+@pytest.mark.parametrize("entries", [1, 2, 3, 4, 8])
+def test_small_index_files_are_not_taken_for_those_of_another_release(
+    tmp_path: Path, release: str, entries: int
+) -> None:
+    """A file that ends inside the keys of a message has its first keys, which are those of every release."""
+    properties = [{"UNIQ_KEY": f"u{number}", "KEYS": f"k{number}", "TAGS": "A"} for number in range(10)]
+    messages = [Message(release, properties=one) for one in properties]
+    store = write_release_store(tmp_path / "store", messages, geometry=Geometry(7, entries + 1))
+
+    verdict = verify_store(store.root, GivenSettings())
+
+    assert (Severity.HEALTHY, []) == (verdict.severity, verdict.findings)
+    assert read_index(store.root) == rebuild(store.root, tmp_path / "out")
+
+
+_THREE_RELEASES = [
+    Message(release, properties={"KEYS": f"k{number}", "TAGS": "A"})
+    for release in ("4.9.8", "5.3.3", "5.5.1")
+    for number in range(15)
+]
+
+
+class TestAStoreOfThreeReleasesWithoutItsIndex:
+    """The log shows where 5.0.0 or later began, but not where 5.4.0 or later did, which indexes tags."""
+
+    def test_the_offset_is_a_question(self, tmp_path: Path) -> None:
+        store = write_release_store(tmp_path / "store", _THREE_RELEASES)
+        shutil.rmtree(store.root / "index")
+        (_, (second, _), _) = store.rules
+
+        with pytest.raises(UndecidedError) as raised:
+            rebuild(store.root, tmp_path / "out", GIVEN_GEOMETRY)
+
+        assert f"--release 4.9.8,5.3.3@{second},5.5.1@OFFSET" in str(raised.value)
+
+    def test_the_answer_reproduces_every_file(self, tmp_path: Path) -> None:
+        store = write_release_store(tmp_path / "store", _THREE_RELEASES)
+        expected = read_index(store.root)
+        shutil.rmtree(store.root / "index")
+        (_, (second, _), (third, _)) = store.rules
+        given = GIVEN_GEOMETRY._replace(release=f"4.9.8,5.3.3@{second},5.5.1@{third}")
+
+        assert expected == rebuild(store.root, tmp_path / "out", given)
+
+    def test_index_files_answer_it(self, tmp_path: Path) -> None:
+        store = write_release_store(tmp_path / "store", _THREE_RELEASES)
+
+        assert read_index(store.root) == rebuild(store.root, tmp_path / "out")
