@@ -67,6 +67,13 @@ class Era(NamedTuple):
         """The newest release that could have written this."""
         return self.candidates[-1]
 
+    @property
+    def without_file_marks(self) -> "Era":
+        """The era as its records alone show it: files were left by the release that wrote last."""
+        marks = tuple(mark for mark in self.marks if mark.offset is not None)
+        candidates = tuple(release for release in PUBLISHED if all(mark.allows(release) for mark in marks))
+        return Era(self.first_offset, candidates, marks)
+
     def undecided_switches(self, switches: Iterable[str]) -> list[str]:
         """Return those of *switches* in which the candidates differ."""
         return [switch for switch in switches if len({getattr(release, switch) for release in self.candidates}) > 1]

@@ -430,13 +430,13 @@ def recorded_release(state: Mapping[str, Any]) -> Release | None:
 def _append_prepared(
     lake: Lake, manifest: Manifest, transaction: tuple[str, int], rewrite: SnapshotRewrite | None = None
 ) -> None:
-    release = recorded_release(manifest.state)
+    rules = cast("dict[str, Any]", manifest.state.get("index", {})).get("rules")
     detail = {
         "counts": dict(manifest.counts),
         "gaps": list(manifest.gaps),
         COMMAND_ID_KEY: manifest.state.get(COMMAND_ID_KEY),
         TOPIC_CHOICES_KEY: TopicChoices.from_state(manifest.state, manifest.selection).state,
-        **({RELEASE_SETTING: str(release)} if release else {}),
+        **({RELEASE_SETTING: rules[-1][1]} if rules else {}),
     }
     values = {
         "from_offset": manifest.from_offset,

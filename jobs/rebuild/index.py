@@ -55,11 +55,10 @@ from jobs.store.chain import NewCollector, read_ranges_not_deleted, select_resul
 from jobs.store.epochs import takeover_offsets
 from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.ranges import plan_ranges
-from jobs.store.release import ASSUMED, unknown_setting_error
 from jobs.store.running_broker import check_disk_space
 from jobs.store.store import Store, StoreRequest
 from jobs.store.workers import Workers
-from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER
+from rmq_formats.indexfile.layout import HEADER
 from rmq_formats.layout import Content
 
 MANIFEST_FILE = "MANIFEST.json"
@@ -223,15 +222,10 @@ def list_and_determine_settings(
     store.refuse_lost_log()
     check_disk_space(store.root, request.out, int(store.log_size * _SHARE_OF_LOG))
     files = list_index_files(store)
-    settings = determine_index_settings(store, files, request.given_settings)
+    accepts = may_have_default_file_sizes(store) and not request.proven_only
+    settings = determine_index_settings(store, files, request.given_settings, accepts_default_sizes=accepts)
     if not is_local(request.out):  # each process builds a file here before it is uploaded
         check_disk_space(store.root, gettempdir(), min(processes, count_cores()) * settings.geometry.value.file_size)
-    if settings.geometry.origin == ASSUMED and (request.proven_only or not may_have_default_file_sizes(store)):
-        slots, entries = map(str, DEFAULT_GEOMETRY)
-        raise unknown_setting_error(
-            "how many slots and entries the broker's index files have",
-            ("--hash-slots", slots, "--index-num", entries),
-        )
     return store, files, settings
 
 

@@ -142,7 +142,7 @@ class RepairSummary(RatedOutcome):
     # Undecided files that differ from the log only in blanks for some records.
     blank_only_files: list[str] = field(default_factory=list)
     asks_for_sizes: bool = False  # a rebuild needs file sizes that nothing shows
-    asks_for_release: bool = False  # several releases may have written the store, and their files differ
+    release_example: str = ""  # an example of `--release`, which a rebuild needs
     default_options: list[str] = field(default_factory=list)  # options that set RocketMQ's defaults, if these may apply
     delivery_text: str = ""  # the messages that consumers would receive for bridges that were not written
     messages_at_risk: int = 0  # whole messages that the broker deletes at its next start, and that bridges would keep
@@ -602,11 +602,9 @@ class _Repair:
             yield
         except UndecidedError as error:
             self.summary.notes.append(f"no {what} file was rebuilt: {error}")
-            if error.defaults:
-                self.summary.asks_for_sizes = True
-                self.summary.default_options += error.defaults if may_have_default_file_sizes(self.store) else ()
-            elif self.request.given_settings.release is None:
-                self.summary.asks_for_release = True
+            self.summary.asks_for_sizes |= error.asks_for_sizes
+            self.summary.default_options += error.defaults if may_have_default_file_sizes(self.store) else ()
+            self.summary.release_example = self.summary.release_example or error.release
 
     def _note_undecided(self, what: str, names: Sequence[str], verdict: Verdict) -> None:
         """Note the files that stay although the log contradicts them."""

@@ -69,14 +69,27 @@ _remembered: dict[_Identity | None, Sequence[Mark]] = {}  # the marks of sealed 
 
 class UndecidedError(RequestError):
     """
-    A setting that changes bytes is unknown and must be given.
+    Settings that change bytes are unknown and must be given.
 
-    *defaults* are the options, each followed by its value, that select RocketMQ's defaults, if these may apply.
+    *defaults* are the options, each followed by its value, that select RocketMQ's defaults, if these may apply;
+    *release* is an example of `--release`, if the release must be given; *asks_for_sizes*: sizes must be given.
     """
 
-    def __init__(self, reason: str, defaults: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, reason: str, defaults: tuple[str, ...] = (), *, release: str = "", asks_for_sizes: bool = False
+    ) -> None:
         super().__init__(reason)
-        self.defaults = defaults
+        self.defaults, self.release, self.asks_for_sizes = defaults, release, asks_for_sizes or bool(defaults)
+
+    @classmethod
+    def merge(cls, errors: "Sequence[UndecidedError]") -> "UndecidedError":
+        """Return one error that asks for everything that is missing."""
+        return cls(
+            "; also, ".join(map(str, errors)),
+            tuple(option for error in errors for option in error.defaults),
+            release=next((error.release for error in errors if error.release), ""),
+            asks_for_sizes=any(error.asks_for_sizes for error in errors),
+        )
 
 
 def unknown_setting_error(missing: str, defaults: tuple[str, ...]) -> UndecidedError:

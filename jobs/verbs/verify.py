@@ -242,14 +242,17 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
             else _save_messages_lines(store, summary.verdict_before.store_options, has_lake=has_lake)
         )
         return
+    release = ("--release", summary.release_example) if summary.release_example else ()
+    of_release = "the release of the broker" if "@" not in summary.release_example else "the releases of the broker"
     if summary.asks_for_sizes:
-        words = "repeat with the broker's configuration file, which contains the file sizes"
+        words = "the broker's configuration file, which contains the file sizes"
         if summary.default_options:
-            words = "repeat with RocketMQ's default sizes, or with the sizes that the broker is configured with"
-        yield from _repeat_lines(words, *(summary.default_options or ("--broker-conf", "BROKER.CONF")))
+            words = "RocketMQ's default sizes, or with the sizes that the broker is configured with"
+        words = f"repeat with {of_release}, and with {words}" if release else f"repeat with {words}"
+        yield from _repeat_lines(words, *release, *(summary.default_options or ("--broker-conf", "BROKER.CONF")))
         return
-    if summary.asks_for_release:
-        yield from _repeat_lines("repeat with the release of the broker", "--release", "X.Y.Z")
+    if release:
+        yield from _repeat_lines(f"repeat with {of_release}", *release)
     if summary.files and applies:
         yield from _repeat_lines("to undo the repair", "--undo", dropped_word="--apply")
     elif summary.files:

@@ -35,6 +35,7 @@ from jobs.store.release import (
     detect_store_eras,
     determine_writers,
     era_text,
+    unknown_setting_error,
     writers_of_eras,
 )
 from jobs.store.store import Store, geometry_stated_by_index_files
@@ -117,30 +118,81 @@ def _described(known: Known[Any], **values: object) -> dict[str, object]:
 
 
 def determine_index_settings(
-    store: Store, files: Sequence[BrokerIndexFile], given_settings: GivenSettings
+    store: Store, files: Sequence[BrokerIndexFile], given_settings: GivenSettings, *, accepts_default_sizes: bool = True
 ) -> IndexSettings:
-    """Determine geometry, rules and time zone; raise `UndecidedError` if one cannot be determined."""
-    geometry = determine_geometry(store, files, given_settings)
-    if given_settings.release is not None:
-        rules = determine_writers(store, given_settings.release, INDEX_SWITCHES)
-    else:
-        eras = detect_store_eras(store)
-        evidence = find_index_evidence(store, _sound_files(files, geometry.value), geometry.value, eras)
-        if evidence is None:
-            _refuse_undecided(eras)
-        rules = _writers_of_evidence(eras, evidence)
+    """
+    Determine geometry, rules and time zone; raise one `UndecidedError` that names all of them that are missing.
+
+    With *accepts_default_sizes*, RocketMQ's default sizes are assumed where no file shows others.
+    """
+    unknown: list[UndecidedError] = []
+    geometry = rules = None
+    try:
+        geometry = determine_geometry(store, files, given_settings)
+        if geometry.origin == ASSUMED and not accepts_default_sizes:
+            slots, entries = map(str, DEFAULT_GEOMETRY)
+            raise unknown_setting_error(
+                "how many slots and entries the broker's index files have",
+                ("--hash-slots", slots, "--index-num", entries),
+            )
+    except UndecidedError as error:
+        unknown.append(error)
+    try:
+        rules = _determine_rules(store, files, None if geometry is None else geometry.value, given_settings)
+    except UndecidedError as error:
+        unknown.append(error)
+    if geometry is None or rules is None or unknown:
+        raise UndecidedError.merge(unknown)
     newest = rules.value.possible_releases[0] if rules.origin == DETECTED else rules.value.newest
     return IndexSettings(geometry, rules, determine_zone(files, given_settings), newest.empty_index_count)
 
 
+def _determine_rules(
+    store: Store, files: Sequence[BrokerIndexFile], geometry: Geometry | None, given_settings: GivenSettings
+) -> Known[Writers]:
+    """Return the rules of index files; files of unknown geometry show nothing about them."""
+    if given_settings.release is not None:
+        return determine_writers(store, given_settings.release, INDEX_SWITCHES)
+    eras = detect_store_eras(store)
+    evidence = None
+    if geometry is not None:
+        evidence = find_index_evidence(store, _sound_files(files, geometry), geometry, eras)
+    if evidence is None:
+        _refuse_undecided(eras)
+    return _writers_of_evidence(eras, evidence)
+
+
 def _refuse_undecided(eras: Sequence[Era]) -> None:
-    """Raise if the marks of a log allow releases whose index files differ."""
-    undecided = sorted({switch for era in eras for switch in era.undecided_switches(INDEX_SWITCHES)})
-    if undecided:
+    """
+    Raise if the marks of a log allow releases whose index files differ.
+
+    Marks in other files than the log show only which release wrote last. In a store of several releases, an older one
+    may have written the beginning of the last era.
+    """
+    several = len(eras) > 1
+    last = eras[-1].without_file_marks if several else eras[-1]
+    undecided = {switch for era in (*eras[:-1], last) for switch in era.undecided_switches(INDEX_SWITCHES)}
+    if not undecided:
+        return
+    meanings = ", ".join(_SWITCH_MEANINGS[switch] for switch in sorted(undecided))
+    if not several:
         raise UndecidedError(
             "the release that wrote the store cannot be detected, and the contents of index files depend on it "
-            f"({', '.join(_SWITCH_MEANINGS[switch] for switch in undecided)}): pass --release"
+            f"({meanings}): pass --release",
+            release="X.Y.Z",
         )
+    known = writers_of_eras((*eras[:-1], last), ()).value
+    newest = eras[-1].newest_release
+    older = [one for one in last.candidates if not have_same_index_switches(one, newest)]
+    parts = [f"{release}@{since}" if since else str(release) for since, release in known.rules]
+    if older and eras[-1].candidates != last.candidates:
+        parts = [*parts[:-1], f"{older[-1]}@{known.rules[-1][0]}", f"{newest}@OFFSET"]
+    raise UndecidedError(
+        f"several releases wrote the store (RocketMQ {known.text}), the log does not show at which offset the newest "
+        f"one began, and the contents of index files depend on it ({meanings}): pass --release with the physical "
+        f"offset of the first message that each release stored, for example --release {','.join(parts)}",
+        release=",".join(parts),
+    )
 
 
 def determine_geometry(
@@ -158,7 +210,8 @@ def determine_geometry(
     if files:
         raise UndecidedError(
             f"no index file is full, so the file size ({files[0].size:,} bytes) does not show how many slots and "
-            "entries a file has: pass --hash-slots and --index-num, or --broker-conf"
+            "entries a file has: pass --hash-slots and --index-num, or --broker-conf",
+            asks_for_sizes=True,
         )
     default = Geometry(slots or DEFAULT_GEOMETRY.hash_slots, entries or DEFAULT_GEOMETRY.index_num)
     if given_settings.conf.is_given:
