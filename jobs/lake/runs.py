@@ -98,6 +98,7 @@ _STATE = {
         **dict.fromkeys(("to_offset", "file", "left_out?"), int),
         "header?": [int, int, int, int, int, int],
         "geometry": [int, int],
+        "stated?": [int, int],
         "geometry_origin": str,
         "rules": [[int, str]],
         "releases?": str,

@@ -27,7 +27,7 @@ from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormat
 from jobs.restore import ROWS_DELETED, TableFiles, find_table_files
 from jobs.storage.local import LocalStorage, read_file
 from jobs.store.broker_config import CONFIG_FOLDER, START_WITHOUT_OFFSET, TOPICS_FILE
-from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, parse_rules
+from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, UndecidedError, parse_rules
 from jobs.store.running_broker import FileState
 from jobs.store.topics import RecordedTopics, recorded_topics_in
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE, rounded_file_size
@@ -142,12 +142,18 @@ class RebuiltFileSettings(NamedTuple):
         slots, entries = wanted.hash_slots or wanted.conf.hash_slots, wanted.index_num or wanted.conf.index_num
         noted = state.get("index") or {}
         index = Known(DEFAULT_GEOMETRY, ASSUMED, "the default, because no ingest run recorded another value")
-        if noted and noted["geometry_origin"] != ASSUMED:
+        if noted.get("stated"):
+            index = Known(Geometry(*noted["stated"]), DETECTED, "recorded by an ingest run")
+        elif noted and noted["geometry_origin"] != ASSUMED:
             index = Known(Geometry(*noted["geometry"]), noted["geometry_origin"], "recorded by an ingest run")
+        if wanted.conf.is_given:
+            reason = "RocketMQ's defaults, which the broker's configuration does not override"
+            index = Known(DEFAULT_GEOMETRY, GIVEN, reason) if index.origin == ASSUMED else index
         if slots or entries:
             value = Geometry(slots or index.value.hash_slots, entries or index.value.index_num)
             partly = f"only one of --hash-slots and --index-num was given; the other is {index.origin_text}"
-            index = Known(value, GIVEN, GIVEN if slots and entries else partly)
+            is_known = (slots and entries) or index.origin != ASSUMED
+            index = Known(value, GIVEN if is_known else ASSUMED, GIVEN if slots and entries else partly)
         queues = RecordedQueueFormats.from_state(state.get(QUEUE_FORMATS_KEY, {}))
         given = wanted.conf.consume_queue_size
         default = Known(DEFAULT_FILE_SIZE, ASSUMED, "the default, because no ingest run recorded another value")
@@ -167,6 +173,25 @@ class RebuiltFileSettings(NamedTuple):
     def is_span(self) -> bool:
         """Whether `release` represents several releases that write the same files."""
         return " to " in self.recorded_releases
+
+    def refuse_assumed_index(self) -> None:
+        """
+        Raise `UndecidedError` if nothing shows the sizes of the broker's index files; name all that is missing.
+
+        A broker finds no key in files of other sizes than its own, and reports no error.
+        """
+        if self.index_geometry.origin != ASSUMED:
+            return
+        sizes = ["--hash-slots", "--index-num"]
+        if self.queue_formats.sizes[FileKind.CONSUME_QUEUE].origin == ASSUMED:
+            sizes.append("--consume-queue-size")
+        more = "" if self.release is not None else ", and --release if the restored log does not show the release"
+        raise UndecidedError(
+            "the lake does not show how many slots and entries the broker's index files have, and a broker finds no "
+            f"message by key in files of other sizes. Pass --broker-conf FILE, the broker's configuration, or "
+            f"{', '.join(sizes[:-1])} and {sizes[-1]}{more}. To restore no index files, pass --no-index",
+            asks_for_sizes=True,
+        )
 
     def lines(self) -> Iterator[str]:
         """Yield each setting and its origin."""

@@ -208,6 +208,9 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
         request.lake, known, start=request.start_offset, until=request.end_offset, size=request.segment_size
     )
     plan = plan.begin_at_time() if request.starts_at_time else plan
+    forms = RebuiltFileSettings.determine(known, request.given_settings, request.lake, with_index=request.with_index)
+    if request.with_index:
+        forms.refuse_assumed_index()
     unfinished = request.out / UNFINISHED_FOLDER
     complete = _claim_output(request, known, plan)
     if complete is not None:
@@ -223,7 +226,6 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     written, notes, lost = restore_config_files(request.lake, known.store_id, request.out, request.end_offset, recorded)
     summary.config, summary.notes = [Path(path).name for path in written], [*summary.notes, *notes]
     summary.lost += [f"{name} {reason}" for name, reason in lost.items()]
-    forms = RebuiltFileSettings.determine(known, request.given_settings, request.lake, with_index=request.with_index)
     summary.log_folders = sorted({str(path.parent.relative_to(request.out)) for path in paths.values()})
     log_folders = [str(request.out / folder) for folder in summary.log_folders]
     _build_rest(request, log_folders, forms, summary, workers)

@@ -18,6 +18,7 @@ from jobs.command.options import (
     ParsedType,
     StoreSettings,
     argument,
+    broker_conf_option,
     flag,
     option,
     settings_options,
@@ -30,7 +31,7 @@ from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, RecommendedStep, Result, Severity
 from jobs.lake.lake import Lake
 from jobs.launch.arguments import file_system_options
-from rmq_formats.broker_conf import BrokerConf
+from jobs.store.store import read_broker_conf
 from rmq_formats.errors import FormatError, NotAStore
 
 if TYPE_CHECKING:
@@ -277,6 +278,7 @@ def restore(  # noqa: PLR0913 - one argument an option
         "Write no ConsumeQueue files; the broker rebuilds them at its first start, which then takes longer."
     ),
     no_index: bool = flag("Write no index files."),
+    broker_conf: Path | None = broker_conf_option,
     resume: bool = flag("Continue a restore that was interrupted."),
     settings: StoreSettings = settings_options,
     engine: str = engine_option,
@@ -311,7 +313,7 @@ def restore(  # noqa: PLR0913 - one argument an option
         first or 0,
         resolved(until),
         segment_size,
-        settings.given_settings(BrokerConf()),
+        settings.given_settings(read_broker_conf(broker_conf)),
         with_queues=not no_queues,
         with_index=not no_index,
         resume=resume,

@@ -68,7 +68,9 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
         works = [replace(work, threads=threads) for work in works]
         written = run.workers.map(works, partial(write_entries, output=output), "building index entries")
         names = _find_broker_names(run.store, written)
-        finished = FinishedProduct(state=_state(opening, written, to_offset))
+        finished = FinishedProduct(
+            state=_state(opening, written, to_offset) | _stated_geometry(run, state or {}, geometry)
+        )
         finished.add(INDEX_ENTRIES, *(action for rows in written for action in rows.added_files))
         with output.new_file(INDEX_FILES, "headers") as file:
             file.write_rows(
@@ -239,6 +241,19 @@ def _find_broker_names(store: Store, written: Sequence[EntryRows]) -> dict[tuple
         if _first_message(header) in firsts:
             names[_first_message(header)] = file.path_facts.path.rpartition("/")[2]
     return names
+
+
+def _stated_geometry(run: Run, state: State, geometry: Known[Geometry]) -> dict[str, object]:
+    """Return the sizes of the broker's files, once they show them, if earlier runs had to assume those of the rows."""
+    if geometry.origin != ASSUMED:
+        return {}
+    if state.get("stated"):
+        return {"stated": state["stated"]}
+    try:
+        known = determine_geometry(run.store, list_index_files(run.store), run.given_settings)
+    except UndecidedError:
+        return {}
+    return {} if known.origin == ASSUMED else {"stated": list(known.value)}
 
 
 def _state(opening: ContinuationPoint, written: Sequence[EntryRows], to_offset: int) -> dict[str, object]:

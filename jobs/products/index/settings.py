@@ -205,7 +205,9 @@ def determine_geometry(
         return Known(Geometry(slots, entries), GIVEN, GIVEN)
     detected = geometry_stated_by_index_files(store, slots, entries)
     if detected is not None:
-        shown = f"{count_text(detected.file_count, 'full index file')} of {detected.geometry.file_size:,} bytes"
+        # A file of RocketMQ's default size need not be full: no other usual setting has this size.
+        kind = "index file" if detected.geometry == DEFAULT_GEOMETRY else "full index file"
+        shown = f"{count_text(detected.file_count, kind)} of {detected.geometry.file_size:,} bytes"
         return Known(detected.geometry, DETECTED, shown)
     if files:
         raise UndecidedError(

@@ -16,11 +16,13 @@ from jobs.lake.lake import Lake
 from jobs.lake.tables import CONFIG_FILES
 from jobs.restore import count_messages_in_ranges, find_offset_at_time
 from jobs.restore.config import restore_config_files
+from rmq_formats.indexfile.layout import Geometry
 from tests.golden import StoreOf
 from tests.support import commands
-from tests.support.commands import run_campaign
+from tests.support.commands import Run, run_campaign
 from tests.support.lakes import ingest_store, restore_log, rows_of, table_of
 from tests.support.query_stores import Sent, stored, write_lake, write_store
+from tests.support.release_stores import Message, write_release_store
 
 RELEASE = "5.3.3"
 
@@ -146,3 +148,62 @@ def test_restoring_the_configuration_reads_only_the_chosen_versions_into_memory(
     assert len(newest[0]) == 2
     assert "consumerOffset.json" in notes[0]
     assert peak < 20 * size
+
+
+class TestAnIndexOfUnknownSizes:
+    """A broker with other sizes than those of its files finds no key, and reports nothing."""
+
+    @pytest.fixture
+    def lake(self, tmp_path: Path) -> Path:
+        """Return the lake of a store whose only index file is not full, so that it does not show its sizes."""
+        messages = [Message("5.3.3", properties={"KEYS": f"k{number}"}) for number in range(5)]
+        store = write_release_store(tmp_path / "store", messages, geometry=Geometry(1000, 400))
+        ingest_store(store.root, tmp_path / "lake", "b")
+        return tmp_path / "lake"
+
+    def test_the_sizes_are_asked_for_before_anything_is_written(self, lake: Path, run: Run) -> None:
+        code, _, err = run("restore", lake, "--out", lake.parent / "out")
+
+        assert 2 == code
+        assert "--broker-conf" in err
+        assert "--hash-slots and --index-num" in err
+        assert "--no-index" in err
+        assert not list((lake.parent / "out").glob("*"))
+
+    @pytest.mark.parametrize("way", ["options", "configuration"])
+    def test_with_the_sizes_the_files_are_the_same(self, lake: Path, run: Run, way: str) -> None:
+        conf = lake.parent / "broker.conf"
+        conf.write_text("maxHashSlotNum=1000\nmaxIndexNum=400\n")
+        given = ["--broker-conf", conf] if way == "configuration" else ["--hash-slots", 1000, "--index-num", 400]
+
+        code, _, err = run("restore", lake, "--out", lake.parent / "out", *given)
+
+        (restored,), (original,) = ((lake.parent / name / "index").iterdir() for name in ("out", "store"))
+        assert 0 == code, err
+        assert original.read_bytes() == restored.read_bytes()
+
+    def test_one_of_two_sizes_is_not_enough(self, lake: Path, run: Run) -> None:
+        code, _, err = run("restore", lake, "--out", lake.parent / "out", "--index-num", 400)
+
+        assert 2 == code
+        assert "--hash-slots" in err
+
+    def test_without_index_files_nothing_is_asked(self, lake: Path, run: Run) -> None:
+        code, _, err = run("restore", lake, "--out", lake.parent / "out", "--no-index")
+
+        assert 0 == code, err
+        assert not (lake.parent / "out" / "index").exists()
+
+    def test_a_full_file_that_a_later_run_sees_shows_the_sizes(self, lake: Path, run: Run) -> None:
+        """The rows keep the sizes with which they began."""
+        store = lake.parent / "store"
+        shutil.rmtree(store)
+        messages = [Message("5.3.3", properties={"KEYS": f"k{number}"}) for number in range(420)]
+        write_release_store(store, messages, geometry=Geometry(1000, 400))
+        ingest_store(store, lake, "b")
+
+        code, _, err = run("restore", lake, "--out", lake.parent / "out")
+
+        restored, original = (sorted((lake.parent / name / "index").iterdir()) for name in ("out", "store"))
+        assert 0 == code, err
+        assert [file.read_bytes() for file in original] == [file.read_bytes() for file in restored]
