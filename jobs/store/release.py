@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain, groupby, islice, takewhile
+from itertools import groupby, islice, takewhile
 from operator import attrgetter
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
@@ -233,11 +233,10 @@ def detect_store_eras(
     store: Store,
     effort: ReadEffort = THOROUGH,
     index_readers: Iterable[IndexReader] = (),
-    more_marks: Iterable[Mark] = (),
 ) -> tuple[Era, ...]:
-    """Detect the eras of a store from its files, records, the tags in its index files, and *more_marks*."""
+    """Detect the eras of a store from its files, its records, and some entries of index files."""
     marks: list[Mark] = []
-    add_marks(marks, chain(more_marks, find_file_marks(store)))
+    add_marks(marks, find_file_marks(store))
     readers, tags_left = list(index_readers), _MESSAGES_LOOKED_UP
     for reader in (*readers[:1], *readers[1:][-1:]):  # the newest and the oldest file
         with skip_lost_file():
