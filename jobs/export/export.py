@@ -50,7 +50,13 @@ from jobs.query.reasons import coverage_text, explain_unknown_topic
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, find_only_answer
 from jobs.query.store_reader import SKIPPED_SEGMENTS, StoreReader
 from jobs.restore import NEWER_COLUMNS
-from jobs.storage.local import explaining_full_disk, naming_file_in_errors, temporary_directory_for
+from jobs.storage.local import (
+    explaining_full_disk,
+    make_directory,
+    naming_file_in_errors,
+    publish_file,
+    temporary_directory_for,
+)
 from jobs.store.log_ends import find_lost_ends
 from jobs.store.ranges import WHOLE_SEGMENTS, find_holes, plan_ranges
 from jobs.store.store import list_store
@@ -164,7 +170,7 @@ def export(
     """Write the messages to one file, or to standard output while they are read; complete and return the *summary*."""
     out = request.out
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(out.parent)
     with temporary_directory_for(out or Path(tempfile.gettempdir(), "export")) as folder:
         task = partial(write_part, folder, request)
         numbered = list(enumerate(items))
@@ -354,7 +360,7 @@ def merge_parts(files: Sequence[Path], folder: Path, form: RowFormat, out: Path)
                     whole.seek(-2, os.SEEK_END)  # the last comma
                     whole.truncate()
                     whole.write(b"\n]\n")
-        attempt.replace(out)
+        publish_file(attempt, out)
     return out.stat().st_size
 
 

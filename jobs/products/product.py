@@ -20,6 +20,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import MESSAGES, Table
 from jobs.products.index.settings import GivenSettings
+from jobs.storage.local import make_directory
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import NewCollector, RangeOutcome
@@ -69,7 +70,7 @@ class RunOutput:
         """Return `scratch` after creating its directory."""
         scratch = self.scratch
         if is_local(scratch.location):
-            Path(local_path(scratch.location)).mkdir(parents=True, exist_ok=True)
+            make_directory(Path(local_path(scratch.location)))
         return scratch
 
     def delete_scratch(self, results: Iterable[RangeResult]) -> None:

@@ -17,7 +17,7 @@ from jobs.console.result import ExitCode
 from jobs.console.rows import RowFormat, RowPrinter
 from jobs.query import Message, json_text, mqadmin
 from jobs.query.source import Answer, Reason
-from jobs.storage.local import explaining_full_disk
+from jobs.storage.local import explaining_full_disk, make_directory
 from rmq_formats.body import MAX_DECOMPRESSED_SIZE
 from rmq_formats.commitlog.record import body_crc
 
@@ -187,7 +187,7 @@ class Printer:
     def _write_body(self, message: Message) -> Path | None:
         if self.body_folder is None or not message.has_body:
             return None
-        self.body_folder.mkdir(parents=True, exist_ok=True)
+        make_directory(self.body_folder)
         # An id may be any text: it must not lead out of the folder, and a name has at most 255 bytes.
         name = quote(message.message_id, safe="").replace(".", "%2E")
         if len(name) > _LONGEST_NAME:

@@ -24,7 +24,7 @@ from jobs.products.queues.settings import (
 from jobs.rebuild.lost_queues import RecordedUnits, keep_needed_files
 from jobs.rebuild.queue_database import build_database, describe_database, notes_of_database, stored_queue_ends
 from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_queues, count_note, queue_names_text
-from jobs.storage.local import LocalStorage, flush_directory
+from jobs.storage.local import LocalStorage, flush_directory, make_directory
 from jobs.storage.scratch import Scratch, open_scratch
 from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_files import QueueStorage, detect_queue_storage, rocksdb_queue_folder
@@ -137,7 +137,7 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
     """Write the queues and the manifest to the output directory."""
     store, settings = list_and_determine_settings(request, workers.options, workers.processes)
     out = request.out.absolute()  # a relative path is one of ours, not of the tasks
-    out.mkdir(parents=True, exist_ok=True)
+    make_directory(out)
     is_database = request.to == ROCKSDB
     plain = settings.file_sizes[QueueKind.PLAIN]
     summary = QueueRebuildSummary(

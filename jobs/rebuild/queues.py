@@ -23,7 +23,7 @@ import numpy as np
 from jobs.console.amounts import names_text
 from jobs.console.lines import printable_text
 from jobs.products.queues.unit_files import RangeUnits, has_units, read_units
-from jobs.storage.local import flush_directory, write_all
+from jobs.storage.local import flush_directory, make_directory, write_all
 from jobs.storage.locations import local_path
 from jobs.storage.paths import is_directory
 from jobs.storage.scratch import Scratch
@@ -202,7 +202,7 @@ class _Files:
     @contextmanager
     def _open_file(self, base: int) -> Iterator[int]:
         if not self._written:
-            self.attempt.mkdir(parents=True, exist_ok=True)
+            make_directory(self.attempt)
         path = f"{self.attempt}/{file_name_of_offset(base)}"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -225,7 +225,7 @@ class _Files:
         return built
 
     def _move(self, target: Path) -> None:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(target.parent)
         try:
             self.attempt.rename(target)
         except OSError:

@@ -27,7 +27,7 @@ from jobs.rebuild.install import (
     swap_paths,
 )
 from jobs.storage.json_file import parse_json_file
-from jobs.storage.local import LocalStorage, flush_directory, read_file, real_path, sha256_of
+from jobs.storage.local import LocalStorage, flush_directory, make_directory, read_file, real_path, sha256_of
 from jobs.storage.paths import is_directory, is_link, is_regular_file, list_directory, path_exists, walk_tree
 from jobs.store.running_broker import NotInstalledError, owner_of, run_as_user
 from jobs.store.store import SET_ASIDE_MARK
@@ -253,7 +253,7 @@ def _undo_step(entry: JournalEntry) -> list[str]:
     if entry.inode is None and entry.is_exchange:
         remove_empty_folders(folder)
     for name in entry.empty_folders:
-        (folder / name).mkdir(parents=True, exist_ok=True)
+        make_directory(folder / name)
     if path_exists(folder):
         flush_directory(folder)
     return [f"{entry.part}: {count_text(len(entry.set_aside), 'file')} restored, {len(entry.new)} removed"]
@@ -270,7 +270,7 @@ def _restore(entry: JournalEntry, name: str) -> None:
         return
     if name not in entry.new and path_exists(place):
         raise _changed_file_error(place, "the file was left unchanged")
-    place.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(place.parent)
     if not path_exists(place):
         os.link(aside, place, follow_symlinks=False)  # fails where a file has come meanwhile
         aside.unlink()
@@ -285,7 +285,7 @@ def _restore(entry: JournalEntry, name: str) -> None:
 def _remove(entry: JournalEntry, name: str) -> None:
     """Remove an installed file that did not replace another one."""
     place, removed = Path(entry.folder) / name, Path(entry.aside) / name
-    removed.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(removed.parent)
     if path_exists(place):
         place.rename(removed)
     if path_exists(removed) and not _is_installed(entry, name, removed):

@@ -67,7 +67,7 @@ from jobs.repair.start_protection import (
 )
 from jobs.restore import NothingToRestoreError, RestorePlan, count_messages_in_ranges, plan_log
 from jobs.restore.config import RebuiltFileSettings, read_recorded_topics
-from jobs.storage.local import LocalStorage
+from jobs.storage.local import LocalStorage, make_directory
 from jobs.storage.locations import is_local, local_path, normalise_location
 from jobs.storage.paths import is_regular_file, path_exists
 from jobs.storage.scratch import Scratch, open_scratch_below_output
@@ -274,7 +274,7 @@ def _claim_output(request: RepairRequest) -> Path:
         raise RequestError(
             f"{out}: the directory is not empty; pass an empty or new one, or that of an earlier repair of this store"
         )
-    out.mkdir(parents=True, exist_ok=True)
+    make_directory(out)
     shutil.rmtree(out / _WORK, ignore_errors=True)
     if not has_journal:
         Journal("", str(out)).write()

@@ -29,7 +29,7 @@ from jobs.products.log_pieces import (
     build_entry_headers,
 )
 from jobs.restore import Interval, PlannedSegment, merge_and_find_overlaps, uncovered_parts
-from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
+from jobs.storage.local import flush_directory, make_directory, sha256_of, start_flush, write_all
 from jobs.store.running_broker import FileState
 from rmq_formats.commitlog.assembly import ASSEMBLED_COLUMNS, AssembledRecords, assemble_records
 from rmq_formats.commitlog.columns import compute_record_crcs
@@ -158,7 +158,7 @@ def restore_segment(
     *note* is called before the renaming. Raises `FileExistsError` if another file has its name.
     """
     target = Path(work.path)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(target.parent)
     attempt = attempt_folder / f"{ATTEMPT_PREFIX}{target.name}-{uuid4()}"
     descriptor = os.open(attempt, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:

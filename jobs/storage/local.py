@@ -439,6 +439,24 @@ def flush_file(path: Path) -> None:
     _flush(path, os.O_CLOEXEC)
 
 
+def publish_file(made: Path, target: Path) -> None:
+    """Give a complete file its name, in place of another one, so that a power failure leaves one of them whole."""
+    flush_file(made)
+    made.replace(target)
+    flush_directory(target.parent)
+
+
+def delete_tree(path: Path) -> None:
+    """
+    Delete a directory and its content, if it exists, as far as possible.
+
+    It is tried twice: a single call may fail, and with some versions of Python an error ends the deletion.
+    """
+    for _ in range(2):
+        with suppress(OSError):  # on NFS, a file that is still open cannot be deleted; others are tried again
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def _flush(path: Path, flags: int) -> None:
     descriptor = os.open(path, os.O_RDONLY | flags)
     try:
@@ -463,9 +481,9 @@ def temporary_directory_in(parent: Path, prefix: str, mode: int = 0o777) -> Iter
     """
     for leftover in list_directory(parent, escape(prefix) + "[a-z0-9_]" * _SUFFIX_LENGTH):
         if (lock := _lock_directory(leftover, fcntl.LOCK_EX | fcntl.LOCK_NB)) is not None:
-            shutil.rmtree(leftover, ignore_errors=True)  # it may belong to another user
-            os.close(lock)
-    parent.mkdir(parents=True, exist_ok=True)
+            delete_tree(leftover)  # it may belong to another user
+            _unlock_directory(lock)
+    make_directory(parent)
     while True:
         made = parent / f"{prefix}{uuid4().hex[:_SUFFIX_LENGTH]}"
         made.mkdir(mode)
@@ -473,18 +491,23 @@ def temporary_directory_in(parent: Path, prefix: str, mode: int = 0o777) -> Iter
         if path_exists(made):
             break
         if lock is not None:  # another process has deleted it before it was locked
-            os.close(lock)
+            _unlock_directory(lock)
     try:
         yield made
     finally:
-        shutil.rmtree(made, ignore_errors=True)  # on NFS, a file that is still open cannot be deleted
+        delete_tree(made)
         if lock is not None:
-            os.close(lock)
+            _unlock_directory(lock)
 
 
 def temporary_directory_for(out: Path) -> AbstractContextManager[Path]:
     """Create a hidden directory next to a file, for what the file is made of."""
     return temporary_directory_in(out.parent.absolute(), f".{out.name}.parts-", 0o700)
+
+
+def _unlock_directory(lock: int) -> None:
+    with suppress(OSError):  # a descriptor is closed even if this reports an error, and nothing was written
+        os.close(lock)
 
 
 def _lock_directory(path: Path, operation: int) -> int | None:
@@ -496,7 +519,7 @@ def _lock_directory(path: Path, operation: int) -> int | None:
     try:
         fcntl.flock(descriptor, operation)
     except OSError:  # another process has the lock, or the file system has no locks
-        os.close(descriptor)
+        _unlock_directory(descriptor)
         return None
     return descriptor
 

@@ -203,7 +203,24 @@ int linkat(int from_at, const char *from, int to_at, const char *to, int flags) 
     return fails("link", to_at, to) ? -1 : (int)syscall(SYS_linkat, from_at, from, to_at, to, flags);
 }
 int link(const char *from, const char *to) { return linkat(AT_FDCWD, from, AT_FDCWD, to, 0); }
+/* Forget the entries of a deleted directory, whose inode another file may get; this is recorded as `gone-INODE`. */
+static int remove_directory(int at, const char *path) {
+    struct statx status;
+    char name[PATH_MAX + 64];
+    int is_kept = is_recorded(at, path) && !syscall(SYS_statx, at, path, 0, STATX_BASIC_STATS, &status);
+    int result = (int)syscall(SYS_unlinkat, at, path, AT_REMOVEDIR), before = errno;
+    if (is_kept && result == 0) {
+        snprintf(name, sizeof name, "%s/listed-%lu", kept, (unsigned long)status.stx_ino);
+        syscall(SYS_unlinkat, AT_FDCWD, name, 0);
+        snprintf(name, sizeof name, "%s/gone-%lu", kept, (unsigned long)status.stx_ino);
+        syscall(SYS_close, (int)syscall(SYS_openat, AT_FDCWD, name, O_WRONLY | O_CREAT, 0600));
+    }
+    errno = before;
+    return result;
+}
+int rmdir(const char *path) { return remove_directory(AT_FDCWD, path); }
 int unlinkat(int at, const char *path, int flags) {
+    if (flags & AT_REMOVEDIR) return remove_directory(at, path);
     if (fails("unlink", at, path)) return -1;
     record_deletion(at, path);
     return (int)syscall(SYS_unlinkat, at, path, flags);

@@ -98,6 +98,8 @@ class Disk:
     def _collect_flushed(self) -> None:
         for path in self.kept.glob("flushed-*"):
             self.files[int(path.name.partition("-")[2])] = path.read_bytes()
+        for path in self.kept.glob("gone-*"):
+            self.folders.pop(int(path.name.partition("-")[2]), None)
         for path in self.kept.glob("listed-*"):
             lines = (line.split(" ", 1) for line in path.read_text().splitlines())
             entries = {name: int(inode) for inode, name in lines if name not in {".", ".."}}
@@ -220,7 +222,8 @@ def _draw(commands: Commands, seed: int, verb: str) -> tuple[str, int, Random]:
     random = Random(seed)
     line = random.choice([line for line in COMMANDS if line.startswith(verb or _WRITERS) and "--dry-run" not in line])
     count = list_changes(commands, line)
-    number = 0 if random.random() < _DONE_PROBABILITY else random.randrange(1, count + 1)
+    is_after_end = random.random() < _DONE_PROBABILITY or not count
+    number = 0 if is_after_end else random.randrange(1, count + 1)
     return line, number, random
 
 

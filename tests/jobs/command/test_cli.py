@@ -505,6 +505,35 @@ def test_rows_of_a_commit_whose_file_cannot_be_examined_are_not_left_out(
     assert result["bad"] == []
 
 
+@pytest.fixture(scope="module")
+def cut_power() -> Iterator[Callable[..., dict[str, Any]]]:
+    if shutil.which("cc") is None or not sys.platform.startswith("linux"):
+        pytest.skip("the library that records flushes needs a C compiler, and Linux")
+    with start_campaigns("tests.support.power_loss") as campaign:
+        yield campaign
+
+
+@pytest.mark.parametrize(
+    ("first", "count", "verb"),
+    [
+        pytest.param(1, 1, "ingest", marks=pytest.mark.slow),  # the names of prepared files were not flushed
+        pytest.param(8, 2, "ingest", marks=pytest.mark.slow),  # a lost note of the lock hid leftovers
+        pytest.param(12, 1, "ingest", marks=pytest.mark.slow),  # the directory of a new lake was not flushed
+        pytest.param(100, 6, "export", marks=pytest.mark.slow),
+        pytest.param(200, 20, "", marks=pytest.mark.slow),
+        pytest.param(FIRST, SEEDS // 5, "", marks=[pytest.mark.campaign, pytest.mark.timeout(6 * 3600)]),
+    ],
+)
+def test_a_power_failure_loses_nothing_that_was_reported_and_the_next_run_reaches_the_same_state(
+    cut_power: Callable[..., dict[str, Any]], first: int, count: int, verb: str
+) -> None:
+    """Commits, their directories and exports were not flushed, so a lake could be unreadable after "done"."""
+    result = cut_power(first, count, verb)
+
+    assert count == result["tried"]
+    assert result["bad"] == []
+
+
 def test_a_command_in_a_deleted_directory_says_so(
     probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
