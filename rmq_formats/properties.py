@@ -77,6 +77,7 @@ KEY_SEPARATOR = " "
 CRC_NAME = "__CRC32#"
 CRC_SIZE = len(CRC_NAME) + len(NAME_VALUE_SEPARATOR) + 10 + len(PROPERTY_SEPARATOR)
 
+_MOST_NULS = 4  # at the end of a value
 # Properties whose values clients and brokers write themselves: no such value contains a zero byte.
 _OWN_VALUES = frozenset({
     UNIQ_KEY, DELAY, REAL_TOPIC, REAL_QID, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, INNER_NUM, INNER_BASE,
@@ -141,7 +142,14 @@ def are_zeroed(raw: bytes) -> bool:
 
 
 def ends_in_complete_value(raw: bytes) -> bool:
-    """Return whether properties that end in zeros may be complete: a producer's value may end in them."""
-    last = raw.rstrip(b"\0").rpartition(PROPERTY_SEPARATOR.encode())[2]
+    """
+    Return whether properties that end in zeros may be complete: a producer's value may end in them.
+
+    The bytes cannot show it. A value ends in a terminator or two; a lost page, or half of a write, leaves more zeros.
+    """
+    text = raw.rstrip(b"\0")
+    if len(raw) - len(text) > _MOST_NULS:
+        return False
+    last = text.rpartition(PROPERTY_SEPARATOR.encode())[2]
     name, separator, _ = decode_java_text(last).partition(NAME_VALUE_SEPARATOR)
     return bool(name and separator) and "\0" not in name and name not in _OWN_VALUES

@@ -146,8 +146,12 @@ def _start(store: Store, report: StoreReport, conf: BrokerConf) -> StartOutcome:
     """Return the outcome of a start of the broker, and note those parts of it that no problem states yet."""
     writers = writers_of_eras(report.eras, ()).value
     start = unknown_start(writers.newest, "a file cannot be read")
-    with report.problems.noting_errors(store.root):
+    errors = Problems()
+    with errors.noting_errors(store.root):
         start = predict_start_by_own_walk(store, writers, conf, deep=report.deep)
+    known = {store.path_below_root(one.file) for one in report.problems if one.severity.is_alarm}
+    report.problems += [one for one in errors if store.path_below_root(one.file) not in known]
+    report.problems.misses_listed_file |= errors.misses_listed_file
     refused = start.unloadable_file or start.ignores_from
     file = "" if refused is None else f"{store.root}/{refused.file}"
     if refused is not None and not any(one.file == file and one.severity.is_alarm for one in report.problems):

@@ -30,6 +30,7 @@ from rmq_formats.store import file_name_of_offset
 MAX_BYTES_PAST_LOG_END = 1 << 30  # bytes after the log's end: a unit that points farther is not evidence
 _SECOND_MS = 1000
 _WRITTEN_TOGETHER_MS = 60_000  # a broker writes a record to the disk, and its unit, within this time
+_NEAR_END = 64 << 10
 _MOST_QUEUES = 256  # queues that are probed if the caller has not read all of them
 
 
@@ -162,10 +163,19 @@ def _find_evidence(store: Store, log_end: int) -> tuple[str, str]:
     # Other file systems have the times of the copies, which were made in parallel.
     if later_ms < (1 if is_exact else 0) and is_local(store.root):
         return "", f"no queue or index file was modified after {path}, so it was not copied before them"
-    position = log_end - segment.base_offset
-    if position >= 0 and any(store.read(segment, position, HEAD.size)):
+    if _has_beginning_of_record(store, segment, log_end - segment.base_offset):
         return "", f"only the beginning of the record at offset {log_end:,} is left"
     return "", ""
+
+
+def _has_beginning_of_record(store: Store, segment: Segment, position: int) -> bool:
+    """Return whether a part of a record follows the end of a log; a broker that we do not see may be writing it."""
+    if position < 0:
+        return False
+    with store.open(segment) as reader:
+        written = bytes(reader.read(position, _NEAR_END)).rstrip(b"\0")
+        reader.read(position + len(written), HEAD.size)  # the next bytes that a broker would write
+        return bool(written) and bytes(reader.read(position, _NEAR_END)).rstrip(b"\0") == written
 
 
 def _end_of_records(store: Store, newest: int) -> int | None:

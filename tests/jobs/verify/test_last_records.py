@@ -65,6 +65,7 @@ def test_a_crc_field_of_zeros_between_records_with_crcs_is_damage(group_sizes: i
         (b"c\x01\0", {"4.9.1", "5.1.4"}),
         (b"KEYS\x01k\x02c\0", set()),  # no value
         (b"KEYS\x01k\x02\0\0", set()),
+        (b"KEYS\x01k\x02c\x01tex" + bytes(12), set()),  # more zeros than a value ends in
         (b"KEYS\x01k\x02CLUSTER\x01Def\0\0", set()),  # a value that the broker writes
     ],
 )
