@@ -34,6 +34,7 @@ def message_object(
     record = message.record
     fields = record._asdict()
     shown: dict[str, object] = {
+        **({} if message.broker is None else {"broker": message.broker}),
         "topic": message.topic,
         **{name: fields[name] for name in INTEGER_FIELDS},
         "born_host": host_port_text(record.born_host),

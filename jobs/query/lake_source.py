@@ -168,9 +168,19 @@ class LakeSource(Source):
     place_of_unique_keys = "the table messages"
 
     def __init__(
-        self, tables: LakeTables, store: LakeStore, release: Release | None = None, *, through_log: bool = False
+        self,
+        tables: LakeTables,
+        store: LakeStore,
+        release: Release | None = None,
+        *,
+        through_log: bool = False,
+        is_only: bool = True,
     ) -> None:
-        """Detect the release unless it is given; with *through_log*, search as if there were no index entries."""
+        """
+        Detect the release unless it is given; with *through_log*, search as if there were no index entries.
+
+        *is_only*: no other store of the lake is asked.
+        """
         self.tables = tables
         self.label, self.store_id = store
         self.name = _store_text(store)
@@ -179,6 +189,7 @@ class LakeSource(Source):
         self._runs = RunRecords(tables, self.store_id)
         self._through_log = through_log
         self._given_release = release
+        self._is_only = is_only
 
     def begin_question(self) -> Self:
         question = copy(self)
@@ -558,7 +569,9 @@ class LakeSource(Source):
         del topics
         self._note_left_out(self.remarks.warn)
         same_id = f"uniq_key = {quote_literal(unique_key)}"
-        if len(self.tables.stores) > 1:  # a client retries on another broker where it cannot reach the first
+        if (
+            self._is_only and len(self.tables.stores) > 1
+        ):  # a client retries on another broker where it cannot reach the first
             elsewhere = f"{same_id} AND store_id <> {quote_literal(self.store_id)}"
             found = self.tables.rows(f"SELECT DISTINCT broker, store_id FROM {MESSAGES_NAME} WHERE {elsewhere}")  # noqa: S608
             others = ", ".join(sorted(_store_text((row["broker"], row["store_id"])) for row in found))
@@ -666,7 +679,8 @@ def open_lake_stores(
         brokers = sorted({label for label, _ in tables.stores})
         raise OtherBrokerError(f"broker {broker!r} is not in this lake. Brokers in this lake: {', '.join(brokers)}")
     stores = named or [(broker or "", "")]
-    return [LakeSource(tables, store, release, through_log=through_log) for store in stores]
+    is_only = len(stores) == 1
+    return [LakeSource(tables, store, release, through_log=through_log, is_only=is_only) for store in stores]
 
 
 def _store_text(store: LakeStore) -> str:

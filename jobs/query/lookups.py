@@ -76,9 +76,19 @@ def by_key(  # noqa: PLR0913 - the options of the query
         return Answer(reason=reasons.explain_no_message_with_key(source, wanted))
     answer = Answer(_in_log_order(newest))
     if limit is not None and next(found, None) is not None:
-        shown = "message is" if limit == 1 else f"{limit} messages are"
-        answer.remarks.note(f"only the newest {shown} shown (-m {limit}); pass -m 0 to show all")
+        answer.remarks.note(limit_note(limit))
     return answer
+
+
+def limit_note(limit: int) -> str:
+    """Return the note on an answer that has only the newest messages."""
+    shown = "message is" if limit == 1 else f"{limit} messages are"
+    return f"only the newest {shown} shown (-m {limit}); pass -m 0 to show all"
+
+
+def copies_note(count: int) -> str:
+    """Return the note on an answer that has only the first of several messages with an id."""
+    return f"{count} messages have this id; -a shows all"
 
 
 def _repeat_by_entry(found: Iterator[Message], wanted: KeyQuery) -> Iterator[Message]:
@@ -145,7 +155,7 @@ def by_unique_key(  # noqa: PLR0913 - the options of the query
         del found[1:]
     answer = Answer(found if show_all else found[:1])
     if len(found) > len(answer.messages):
-        answer.remarks.note(f"{len(found)} messages have this id; -a shows all")
+        answer.remarks.note(copies_note(len(found)))
     return answer
 
 
@@ -263,12 +273,9 @@ def list_newest(source: Source, wanted: ListConditions, end_offset: int | None, 
     """List at most *limit* messages stored before an offset of the log, newest first, or say why there are none."""
     page = read_page(source, wanted, end_offset, limit, seconds)
     if not page.messages:
-        return Answer(reason=reasons.explain_empty_page(source, wanted, page.next_before_offset, end_offset, seconds))
-    answer = Answer(list(page.messages))
-    if page.next_before_offset is not None:
-        stopped = f"stopped after {seconds:g} s; " if page.was_cut_short else ""
-        answer.remarks.note(f"{stopped}for the next page, add --before {page.next_before_offset}")
-    return answer
+        reason = reasons.explain_empty_page(source, wanted, page.next_before_offset, end_offset, seconds)
+        return Answer(reason=reason, next_offset=page.next_before_offset, was_cut_short=page.was_cut_short)
+    return Answer(list(page.messages), next_offset=page.next_before_offset, was_cut_short=page.was_cut_short)
 
 
 def parse_position(text: str) -> int:

@@ -24,6 +24,7 @@ class Message:
     release: Release
     superseded_by_run: int | None = None  # the run of a lake that found other bytes there: the broker has truncated it
     to_printable: Callable[[str], str] = str  # returns a text of the message in printable form
+    broker: str | None = None  # the broker's name, in an answer over several stores
     has_body: bool = True  # False for a row of a lake without bodies; that of the record is then empty
 
     def __repr__(self) -> str:

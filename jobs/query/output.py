@@ -41,7 +41,8 @@ class Printer:
     has_printed: bool = False  # whether a row or line was printed, or will be at the end
     _rows: RowPrinter = field(init=False)
     _said: dict[str, None] = field(default_factory=dict)
-    _named: dict[str, list[int]] = field(default_factory=dict)  # name of a body's file → offsets of the messages
+    # By the name of a body's file: brokers and offsets of the messages.
+    _named: dict[str, list[tuple[str | None, int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._rows = self.open_row_printer(self.form)
@@ -194,10 +195,10 @@ class Printer:
             from hashlib import sha256  # lazy import: it loads OpenSSL
 
             name = f"{name[: _LONGEST_NAME - 65]}-{sha256(name.encode()).hexdigest()}"
-        same = self._named.setdefault(name, [])  # several messages may have one id
-        if message.record.physical_offset not in same:
-            same.append(message.record.physical_offset)
-        number = same.index(message.record.physical_offset)
+        same, place = self._named.setdefault(name, []), (message.broker, message.record.physical_offset)
+        if place not in same:  # several messages may have one id
+            same.append(place)
+        number = same.index(place)
         path = self.body_folder / (f"{name}_{number}" if number else name)
         descriptor = os.open(path, _NEW_OR_EMPTY, 0o666)
         with explaining_full_disk(str(path)):

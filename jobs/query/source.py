@@ -162,6 +162,8 @@ class Answer:
     messages: list[Message] = field(default_factory=list)
     reason: Reason | None = None
     offsets: OffsetRange | None = None  # the offsets of a pull
+    next_offset: int | None = None  # of a page: the offset before which the next one begins; None after the last one
+    was_cut_short: bool = False  # of a page: the time was over before the page was full
     remarks: Remarks = field(default_factory=Remarks)
 
     @property
@@ -250,6 +252,7 @@ class Source(Protocol):
     """
 
     name: str  # the name by which a user selects the store
+    store_id: str = ""  # the id of the store in a lake
     broker: str | None  # the broker's name, if known
     damage_text: str | None = None  # a remark on messages that are missing in the store, whichever question is asked
     searches_all: bool  # whether every message is searched where an index leaves a question open
@@ -436,14 +439,14 @@ def find_only_answer(sources: Sequence[Source], ask: Callable[[Source], Answer])
         chosen, answer = require_single_source([source for source, _ in found]), found[0][1]
         answer.remarks.note(name_note(chosen))
     else:
-        chosen, answer = sources[0], _join_reasons(asked)
+        chosen, answer = sources[0], join_reasons(asked)
     for other, unused in asked:
         if other is not chosen:
             warn_of_other(answer.remarks, other, unused.warnings)
     return chosen, answer
 
 
-def _join_reasons(asked: Sequence[tuple[Source, Answer]]) -> Answer:
+def join_reasons(asked: Sequence[tuple[Source, Answer]]) -> Answer:
     """Return one answer with the reasons of several empty ones, and the remarks of the first one."""
     reasons = [(source.name, answer.reason) for source, answer in asked if answer.reason is not None]
     # The kind of reason from a store with the topic takes precedence.

@@ -47,6 +47,7 @@ from jobs.console.rows import RowFormat
 from jobs.launch.failures import raise_as_usage_errors
 from jobs.query import MAX_TIME, MIN_TIME, ListConditions, lookups, reasons
 from jobs.query.lookups import KEY_QUERY_LIMIT, TimeWindow
+from jobs.query.merging import MergedAnswer, list_newest, merge_answers, parse_positions
 from jobs.query.output import Printer
 from jobs.query.place import Place, open_stores
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, find_only_answer
@@ -182,6 +183,21 @@ def _answer(
     return _query(options, print_answer)
 
 
+def _merge(
+    options: QueryOptions,
+    merge: Callable[[Sequence[Source]], MergedAnswer],
+    show: Callable[[MergedAnswer], object],
+) -> ExitCode:
+    """Query the store, or all stores of the lake; print the merged answer and return the exit code."""
+
+    def print_answer(sources: Sequence[Source]) -> ExitCode:
+        merged = merge(sources)
+        show(merged)
+        return options.printer.finish(merged.answer)
+
+    return _query(options, print_answer)
+
+
 def _limit(default: int, text: str = "Print the newest N messages; 0: all.", *, least: int = 0) -> Any:  # noqa: ANN401 - the default of a parameter
     return option("N", text, click.IntRange(min=least), names="-m --max", default=default)
 
@@ -240,10 +256,12 @@ def by_key(  # noqa: PLR0913 - one argument an option
     kind, most = _KINDS[key_type], limit or None
     printer = options.printer
 
-    def show(answer: Answer, source: Source) -> None:
-        printer.print_rows(answer, topic, key_type, key, has_index_key=source.release.prints_index_key)
+    def show(merged: MergedAnswer) -> None:
+        has_index_key = merged.first_source.release.prints_index_key
+        printer.print_rows(merged.answer, topic, key_type, key, has_index_key=has_index_key)
 
-    return _answer(options, partial(lookups.by_key, topic=topic, key=key, kind=kind, window=window, limit=most), show)
+    ask = partial(lookups.by_key, topic=topic, key=key, kind=kind, window=window, limit=most)
+    return _merge(options, partial(merge_answers, ask=ask, newest=most), show)
 
 
 @_query_verb(name="by-id", short_help="Find messages by id (queryMsgById).")
@@ -278,7 +296,7 @@ def _print_ids(options: QueryOptions, texts: Sequence[str], topic: str | None) -
         outcome = ExitCode.CLEAN
         for text in texts:
             ask = partial(lookups.by_any_id, text=text, topic=topic, any_host=options.any_host)
-            _, answer = find_only_answer(sources, ask)
+            answer = merge_answers(sources, ask).answer
             printer.print_details(answer)
             outcome = max(outcome, printer.finish(answer))
         return outcome
@@ -298,8 +316,18 @@ def by_unique_key(
     options: QueryOptions = _of_query,
 ) -> ExitCode:
     """Print the message with the given unique key, as queryMsgByUniqueKey does."""
-    ask = partial(lookups.by_unique_key, topic=topic, unique_key=unique_key, show_all=show_all, limit=limit or None)
-    return _answer(options, ask, lambda answer, _: options.printer.print_details(answer, has_offset_id=False))
+
+    def merge(sources: Sequence[Source]) -> MergedAnswer:
+        ask = partial(
+            lookups.by_unique_key,
+            topic=topic,
+            unique_key=unique_key,
+            show_all=show_all or len(sources) > 1,
+            limit=limit or None,
+        )
+        return merge_answers(sources, ask, oldest=None if show_all else 1)
+
+    return _merge(options, merge, lambda merged: options.printer.print_details(merged.answer, has_offset_id=False))
 
 
 @_query_verb(name="by-offset", short_help="Find a message by queue offset (queryMsgByOffset).")
@@ -349,14 +377,13 @@ def list_messages(  # noqa: PLR0913 - one argument an option
         raise click.UsageError("--queue requires -t TOPIC")
     wanted = ListConditions(topic, key, tag, words, *options.time_window(since, until), queue_id)
     with raise_as_usage_errors(UnsupportedFormat):
-        start = None if before is None else lookups.parse_position(before)
+        start = None if before is None else parse_positions(before)
 
-    ask = partial(lookups.list_newest, wanted=wanted, end_offset=start, limit=limit, seconds=seconds)
+    def show(merged: MergedAnswer) -> None:
+        options.printer.print_rows(merged.answer, topic or "", "K", key or "", has_index_key=False)
 
-    def show(answer: Answer, _source: Source) -> None:
-        options.printer.print_rows(answer, topic or "", "K", key or "", has_index_key=False)
-
-    return _answer(options, ask, show)
+    merge = partial(list_newest, wanted=wanted, before=start, limit=limit, seconds=seconds)
+    return _merge(options, merge, show)
 
 
 @_query_verb(short_help="Show the history of a message.")
@@ -383,14 +410,19 @@ def story(
             return stories.find_copies_by_key(source, topic or "", key)
         return stories.find_copies_by_id(source, (message_id or "").strip(), topic, any_host=options.any_host)
 
-    def show(answer: Answer, source: Source) -> None:
+    def show(merged: MergedAnswer) -> None:
         width = line_width_limit(sys.stdout)
-        for told in stories.find_stories(source, answer.messages):
-            lines = (*stories.story_lines(told, options.printer.zone), "")
-            text = "".join(f"{piece}\n" for line in lines for piece in wrap_line(line, width))
-            options.printer.print_row("story", stories.story_object(told), text)
+        for source, answer in merged.parts:
+            asked = source.begin_question()
+            named = {"broker": source.broker or source.name} if merged.has_brokers else {}
+            for told in stories.find_stories(asked, answer.messages):
+                heads = [f"broker {broker}" for broker in named.values()]
+                lines = (*heads, *stories.story_lines(told, options.printer.zone), "")
+                text = "".join(f"{piece}\n" for line in lines for piece in wrap_line(line, width))
+                options.printer.print_row("story", {**named, **stories.story_object(told)}, text)
+            merged.answer.remarks.include(asked.remarks)
 
-    return _answer(options, ask, show)
+    return _merge(options, partial(merge_answers, ask=ask), show)
 
 
 @_query_verb(short_help="Run SQL on a lake, without Java.")

@@ -110,17 +110,22 @@ def query_by_key_lines(
     """
     Yield the lines of queryMsgByKey; *searched_key*, `topic@type@key`, is the last column from 5.4.0 on.
 
-    With a *charset*, each message's line is followed by one with its body, which mqadmin does not print.
+    With a *charset*, each message's line is followed by one with its body; messages of several brokers have theirs in
+    the last column. mqadmin prints neither.
     """
+    listed = list(messages)
+    has_brokers = any(message.broker is not None for message in listed)
     plain = f"{pad_right('#Message ID', 50)} {_lead('#QID', 4)} {_lead('#Offset', 40)}"
-    yield f"{plain}\n" if searched_key is None else f"{plain} {pad_right('#IndexKey', 200)}\n"
-    for message in messages:
+    plain = plain if searched_key is None else f"{plain} {pad_right('#IndexKey', 200)}"
+    yield f"{plain} #Broker\n" if has_brokers else f"{plain}\n"
+    for message in listed:
         record = message.record
         plain = f"{pad_right(message.message_id, 50)} {_lead(record.queue_id, 4)} {_lead(record.queue_offset, 40)}"
         # The key that the next query would begin after. MixAll#dealTimeToHourStamps; Java's division goes to zero.
         hours = abs(record.store_timestamp) // _HOUR_MS * (1 if record.store_timestamp >= 0 else -1)
         index_key = f"{hours * _HOUR_MS}@{searched_key}@{message.message_id}@{record.physical_offset}"
-        yield f"{plain}\n" if searched_key is None else f"{plain} {pad_right(index_key, 200)}\n"
+        plain = plain if searched_key is None else f"{plain} {pad_right(index_key, 200)}"
+        yield f"{plain} {message.to_printable(message.broker or '')}\n" if has_brokers else f"{plain}\n"
         if charset is not None:
             yield _body_line(message, charset)
 
@@ -158,6 +163,7 @@ def message_detail_text(  # noqa: PLR0913 - what of a message is printed, and ho
         ("Store Timestamp:", time_text(record.store_timestamp, zone)),
         ("Born Host:", host_port_text(record.born_host)),
         ("Store Host:", host_port_text(record.store_host)),
+        *([] if message.broker is None else [("Broker:", message.to_printable(message.broker))]),
         ("System Flag:", message.printed_sys_flag),
         ("Properties:", properties_text(message, offsets) or ""),
         ("Message Body Path:", body_path or "(not written)"),

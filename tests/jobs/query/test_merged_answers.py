@@ -1,0 +1,161 @@
+"""Answers over all brokers of a lake: merged by store time, each message with its broker."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from jobs.console.result import ExitCode
+from rmq_formats.commitlog.record import MessageRecord
+from tests.rmq_formats.builders import STORED
+from tests.support.commands import Run
+from tests.support.lakes import ingest_store
+from tests.support.query_stores import GEOMETRY, RELEASE, Sent, stored, write_store
+
+FORMS = {"release": str(RELEASE), "hash_slots": GEOMETRY.hash_slots, "index_num": GEOMETRY.index_num}
+BROKERS = ("broker-a", "broker-b", "broker-c")
+COUNT = 40
+
+Truth = list[tuple[str, MessageRecord]]
+
+
+def _send(broker: str, number: int) -> Sent:
+    unique_key = "both" if number == 5 and broker != "broker-c" else f"{broker}-{number}"
+    topic = "Orders" if number % 4 else f"Only-{broker}"
+    return Sent(topic, ("all", f"k{number % 7}"), unique_key, f"t{number % 3}", number % 2, broker.encode() * 3)
+
+
+@pytest.fixture(scope="module")
+def truth() -> Truth:
+    """Return all records with their brokers; the store times of the brokers interleave, and a few are equal."""
+    found = []
+    for place, broker in enumerate(BROKERS):
+        random = Random(broker)
+        times = sorted(random.randrange(5000) // 10 * 10 for _ in range(COUNT))
+        records = stored([_send(broker, number) for number in range(COUNT)], start=4096 * place)
+        found += [(broker, one._replace(store_timestamp=STORED + at)) for one, at in zip(records, times, strict=True)]
+    return found
+
+
+@pytest.fixture(scope="module")
+def lake(truth: Truth, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("brokers")
+    for broker in BROKERS:
+        records = [record for owner, record in truth if owner == broker]
+        ingest_store(write_store(folder / broker, records), folder / "lake", broker, **FORMS)
+    return folder / "lake"
+
+
+def _places(lines: list[dict[str, object]]) -> list[tuple[object, object]]:
+    return [(line["broker"], line["physical_offset"]) for line in lines]
+
+
+def _expect(truth: Truth, *, topic: str = "Orders", key: str | None = None) -> list[tuple[object, object]]:
+    """Return brokers and offsets by store time; of equal times, those of the first broker come first."""
+    wanted = [
+        (record.store_timestamp, broker, record.physical_offset)
+        for broker, record in truth
+        if record.topic == topic and (key is None or key in _keys(record))
+    ]
+    return [(broker, offset) for _, broker, offset in sorted(wanted)]
+
+
+def _keys(record: MessageRecord) -> list[str]:
+    text = record.properties_raw.partition(b"KEYS\1")[2].partition(b"\2")[0]
+    return text.decode().split()
+
+
+def test_a_key_is_found_on_all_brokers(lake: Path, truth: Truth, run: Run) -> None:
+    """A topic on two brokers could not be queried: `by-key` ended with "choose one"."""
+    found = run("query", "by-key", "--lake", lake, "-t", "Orders", "-k", "k3", "--json")
+
+    assert (ExitCode.CLEAN, _expect(truth, key="k3")) == (found.code, _places(found.lines))
+
+
+@pytest.mark.parametrize("limit", [1, 5, 20])
+def test_a_limit_keeps_the_newest_messages_of_all_brokers(limit: int, lake: Path, truth: Truth, run: Run) -> None:
+    found = run("query", "by-key", "--lake", lake, "-t", "Orders", "-k", "all", "-m", str(limit), "--json")
+
+    assert _expect(truth, key="all")[-limit:] == _places(found.lines)
+    assert "only the newest" in found.err
+
+
+def test_broker_narrows_an_answer(lake: Path, truth: Truth, run: Run) -> None:
+    asked = ("query", "by-key", "--lake", lake, "-t", "Orders", "-k", "k3", "--json")
+    found = run(*asked, "--broker", "broker-b")
+    expected = [offset for broker, offset in _expect(truth, key="k3") if broker == "broker-b"]
+
+    assert expected == [line["physical_offset"] for line in found.lines]
+
+
+@pytest.mark.parametrize("limit", [7, 30, 1000])
+@pytest.mark.parametrize("key", [None, "k3"])
+def test_pages_of_a_list_have_every_message_once(
+    limit: int, key: str | None, lake: Path, truth: Truth, run: Run
+) -> None:
+    expected = _expect(truth, key=key)[::-1]
+    places: list[tuple[object, object]] = []
+    before: tuple[str, ...] = ()
+    of_key = () if key is None else ("-k", key)
+    while True:
+        page = run("query", "list", "--lake", lake, "-t", "Orders", *of_key, "-m", str(limit), *before, "--json")
+        places += _places(page.lines)
+        if "--before" not in page.err:
+            break
+        before = ("--before", page.err.split("add --before ")[1].split()[0])
+
+    assert sorted(expected) == sorted(places)
+    assert len(expected) == len(places)
+    ages: dict[tuple[object, object], int]
+    ages = {(broker, record.physical_offset): record.store_timestamp for broker, record in truth}
+    assert sorted((ages[place] for place in places), reverse=True) == [ages[place] for place in places]
+
+
+def test_an_id_is_found_on_every_broker_that_has_it(lake: Path, truth: Truth, run: Run) -> None:
+    both = [(broker, one.physical_offset) for broker, one in truth if b"\1both\2" in one.properties_raw + b"\2"]
+    ages = {(broker, one.physical_offset): one.store_timestamp for broker, one in truth}
+    first = min(both, key=ages.__getitem__)
+    by_id = run("query", "by-id", "--lake", lake, "-i", "both", "--json")
+    every = run("query", "by-unique-key", "--lake", lake, "-t", "Orders", "-i", "both", "-a", "--json")
+    oldest = run("query", "by-unique-key", "--lake", lake, "-t", "Orders", "-i", "both", "--json")
+
+    assert sorted(both) == sorted(_places(by_id.lines)) == sorted(_places(every.lines))
+    assert [first] == _places(oldest.lines)
+    assert "2 messages have this id; -a shows all" in oldest.err
+
+
+def test_a_story_is_told_for_each_broker(lake: Path, run: Run) -> None:
+    found = run("query", "story", "--lake", lake, "both", "--json")
+
+    assert ["broker-a", "broker-b"] == [line["broker"] for line in found.lines]
+
+
+def test_the_text_names_the_broker_of_each_message(lake: Path, run: Run) -> None:
+    rows = run("query", "by-key", "--lake", lake, "-t", "Orders", "-k", "k3").out.splitlines()
+    details = run("query", "by-id", "--lake", lake, "-i", "both").out
+
+    assert rows[0].rstrip().endswith("#Broker")
+    assert set(BROKERS) == {row.split()[-1] for row in rows[1:]}
+    assert ["broker-a", "broker-b"] == [line.split()[-1] for line in details.splitlines() if "Broker:" in line]
+
+
+def test_a_message_of_one_broker_is_found_without_naming_it(lake: Path, run: Run) -> None:
+    found = run("query", "by-key", "--lake", lake, "-t", "Only-broker-c", "-k", "all", "--json")
+
+    assert {"broker-c"} == {line["broker"] for line in found.lines}
+
+
+def test_stores_that_follow_one_another_on_a_broker_need_a_choice(tmp_path: Path, run: Run) -> None:
+    """The second store of broker-a has a new log: an answer with messages of both would mix two histories."""
+    for name, count, broker in (("first", 8, "broker-a"), ("second", 9, "broker-a"), ("other", 4, "broker-b")):
+        sent = [Sent(keys=("all",), unique_key=f"{name}{one}", body=bytes(count)) for one in range(count)]
+        later = 3_600_000 if name == "second" else 0
+        records = [one._replace(store_timestamp=one.store_timestamp + later) for one in stored(sent)]
+        ingest_store(write_store(tmp_path / name, records), tmp_path / "lake", broker, **FORMS)
+    asked = ("query", "by-key", "--lake", tmp_path / "lake", "-t", "Orders", "-k", "all", "--json")
+    refused, found = run(*asked), run(*asked, "--broker", "broker-b")
+
+    assert ExitCode.USAGE == refused.code
+    assert "broker-b" not in refused.err
+    assert 2 == refused.err.count("broker-a (")
+    assert 4 == len(found.lines)
