@@ -9,6 +9,7 @@ made one; `inspect` makes one if the part to read is small. Without a walk, that
 
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import PurePosixPath
@@ -426,8 +427,9 @@ def keeps_incomplete_record(store: Store, release: Release, log_end: int) -> boo
         return False
     segment = _segment_of(store, log_end)
     position = log_end - segment.base_offset
-    with store.open(segment) as reader:
+    with suppress(FileNotFoundError), store.open(segment) as reader:  # retention has deleted it since
         return bool(read_message_size(reader.read, position, segment.size - position, release))
+    return False
 
 
 def _segment_of(store: Store, offset: int) -> Segment:
