@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from rmq_formats.commitlog.layout import HOST_BITS, INNER_BATCH, MAGIC_V2, TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord, has_right_property_crc
-from rmq_formats.indexfile.keys import index_keys, tag_text
+from rmq_formats.indexfile.keys import index_keys, tag_text, typed_index_keys
 from rmq_formats.indexfile.layout import IndexHeader
 from rmq_formats.properties import (
     PROPERTY_SEPARATOR,
@@ -21,7 +21,7 @@ from rmq_formats.properties import (
     index_key_hash,
     parse_properties,
 )
-from rmq_formats.release import OLDEST, PUBLISHED, HashSlotCount, Release
+from rmq_formats.release import OLDEST, PUBLISHED, RUST, RUST_PROJECT, HashSlotCount, Release
 from rmq_formats.store import Checkpoint, FileKind, StoreFile
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -91,6 +91,8 @@ def detect_eras(marks: Iterable[Mark]) -> tuple[Era, ...]:
     for mark in ordered:
         last = eras[-1]
         candidates = _allowed(last.candidates, mark)
+        if mark.switch == "implementation" and mark.values == (RUST.implementation,):
+            return (Era(0, (RUST,), (mark,)),)  # the marks of the log do not tell it from the Java broker
         if candidates:
             is_known = any((old.switch, old.values) == (mark.switch, mark.values) for old in last.marks)
             eras[-1] = last._replace(candidates=candidates, marks=last.marks if is_known else (*last.marks, mark))
@@ -174,12 +176,17 @@ _FILE_SWITCHES = {
 }
 
 
+_RUST_FOLDERS = ("timerlog/v2/", "timer-v2/")
+
+
 def file_marks(files: Iterable[StoreFile]) -> Iterator[Mark]:
     """Yield the marks of existing files; missing files prove nothing, because a copy may be incomplete."""
     for file in files:
         switch = _FILE_SWITCHES.get(file.kind)
         if file.path.startswith("rocksdbstore/"):
             switch = "rocksdb_folder_always"
+        if file.path.startswith(_RUST_FOLDERS):
+            yield Mark(f"{file.path} exists", "implementation", (RUST.implementation,))
         if switch:
             yield Mark(f"{file.path} exists", switch, (True,))
 
@@ -208,6 +215,11 @@ def index_entry_marks(record: MessageRecord, key_hashes: Collection[int]) -> Ite
         indexed = tag_hash in key_hashes
         reason = f"{'an' if indexed else 'no'} index entry for a message's tags"
         yield Mark(reason, "indexes_tags", (indexed,), record.physical_offset)
+    marked = {index_key_hash(one.text): one for one in typed_index_keys(record, RUST) if one.is_marked}
+    if marked.keys() & set(key_hashes):
+        reason = f"index entries of unique keys as {RUST_PROJECT} writes them"
+        yield Mark(reason, "implementation", (RUST.implementation,), record.physical_offset)
+        return
     seen = {key_hash for key_hash in key_hashes if key_hash != tag_hash}
     fitting = [
         release.property_parser

@@ -8,7 +8,7 @@ that wrote it, from each offset on.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum, unique
 from functools import cache
 from itertools import pairwise
@@ -18,6 +18,7 @@ from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.properties import PropertyParser
 
 _VERSION = re.compile(r"[vV]?(\d{1,4})[._](\d{1,4})[._](\d{1,4})(?:[-_](\w+))?")
+RUST_PROJECT, _RUST_NAME = "rocketmq-rust", "Rust 1.0.0"
 _STAGES = {"PREVIEW": -3, "ALPHA": -2, "BETA": -1}  # 5.0.0 was announced three times before it was released
 
 
@@ -134,14 +135,18 @@ class Release:
     schedule_topic_has_route: bool = field(metadata={"": False, "4.7.1": True})
     unique_key_window_is_recent: bool = field(metadata={"": False, "5.4.0": True})
     time_search_takes_nearest: bool = field(metadata={"": True, "5.1.1": False})
+    # Another implementation, which differs from this release of the Java broker in its index; empty for that broker.
+    implementation: str = ""
 
     @classmethod
     def from_version(cls, version: str) -> "Release":
         """Return the release named by *version*; unpublished numbers behave like the newest one before them."""
+        if version.strip() in {_RUST_NAME, RUST_PROJECT}:
+            return RUST
         return _release(Version.parse(version))
 
     def __str__(self) -> str:
-        return str(self.version)
+        return self.implementation or str(self.version)
 
 
 SWITCHES: Mapping[str, Mapping[str, int | Enum]] = {one.name: one.metadata for one in fields(Release) if one.metadata}
@@ -170,6 +175,10 @@ _LINES = {
 }  # fmt: skip
 PUBLISHED = tuple(Release.from_version(f"{line}.{patch}") for line, last in _LINES.items() for patch in range(last + 1))
 OLDEST, *_, NEWEST = PUBLISHED
+# The broker of rocketmq-rust writes the log and the queues of the newest Java release. Its index has the hash of
+# `topic#U#key` for a unique key (index_service.rs), so that Java's brokers do not find its messages by this key.
+RUST = replace(NEWEST, implementation=_RUST_NAME)
+EVERY_RELEASE = (RUST, *PUBLISHED)
 
 
 Rules = tuple[tuple[int, Release], ...]  # ascending physical offsets, and the release that wrote the log from each on

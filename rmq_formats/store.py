@@ -90,6 +90,8 @@ _KINDS = tuple(
         (r"brokerIdentity(-temp)?|epochFileCheckpoint(\.bak)?", FileKind.CONTROLLER),
         (rf"timerwheel(\.{_NUMBER})?", FileKind.TIMER_WHEEL),  # a snapshot has a position in the timer log
         (rf"timerlog/{_OFFSET}", FileKind.TIMER_LOG),
+        # rocketmq-rust: TimerLog
+        (r"(timerlog/v2|timer-v2|timer-extended|timerwheel\.v2)/.+", FileKind.TIMER_METRICS),
         (r"config/timercheck(\.bak)?", FileKind.TIMER_PROGRESS),
         (r"config/timermetrics(\.bak)?", FileKind.TIMER_METRICS),
         (r"config/[^/]*\.bak", FileKind.CONFIG_BACKUP),

@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 from jobs.query.message import Message
 from rmq_formats.commitlog.layout import TransactionType
-from rmq_formats.indexfile.keys import KeyKind, index_keys, key_text, tag_text
+from rmq_formats.indexfile.keys import IndexKey, KeyKind, index_keys
 from rmq_formats.properties import MAX_LONG, index_key_hash
+from rmq_formats.release import Release
 
 MIN_TIME, MAX_TIME = -MAX_LONG - 1, MAX_LONG
 
@@ -46,11 +47,10 @@ class KeyQuery(NamedTuple):
     begin: int = MIN_TIME  # ms, store time
     end: int = MAX_TIME
 
-    @property
-    def hashed_text(self) -> str:
-        """The text whose hash index entries have."""
-        of_kind = tag_text if self.kind is KeyKind.TAG else key_text
-        return of_kind(self.topic, self.key)
+    def hashed_text(self, release: Release) -> str:
+        """Return the text whose hash the index entries of *release* have."""
+        is_marked = self.kind is KeyKind.UNIQUE and bool(release.implementation)
+        return IndexKey(self.topic, self.key, self.kind, is_marked).text
 
     def is_kept_by_client(self, message: Message) -> bool:
         """Return whether a client keeps a message of the broker's answer; brokers do not index rollbacks."""
@@ -65,7 +65,7 @@ class KeyQuery(NamedTuple):
         """Return the number of entries of a message in a broker's index; 1 for a tag if tags are not indexed."""
         if self.kind is KeyKind.TAG and not message.release.indexes_tags:
             return 1
-        return index_keys(message.record, message.release).count(self.hashed_text)
+        return index_keys(message.record, message.release).count(self.hashed_text(message.release))
 
 
 def has_key(message: Message, kind: KeyKind, key: str) -> bool:

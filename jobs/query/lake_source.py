@@ -329,7 +329,7 @@ class LakeSource(Source):
             column = "uniq_key" if wanted.kind is KeyKind.UNIQUE else "tags"
             found = self._newest_first(MESSAGES_NAME, f"{column} = {key}", *of_topic)
         elif self._has_index:
-            key_hash = index_key_hash(wanted.hashed_text)
+            key_hash = index_key_hash(wanted.hashed_text(self.release))
             found = self._newest_first(INDEX_ENTRIES_NAME, f"key_hash = {key_hash}", f"key = {key}", *of_topic)
         else:
             if not self._through_log:
@@ -348,7 +348,7 @@ class LakeSource(Source):
             return
         self._note_left_out(self.remarks.warn, wanted.topic)
         self.note_known_damage()
-        key_hash = index_key_hash(wanted.hashed_text)
+        key_hash = index_key_hash(wanted.hashed_text(self.release))
         for message in self._newest_first(INDEX_ENTRIES_NAME, f"key_hash = {key_hash}", *_window(wanted)):
             yield from [message] * count_entries_with_hash(message, key_hash)
 

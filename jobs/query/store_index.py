@@ -187,7 +187,7 @@ class StoreIndex:
             header = file.header
             if not header.matches_time(begin, wanted.end):
                 return
-            for hop in file.find_entries(wanted.hashed_text, begin, wanted.end, header):
+            for hop in file.find_entries(wanted.hashed_text(self._releases[-1]), begin, wanted.end, header):
                 if out_of_order or hop.number >= before:
                     out_of_order.append(hop.entry.physical_offset)
                     continue

@@ -45,7 +45,7 @@ from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import ENTRY, Geometry, IndexEntry, IndexHeader, decode_entry
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.layout import make_block_reader
-from rmq_formats.release import NEWEST, OLDEST, PUBLISHED, Release, Rules, make_rules, release_at
+from rmq_formats.release import EVERY_RELEASE, NEWEST, OLDEST, Release, Rules, make_rules, release_at
 from rmq_formats.store import CHECKPOINT, OFFSET_DIGITS, FileKind, decode_checkpoint, parse_offset_name
 
 GIVEN, DETECTED, ASSUMED = "given", "detected", "assumed"
@@ -159,7 +159,7 @@ def parse_release(text: str) -> Release:
         release = Release.from_version(text.strip())
     except FormatError as error:
         raise UndecidedError(f"{text.strip()!r} is not a RocketMQ release (example: {NEWEST})") from error
-    if str(release) not in _PREVIEWS and release not in PUBLISHED:
+    if str(release) not in _PREVIEWS and release not in EVERY_RELEASE:
         raise UndecidedError(
             f"RocketMQ {release} is not supported ({OLDEST} to {NEWEST} are). "
             "For a custom build, pass the release that it is based on"
@@ -237,7 +237,7 @@ def detect_store_eras(
     """Detect the eras of a store from its files, its records, and some entries of index files."""
     marks: list[Mark] = []
     add_marks(marks, find_file_marks(store))
-    readers, tags_left = list(index_readers), _MESSAGES_LOOKED_UP
+    readers, tags_left, checked_left = list(index_readers), _MESSAGES_LOOKED_UP, _MESSAGES_LOOKED_UP
     for reader in (*readers[:1], *readers[1:][-1:]):  # the newest and the oldest file
         with skip_lost_file():
             add_marks(marks, _slot_count_marks(reader))
@@ -251,8 +251,8 @@ def detect_store_eras(
         with skip_lost_file():  # a lost file has no marks
             for record in islice(_records(store, segment), records):
                 add_marks(marks, record_marks(record))
-                found = list(_index_entry_marks(readers, record)) if tags_left else []
-                tags_left -= bool(found)
+                found = list(_index_entry_marks(readers, record, in_any_case=checked_left > 0)) if tags_left else []
+                tags_left, checked_left = tags_left - bool(found), checked_left - 1
                 add_marks(marks, found)
     return detect_eras(marks)
 
@@ -358,10 +358,14 @@ def _records(store: Store, segment: Segment) -> Iterator[MessageRecord]:
             position = near.find_record(position + 1)
 
 
-def _index_entry_marks(readers: Sequence[IndexReader], record: MessageRecord) -> Iterator[Mark]:
-    """Yield the marks of a record's entries in the index file that covers it, if its keys depend on the release."""
+def _index_entry_marks(readers: Sequence[IndexReader], record: MessageRecord, *, in_any_case: bool) -> Iterator[Mark]:
+    """
+    Yield the marks of a record's entries in the index file that covers it.
+
+    Unless *in_any_case*, only a record is looked up whose keys depend on the release of the Java broker.
+    """
     offset = record.physical_offset
-    if len({tuple(index_keys(record, release)) for release in _RELEASES_OF_INDEX}) == 1:
+    if not in_any_case and len({tuple(index_keys(record, release)) for release in _RELEASES_OF_INDEX}) == 1:
         return
     with skip_lost_file():
         covering = (

@@ -29,7 +29,7 @@ from jobs.store.workers import Workers
 from jobs.verify import PartReport
 from jobs.verify.rocksdb_index import verify_rocksdb_index
 from rmq_formats.indexfile.build import IndexFilePart
-from rmq_formats.release import make_rules
+from rmq_formats.release import RUST_PROJECT, make_rules
 
 _KEYS_CHANGED = "the keys of the record, which no checksum covers, changed, or "
 MAX_INDEX_LAG_MS = 600_000  # store time by which a running broker's index may lag behind its log
@@ -342,5 +342,10 @@ def _notes(explanation: Explanation) -> Iterator[str]:
     for explained in explanation.files:
         if explained.verdict.is_explained and explained.detail and explained.verdict not in said:
             yield f"index/{explained.name}: {explained.verdict}: {explained.detail}"
+    if any(release.implementation for _, release in settings.rules.value.rules):
+        yield (
+            f"{RUST_PROJECT} wrote the index: a Java broker would not find its messages by unique key. To use the "
+            "store with a Java broker, rebuild the index with the release of that broker (`rebuild-index --release`)"
+        )
     yield f"index files of {settings.geometry.value} ({settings.geometry.origin_text})"
     yield f"index format: RocketMQ {settings.rules.value} ({settings.rules.origin_text})"

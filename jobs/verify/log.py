@@ -29,6 +29,7 @@ from rmq_formats.commitlog.scan import IO_ERROR
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import skip_lost_file
 from rmq_formats.properties import MAX_LONG
+from rmq_formats.release import Release
 from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, file_name_of_offset
 
 _FLUSHED = ("physical_timestamp", "logic_timestamp")
@@ -58,8 +59,13 @@ _MOST_OFFSETS = 50  # that a finding lists
 _AHEAD = 1 << 30  # bytes: the length of a lost end, which nothing shows
 
 
-def findings_on_log(
-    store: Store, checks: Sequence[RangeCheck], log_end: int, lost_record_offset: int | None, conf: BrokerConf
+def findings_on_log(  # noqa: PLR0913, PLR0917 - the log, the releases that wrote it, and other evidence of its end
+    store: Store,
+    checks: Sequence[RangeCheck],
+    log_end: int,
+    lost_record_offset: int | None,
+    conf: BrokerConf,
+    newest_release: Release,
 ) -> tuple[PartReport, LostRanges]:
     """
     Return the report on the log, and the ranges that findings of other parts may follow from.
@@ -86,7 +92,7 @@ def findings_on_log(
         lost.append((log_end, log_end + _AHEAD if store.segments else MAX_LONG, finding))
     findings.sort(key=lambda finding: finding.log_offset or 0)
     newest = max((check.newest_timestamp for check in checks), default=0)
-    checkpoint, doubts = findings_on_checkpoint(store, newest, log_end)
+    checkpoint, doubts = findings_on_checkpoint(store, newest, log_end, newest_release)
     if crashed is not None and not crashed.loss_evidence:
         command = f"{tool_command()} repair {quote(store.root)} --lake LAKE --out REPAIR"
         doubts.append(f"{crashed.text}. Undecided: {crashed.evidence_text}. {crashed.advice}; run: {command}")
@@ -307,7 +313,9 @@ def lost_end_finding(
     )
 
 
-def findings_on_checkpoint(store: Store, newest_ms: int, log_end: int) -> tuple[list[Finding], list[str]]:
+def findings_on_checkpoint(
+    store: Store, newest_ms: int, log_end: int, newest_release: Release
+) -> tuple[list[Finding], list[str]]:
     """Return findings on times (*newest_ms*: the log's latest) and the offset of queues, and notes on unknown ones."""
     stored = find_checkpoint_file(store)
     if stored is None:
@@ -330,9 +338,11 @@ def findings_on_checkpoint(store: Store, newest_ms: int, log_end: int) -> tuple[
             place, values = ("checkpoint", CHECKPOINT.offset(name), name), (str(time), str(newest_ms))
             findings.append(Finding(LOG, kinds.CHECKPOINT_AFTER_LOG, *place, *values, cause, right_time=newest_ms))
     offset = checkpoint.dispatched_offset if checkpoint is not None and newest_ms and store.has_clean_shutdown else 0
-    if offset >= max(log_end, 1):  # 5.5.0+: if it is positive, a recovery does not look at the times
+    # The Java broker writes the offset at which the last record begins, rocketmq-rust the one at which it ends.
+    limit = log_end + bool(newest_release.implementation)
+    if offset >= max(limit, 1):  # 5.5.0+: if it is positive, a recovery does not look at the times
         place = "checkpoint", CHECKPOINT.offset(_DISPATCHED), _DISPATCHED
-        values = str(offset), f"less than {log_end}"
+        values = str(offset), f"less than {limit}"
         cause = f"the log ends before this offset: {_CHECKPOINT_WRONG}"
         findings.append(Finding(LOG, kinds.CHECKPOINT_AFTER_LOG, *place, *values, cause, right_time=0))
     return findings, []

@@ -116,7 +116,7 @@ def _compare(request: VerifyRequest, workers: Workers, store: Store) -> Verdict:
     promotion = find_last_promotion(store, joined.log_end)
     if promotion is not None and promotion.has_truncated(ahead):
         ahead = None
-    log, lost = findings_on_log(store, checks, joined.log_end, ahead, request.given_settings.conf)
+    log, lost = findings_on_log(store, checks, joined.log_end, ahead, request.given_settings.conf, writers.newest)
     if promotion is not None:
         _set_apart(promotion, log, [queues, index], store)
     _attribute(log, [queues, index], lost, checks, store)

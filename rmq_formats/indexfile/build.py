@@ -20,7 +20,7 @@ from rmq_formats.commitlog.kernels import SYS_FLAG_AT, prefetch_record, read_sto
 from rmq_formats.commitlog.layout import TRANSACTION_MASK, TransactionType
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.compiled import compiled, compiled_helper
-from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR, KeyKind
+from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR, UNIQUE_MARK, KeyKind
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader
 from rmq_formats.kernels.integers import (
     Bytes,
@@ -73,6 +73,7 @@ class RuleTable(NamedTuple):
     from_offsets: NDArray[np.int64]
     parser_codes: NDArray[np.int64]
     indexes_tags: NDArray[np.bool_]
+    marks_unique_keys: NDArray[np.bool_]
     counts_every_put: NDArray[np.bool_]
 
     @classmethod
@@ -83,6 +84,7 @@ class RuleTable(NamedTuple):
             np.array([since for since, _ in rules], np.int64),
             np.array([PROPERTY_PARSER_CODES[release.property_parser] for release in releases], np.int64),
             np.array([release.indexes_tags for release in releases], np.bool_),
+            np.array([bool(release.implementation) for release in releases], np.bool_),
             np.array([release.hash_slot_count is HashSlotCount.EVERY_PUT for release in releases], np.bool_),
         )
 
@@ -133,7 +135,7 @@ def _text_room(keys: int, size: int) -> KeyTexts:
 
 _ROLLBACK = int(TransactionType.ROLLBACK)
 _HASH = ord(TOPIC_SEPARATOR)
-_TAG = ord(TAG_MARK)
+_TAG, _MARK = ord(TAG_MARK), ord(UNIQUE_MARK)
 _SPACE = ord(KEY_SEPARATOR)
 # Names of properties as integers, which are compared in one step.
 _SHORT, _LONG = np.dtype(">u4"), np.dtype(">i8")
@@ -216,7 +218,8 @@ def _pack(
         time = read_store_timestamp(buffer, start)
         seed = hash_character(_HASH, hash_text(buffer, topic, topic_end, 0))
         if unique_end > unique:
-            count = _put_key(keys, texts, count, seed, offset, time, number, buffer, unique, unique_end, _UNIQUE)
+            marked = hash_character(_HASH, hash_character(_MARK, seed)) if rules.marks_unique_keys[rule] else seed
+            count = _put_key(keys, texts, count, marked, offset, time, number, buffer, unique, unique_end, _UNIQUE)
         word = words
         while word < words_end:
             word_end = find_byte_below(buffer, word, words_end, _SPACE + 1)

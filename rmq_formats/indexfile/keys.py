@@ -15,6 +15,7 @@ from rmq_formats.release import Release
 
 TOPIC_SEPARATOR = "#"
 TAG_MARK = "T"
+UNIQUE_MARK = "U"
 
 
 @unique
@@ -32,11 +33,14 @@ class IndexKey(NamedTuple):
     topic: str
     key: str
     kind: KeyKind
+    is_marked: bool = False  # a unique key whose text says so: by rocketmq-rust
 
     @property
     def text(self) -> str:
         """The text that is hashed."""
-        return tag_text(self.topic, self.key) if self.kind is KeyKind.TAG else key_text(self.topic, self.key)
+        if self.kind is KeyKind.TAG:
+            return tag_text(self.topic, self.key)
+        return key_text(self.topic, f"{UNIQUE_MARK}{TOPIC_SEPARATOR}{self.key}" if self.is_marked else self.key)
 
 
 def key_text(topic: str, key: str) -> str:
@@ -58,7 +62,7 @@ def typed_index_keys(record: MessageRecord, release: Release) -> list[IndexKey]:
     topic = record.topic
     keys = [IndexKey(topic, key, KeyKind.KEY) for key in split_keys(properties.get(KEYS, ""))]
     if UNIQ_KEY in properties:
-        keys.insert(0, IndexKey(topic, properties[UNIQ_KEY], KeyKind.UNIQUE))
+        keys.insert(0, IndexKey(topic, properties[UNIQ_KEY], KeyKind.UNIQUE, bool(release.implementation)))
     if release.indexes_tags and properties.get(TAGS):
         keys.append(IndexKey(topic, properties[TAGS], KeyKind.TAG))
     return keys

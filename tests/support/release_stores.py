@@ -151,6 +151,10 @@ def _write_index(folder: Path, records: Sequence[MessageRecord], rules: Rules, g
 def _write_checkpoint(root: Path, records: Sequence[MessageRecord], rules: Rules, full: IndexHeader) -> None:
     time, newest = records[-1].store_timestamp, rules[-1][1]
     dispatched = records[-1].physical_offset if newest.checkpoint_fields == len(Checkpoint._fields) else 0
+    if newest.implementation:  # rocketmq-rust: the end of the last message, and another timer log
+        dispatched = records[-1].end_offset
+        (root / "timerlog" / "v2" / "log").mkdir(parents=True)
+        (root / "timerlog" / "v2" / "log" / file_name_of_offset(0)).write_bytes(bytes(64))
     checkpoint = Checkpoint(time, time, full.end_timestamp, dispatched_offset=dispatched)
     (root / "checkpoint").write_bytes(encode_checkpoint(checkpoint))
     if newest.lock_file:

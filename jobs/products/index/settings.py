@@ -45,14 +45,18 @@ from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.detection import Era
 from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, Geometry
-from rmq_formats.release import PUBLISHED, HashSlotCount, Release, Rules, make_rules, release_at
+from rmq_formats.release import EVERY_RELEASE, PUBLISHED, RUST, HashSlotCount, Release, Rules, make_rules, release_at
 
 # The first release of each era. What 5.0.0-PREVIEW undid, it undid to the state of an older one.
-FIRST_RELEASES_OF_ERAS = tuple(Release.from_version(version) for version in ("4.0.0", "4.7.1", "4.9.1", "5.4.0"))
+FIRST_RELEASES_OF_ERAS = (
+    *(Release.from_version(version) for version in ("4.0.0", "4.7.1", "4.9.1", "5.4.0")),
+    RUST,
+)
 _SWITCH_MEANINGS = {
     "property_parser": "how properties are parsed",
     "hash_slot_count": "how hash slots are counted",
     "indexes_tags": "whether tags are indexed",
+    "implementation": "whether unique keys are marked",
 }
 INDEX_SWITCHES = tuple(_SWITCH_MEANINGS)
 SWITCHES_OF_ROWS = ("property_parser",)  # the one that also changes rows, queues and exports
@@ -309,9 +313,9 @@ def find_index_evidence(
     examined = [one for one in (_ExaminedFile(store, *pair, geometry) for pair in pairs) if one.is_conclusive]
     score, rules = _best(examined, candidates)
     if score < len(examined) and candidates is not PUBLISHED:
-        other = _best(examined, PUBLISHED)
+        other = _best(examined, EVERY_RELEASE)
         if other[0] > score:
-            (score, rules), candidates = other, PUBLISHED
+            (score, rules), candidates = other, EVERY_RELEASE
     if not score:
         return None
     text = rules_text(rules[0], candidates)
@@ -339,7 +343,7 @@ def _narrow(eras: Sequence[Era], evidence: IndexEvidence) -> tuple[Era, ...]:
         era = next(one for one in reversed(eras) if one.first_offset <= start)
         allowed, every = (
             tuple(release for release in some if _is_allowed(release, start, evidence.rules))
-            for some in (era.candidates, PUBLISHED)
+            for some in (era.candidates, EVERY_RELEASE)
         )
         if not narrowed or narrowed[-1].candidates != (allowed or every):
             narrowed.append(Era(start, allowed or every, era.marks))
@@ -366,6 +370,7 @@ def _best(examined: "Sequence[_ExaminedFile]", candidates: Sequence[Release]) ->
         return 0, ()
     score, best = ranked[0]
     alike = [rules for other, rules in ranked if other == score and len(rules) == len(best) == 1]
+    alike = [rules for rules in alike if not rules[0][1].implementation] or alike
     return score, tuple(alike or [best])
 
 

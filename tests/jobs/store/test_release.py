@@ -16,10 +16,13 @@ from jobs.store.release import UndecidedError
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
-from rmq_formats.indexfile.layout import Geometry
+from rmq_formats.indexfile.layout import Geometry, IndexEntry
+from rmq_formats.indexfile.lookup import IndexReader
+from rmq_formats.properties import index_key_hash
+from tests.rmq_formats.builders import make_reader
 from tests.support.commands import Run
 from tests.support.lakes import ingest_store, rows_of
-from tests.support.release_stores import GEOMETRY, Message, write_release_store
+from tests.support.release_stores import GEOMETRY, LegalStore, Message, write_release_store
 
 GIVEN_GEOMETRY = GivenSettings(GEOMETRY.hash_slots, GEOMETRY.index_num)
 
@@ -185,3 +188,52 @@ class TestAStoreOfThreeReleasesWithoutItsIndex:
         store = write_release_store(tmp_path / "store", _THREE_RELEASES)
 
         assert read_index(store.root) == rebuild(store.root, tmp_path / "out")
+
+
+class TestAStoreOfRocketmqRust:
+    """Its index has the hash of `topic#U#key` for a unique key; the other files are those of a Java broker."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> LegalStore:
+        properties = [{"UNIQ_KEY": f"u{number}", "KEYS": f"k{number}", "TAGS": "A"} for number in range(20)]
+        return write_release_store(tmp_path / "store", [Message("rocketmq-rust", properties=one) for one in properties])
+
+    def test_nothing_is_called_damage(self, store: LegalStore) -> None:
+        verdict = verify_store(store.root, GivenSettings())
+
+        assert (Severity.HEALTHY, []) == (verdict.severity, verdict.findings)
+        (note,) = (one for one in verdict.parts["index"].notes if "Java broker" in one)
+        assert "rocketmq-rust wrote the index" in note
+
+    def test_the_index_is_rebuilt(self, store: LegalStore, tmp_path: Path) -> None:
+        expected = {index_key_hash(text) for text in ("Orders#U#u3", "Orders#k3", "Orders#T#A")}
+        entries = [entry for file in read_index(store.root) for entry in read_entries(file)]
+        offset = store.records[3].physical_offset
+
+        assert expected == {entry.key_hash for entry in entries if entry.physical_offset == offset}
+        assert read_index(store.root) == rebuild(store.root, tmp_path / "out")
+
+    @pytest.mark.parametrize("place", ["--store", "--lake"])
+    def test_messages_are_found_by_unique_key(self, store: LegalStore, run: Run, place: str) -> None:
+        lake = store.root.parent / "lake"
+        ingest_store(store.root, lake, "b")
+        where = store.root if place == "--store" else lake
+
+        code, out, err = run("query", "by-unique-key", place, where, "-t", "Orders", "-i", "u3", "--output", "json")
+
+        assert 0 == code, err
+        assert [store.records[3].physical_offset] == [
+            one["physical_offset"] for one in json.loads(out) if "tags" in one
+        ]
+
+    def test_inspect_offers_no_timer_log_as_a_log(self, store: LegalStore, run: Run) -> None:
+        code, out, err = run("inspect", store.root)
+
+        assert 0 == code, err
+        assert "--commitlog" not in out
+        assert "Rust 1.0.0" in out
+
+
+def read_entries(file: bytes) -> list[IndexEntry]:
+    reader = IndexReader(make_reader(file), GEOMETRY)
+    return [reader.entry(number) for number in range(1, reader.header.entry_count + 1)]
