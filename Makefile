@@ -112,5 +112,5 @@ bench: environment ## Run the benchmarks, with results as JSON; SCALE=small take
 	$(PYTHON) -m benchmarks --scale $(or $(SCALE),full) $(ARGS)
 
 lock: ## Update both lock files from pyproject.toml (needs uv)
-	$(LOCK) --extra browse --extra iceberg --extra rocksdb --extra spark --extra types --extra where --output-file requirements.lock
+	$(LOCK) --extra browse --extra iceberg --extra rocksdb --extra spark --extra types --output-file requirements.lock
 	$(LOCK) --all-extras --group dev --constraint requirements.lock --output-file requirements-dev.lock

@@ -1,36 +1,42 @@
 """
-Evaluates the condition of `export --where` with DataFusion, on batches that a task has read.
+Evaluates the condition of `export --where` with the SQL engine of `query sql`, on batches that a task has read.
 
-DataFusion gets one batch with the columns of the condition, but no tables and no files, and subqueries are refused.
+The engine reads Delta tables only, so each batch is a temporary table of one file. Subqueries are refused: they would
+see the rows of one batch.
 """
 
 import re
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from jobs.export import BODY_TEXT, COLUMNS, SCHEMA
-from jobs.launch.engine import SetupError
+from jobs.query.lake_tables import ENGINE_SETTINGS
 from rmq_formats.errors import UnsupportedFormat
 
-if TYPE_CHECKING:
-    from datafusion import Expr, SessionContext
-
-_MAX_WORDS = 5_000  # DataFusion's stack overflows at some 5,000 nested operators, each of which has two words or more
+_MAX_WORDS = 5_000  # the engine's stack overflows at some 5,000 nested operators, each of which has two words or more
+_TABLE, _NUMBER = "messages", "_number"  # the column has the number of each row in its batch
+_SETTINGS = ENGINE_SETTINGS | {"datafusion.execution.target_partitions": "1"}
 # Comments and quoted texts: words inside them are not counted.
 _REFUSED_TEXT = re.compile(r"""--|/\*|\*/|\$|(?:[^\WxX]|\w[xX])['"`]""")
 _TOKEN = re.compile(r"""'(?:''|[^'])*'|"(?:""|[^"])*"|`[^`]*`|\d+\.\d*|\w+|[^\w\s]""")
 _IN_LIST = re.compile(r", (?:- )?(?:\d\S*|'s') (?=[,)])")  # a value after another one
-_REFUSED = re.compile("Subquery|Exists|SetComparison|Aggregate|Window|Unnest|Placeholder|Variable|Lambda")
+_REFUSED_WORDS = frozenset({"select", "with", "values", "over", "unnest", "union", "intersect", "except", ";", "?"})
 _VOLATILE = frozenset({"rand", "randn", "random", "shuffle", "uuid"})  # another value at each evaluation
+_NOT_BOOLEAN = (
+    "the condition must be a boolean expression on the columns of one row, without subqueries, aggregates, window "
+    "functions, UNNEST or parameters"
+)
 _ADVICE = re.compile(r"\n+(?:Valid fields|Did you mean|Hint|This issue)")
-# DataFusion's name of a batch, and the kinds of its errors.
-_RAW = re.compile(r'"?\?table\?"?\.|^(?:(?:DataFusion|Schema|Arrow|Cast) error: )+')
+_LINE = re.compile(r"(?<=at )Line: (\d+)")  # in errors; the condition begins in line 2 of the statement
+# The engine's name of a batch, and the kinds of its errors.
+_RAW = re.compile(rf'"?{_TABLE}"?\.|^(?:(?:DataFusion|Schema|External|Arrow|Cast) error: )+')
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,74 +62,60 @@ class Condition:
         return not {"body", BODY_TEXT}.isdisjoint(self.columns)
 
     def find_matches(self, rows: pa.RecordBatch) -> pa.BooleanArray:
-        """Return the value of the condition for each row; raise `UnsupportedFormat` if it cannot be computed."""
-        context = _context()
-        with _explained("--where: "):
-            values = context.read_batch(rows).select(_parse(self)).to_arrow_table().column(0)
-        return values.cast(pa.bool_()).combine_chunks()
+        """Return for each row whether the condition is true; raise `UnsupportedFormat` if it cannot be computed."""
+        matches = np.zeros(rows.num_rows, np.bool_)
+        if rows.num_rows:
+            with _explained("--where: "):
+                matches[_find_matching_numbers(self.text, rows)] = True
+        return pa.array(matches)
 
 
 def parse_condition(text: str) -> Condition:
     """Return a condition; raise `UnsupportedFormat` if *text* is not a boolean expression on the columns."""
-    context = _context()
-    tokens = ["'s'" if token[0] == "'" else token for token in _TOKEN.findall(text)]
+    words = ["'s'" if word[0] == "'" else word for word in _TOKEN.findall(text)]
     # The content of quoted texts is not searched.
     if _REFUSED_TEXT.search(_TOKEN.sub(lambda one: one[0][0] * 2 if one[0][0] in "'\"`" else one[0], text)):
         raise UnsupportedFormat("comments, dollar signs and prefixed strings (such as E'…') are not supported")
-    if _IN_LIST.sub("", " ".join(tokens)).count(" ") >= _MAX_WORDS:
+    if _IN_LIST.sub("", " ".join(words)).count(" ") >= _MAX_WORDS:
         raise UnsupportedFormat(
             f"the condition has more than {_MAX_WORDS:,} tokens; to compare with many values, use IN"
         )
+    depths = np.cumsum([(word == "(") - (word == ")") for word in words] or [0])
+    if not _REFUSED_WORDS.isdisjoint(map(str.lower, words)) or depths.min() < 0:
+        raise UnsupportedFormat(_NOT_BOOLEAN)
     # A column whose name is anywhere in the text may be used. A batch without columns would have no rows.
     named = {*re.findall(r"\w+", text.lower())}
     columns = tuple(name for name in (*COLUMNS, BODY_TEXT) if name in named) or ("physical_offset",)
-    every = Condition(text, (*COLUMNS, BODY_TEXT))
-    with _explained():
-        expression = _parse(every)
-        pending = [expression]
-        while pending:
-            part = pending.pop()
-            kind = part.variant_name()
-            if _REFUSED.search(kind):
-                raise UnsupportedFormat(
-                    "the condition must be a boolean expression on the columns of one row, without subqueries, "
-                    "aggregates, window functions, UNNEST, parameters or lambdas"
-                )
-            pending += () if kind in {"Column", "Literal"} else part.rex_call_operands()
-        # Errors of types and of constants are found without a row.
-        context.read_batch(_no_rows(every)).filter(expression).collect()
+    with _explained():  # errors of types and of constants are found without a row
+        _find_matching_numbers(
+            text, pa.RecordBatch.from_pylist([], SCHEMA.remove(SCHEMA.get_field_index("body_error")))
+        )
     return Condition(text, columns)
 
 
-@cache
-def _context() -> "SessionContext":
-    try:
-        from datafusion import SessionConfig, SessionContext
-
-        context = SessionContext(SessionConfig().with_target_partitions(1))  # so that rows keep their order
-        context.enable_spark_functions()  # length(body), json_tuple, hour and others
-    except (ImportError, AttributeError) as error:  # missing, damaged or too old
-        remedy = "pip install --upgrade 'rocketmq-lake[where]'"
-        raise SetupError(f"--where requires datafusion 55 or newer: {remedy} ({error})") from error
-    return context
-
-
-@cache
-def _parse(condition: Condition) -> "Expr":
-    return _context().read_batch(_no_rows(condition)).parse_sql_expr(condition.text)
-
-
-def _no_rows(condition: Condition) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], condition.schema)
+def _find_matching_numbers(text: str, rows: pa.RecordBatch) -> list[int]:
+    """Return the numbers of the rows for which the condition is true."""
+    numbered = pa.Table.from_batches([rows]).append_column(_NUMBER, pa.array(range(rows.num_rows), pa.int64()))
+    with tempfile.TemporaryDirectory(prefix="rmq-lake-where-") as folder:
+        write_deltalake(folder, numbered)
+        engine = QueryBuilder(_SETTINGS).register(_TABLE, DeltaTable(folder))
+        # A column, and no WHERE: in a filter of files, the engine overflows its stack at long lists. The line breaks
+        # end a number or a name, and keep the columns that errors name.
+        found = pa.table(engine.execute(f"SELECT {_NUMBER}, (\n{text}\n) FROM {_TABLE}").read_all())  # noqa: S608 - the user's own condition
+    values = found.column(1)
+    if found.num_rows != rows.num_rows or not (pa.types.is_boolean(values.type) or pa.types.is_null(values.type)):
+        raise UnsupportedFormat(_NOT_BOOLEAN)
+    numbers: list[int] = found.column(0).filter(values.cast(pa.bool_())).to_pylist()
+    return numbers
 
 
 @contextmanager
 def _explained(before: str = "") -> Iterator[None]:
-    """Turn DataFusion's errors into `UnsupportedFormat` with one line."""
+    """Turn the engine's errors into `UnsupportedFormat` with one line."""
     try:
         yield
     except BaseException as error:
-        # DataFusion raises `Exception`, and for a failed assertion a PanicException, which cannot be imported.
+        # A failed assertion of the engine is a PanicException, which cannot be imported.
         is_panic = type(error).__name__ == "PanicException"
         if isinstance(error, UnsupportedFormat) or not (isinstance(error, Exception) or is_panic):
             raise
@@ -131,6 +123,9 @@ def _explained(before: str = "") -> Iterator[None]:
         line = textwrap.shorten(_RAW.sub("", _ADVICE.split(cause)[0]), 200)
         if "RLike {" in str(error):
             line = "RLIKE is not supported; use the operator ~ or regexp_like(TEXT, PATTERN)"
+        elif "must be in GROUP BY" in line:
+            line = _NOT_BOOLEAN
         elif line.startswith("No field named"):
             line += " Put text values in single quotes"
+        line = _LINE.sub(lambda found: f"Line: {int(found[1]) - 1}", line)
         raise UnsupportedFormat(before + line) from error

@@ -61,7 +61,7 @@ _SEARCHED_S = 10.0  # time limit of the search for the damaged file, if the engi
 
 
 # This rule of DataFusion names values that it reads from maps twice, and then refuses views that join such tables.
-_SETTINGS = {"datafusion.optimizer.enable_leaf_expression_pushdown": "false"}
+ENGINE_SETTINGS = {"datafusion.optimizer.enable_leaf_expression_pushdown": "false"}
 _Value = TypeVar("_Value")
 _READS = re.compile(
     r"(?:\s|\(|--.*\n)*(explain\s+((analyze|verbose)\s+)*)?(?P<verb>select|with|values|describe)\b", re.IGNORECASE
@@ -94,7 +94,7 @@ class LakeTables:
         """Open the lake at *lake*; raise `NotAStore` if it has none of the tables *needed*."""
         self.location = normalise_location(lake)
         self._options = options
-        self._builder = QueryBuilder(_SETTINGS)
+        self._builder = QueryBuilder(ENGINE_SETTINGS)
         # A statement that needs more writes to temporary files, or fails; the engine does not count all of its memory.
         self._memory_limit = count_memory() // 2
         self._builder.execute(f"SET datafusion.runtime.memory_limit = '{self._memory_limit >> 10}K'")

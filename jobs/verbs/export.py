@@ -9,7 +9,7 @@ import click
 
 from jobs.command.answer import ResultPrinter, answer_options
 from jobs.command.configuration import ONE_SOURCE_NEEDED, source_options, verb
-from jobs.command.engine import engine_option, get_chosen_engine, start_workers
+from jobs.command.engine import engine_option, start_workers
 from jobs.command.options import (
     bundle,
     commitlog_option,
@@ -26,7 +26,6 @@ from jobs.console.log import log_message
 from jobs.console.process import end_without_reader
 from jobs.console.result import ExitCode, Result, Severity, worst_severity_met
 from jobs.console.rows import RowFormat
-from jobs.launch.engine import SPARK
 from jobs.launch.failures import raise_as_usage_errors
 from jobs.query.place import Place
 from jobs.storage.paths import path_exists
@@ -44,7 +43,7 @@ _SHOWN = 5
     "export --store /data/store -t Orders --format ndjson --out orders.ndjson",
     """export --lake LAKE --where "properties['region'] = 'eu'" --out eu.ndjson""",
     "export --store STORE --since 2h --out new.ndjson --dry-run",
-    """export --lake LAKE --where "json_tuple(body_text, 'id')['c0'] = '7'" --format parquet --out 7.parq""",
+    """export --lake LAKE --where "body_text LIKE '%7%'" --format parquet --out 7.parq""",
 )
 def export(  # noqa: PLR0913 - one argument an option
     *,
@@ -60,7 +59,9 @@ def export(  # noqa: PLR0913 - one argument an option
     topics: tuple[str, ...] = option("TOPIC", "Only this topic; may be repeated.", names="-t --topic", multiple=True),
     since: TimeArgument | None = since_option(),
     until: TimeArgument | None = until_option(),
-    where: str | None = option("SQL", "A condition in DataFusion's SQL on the columns of `messages` and on body_text."),
+    where: str | None = option(
+        "SQL", "A condition in SQL, as in `query sql`, on the columns of `messages` and on body_text."
+    ),
     kind: str = option(
         None,
         "ndjson: one object per line; json: one array; csv: nested values as JSON; parquet: the table's columns.",
@@ -116,13 +117,6 @@ def export(  # noqa: PLR0913 - one argument an option
     from jobs.export.export import ExportRequest, explain_empty_export, export, plan_export
 
     between = _explained(since, ANY_TIME[0]), _explained(until, ANY_TIME[1])
-    choice = get_chosen_engine()
-    if condition is not None and choice is not None and choice.engine == SPARK:
-        from pyspark import SparkContext
-
-        from jobs.launch.session import require_worker_modules
-
-        require_worker_modules(SparkContext.getOrCreate(), "datafusion")
     output = None if is_streamed else out
     asked = ExportRequest(place, topics, between, output, RowFormat(kind), max_body_size, condition)
     items, summary = plan_export(asked, workers.options)
