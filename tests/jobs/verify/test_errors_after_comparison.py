@@ -31,7 +31,7 @@ def _fail_from(module: object, name: str, code: int, monkeypatch: pytest.MonkeyP
 
 def test_a_disk_error_after_the_comparison_is_damage(golden: StoreOf, monkeypatch: pytest.MonkeyPatch) -> None:
     """The verdict was healthy, with exit code 0."""
-    _fail_from(jobs.verify.run, "determine_next_start_writers", errno.EIO, monkeypatch)
+    _fail_from(jobs.verify.run, "predict_store_start", errno.EIO, monkeypatch)
 
     verdict = verify(VerifyRequest(str(golden("b551-base"))), SerialWorkers())
 
@@ -45,7 +45,7 @@ def test_any_other_error_after_the_comparison_ends_the_command(
     golden: StoreOf, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     store: Path = golden("b551-base")
-    _fail_from(jobs.verify.run, "determine_next_start_writers", errno.EACCES, monkeypatch)
+    _fail_from(jobs.verify.run, "predict_store_start", errno.EACCES, monkeypatch)
 
     code, _, err = run("verify", store)
 
