@@ -5,7 +5,8 @@ A store with the bytes of a known store's fingerprints is that store: possibly a
 fingerprints do not decide, the rows of the lake are compared, with the hosts and the unique key: a producer that sends
 each message to two brokers makes records that differ in nothing else. See docs/internals/decisions.md.
 
-A label names one store. Only a broker whose log was wiped goes on under its label as a new store.
+A label names one broker. If its log was wiped, the new log is a new store under the same label; the address shows that
+it is the same broker.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ _IDENTITY = (  # together unique, also among brokers that receive the same messa
     "physical_offset", "total_size", "body_crc", "topic", "queue_id", "queue_offset", "born_timestamp", "born_host",
     "store_timestamp", "store_host", "uniq_key",
 )  # fmt: skip
+_HOST = "store_host"
 
 
 class FirstRecord(NamedTuple):
@@ -108,11 +110,11 @@ def identify_store(lake: Lake, store: Store, broker: str | None, *, register_new
         if broker is None and any(known.broker == DEFAULT_BROKER for known in stores):
             raise RequestError("the lake already has a store without a broker name: pass --broker to name this one")
         for known in stores:
-            if known.broker == broker and not _is_successor(known, firsts()):
+            reason = _why_other_broker(lake, known, firsts()) if known.broker == broker else ""
+            if reason:
                 raise RequestError(
-                    f"{store.root}: the lake's broker {broker!r} is another store ({known.store_id}). Its log has "
-                    "other messages, the newest of which was stored after the first message of this store. Choose "
-                    "another name with --broker"
+                    f"{store.root}: the lake's broker {broker!r} is another store ({known.store_id}), of "
+                    f"another broker: {reason}. Choose another name with --broker"
                 )
         return KnownStore("", broker or DEFAULT_BROKER, tuple(first.fingerprint for first in firsts()))
 
@@ -135,6 +137,17 @@ def _is_successor(known: KnownStore, firsts: Sequence[FirstRecord]) -> bool:
     """Return whether the broker of a known store may have written a log with these first records after its rows."""
     newest_ms = known.newest.store_timestamp if known.newest else None
     return newest_ms is None or not firsts or firsts[0].store_timestamp >= newest_ms
+
+
+def _why_other_broker(lake: Lake, known: KnownStore, firsts: Sequence[FirstRecord]) -> str:
+    """Return why a log cannot be another one of the broker of a known store; empty if it may be."""
+    where = ds.field("store_id") == known.store_id
+    where &= ds.field("physical_offset").isin([one.offset for one in known.newest_fingerprints])
+    hosts = sorted({host for (host,) in read_rows(lake, MESSAGES.name, (_HOST,), where)})
+    own = sorted({str(first.values[_IDENTITY.index(_HOST)]) for first in firsts if first.values})
+    if not hosts or not own or not set(hosts).isdisjoint(own):
+        return ""
+    return f"that store has messages of {', '.join(hosts)}, and this one has messages of {', '.join(own)}"
 
 
 def refuse_other_label(lake: Lake, store: Store, known: KnownStore, label: str) -> None:

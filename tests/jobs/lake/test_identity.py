@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.console.result import ExitCode
+from jobs.console.result import ExitCode, RequestError
 from jobs.lake import runs
 from jobs.lake.identity import has_fingerprint
 from jobs.lake.lake import Lake
@@ -242,6 +242,17 @@ def test_a_label_of_another_store_is_refused(tmp_path: Path, run: Run) -> None:
         assert code is ExitCode.USAGE
         assert all(name in json.loads(out)["error"] for name in (str(second.root), str(known), "'a'"))
     assert len(list_known_stores(Lake(str(lake)))) == 1
+
+
+def test_a_label_of_another_address_is_refused_although_its_messages_are_earlier(tmp_path: Path) -> None:
+    (first, second) = Broker(tmp_path / "a"), Broker(tmp_path / "b")
+    first.append(some_records(20))
+    later = some_records(20, seed=2, stored=STORED + 60_000)
+    second.append(message._replace(store_host=OTHER_BROKER) for message in later)
+    ingest_store(first.root, tmp_path / "lake", "a")
+
+    with pytest.raises(RequestError, match=f"has messages of {BROKER}, and this one has messages of {OTHER_BROKER}"):
+        ingest_store(second.root, tmp_path / "lake", "a")
 
 
 def test_a_broker_that_starts_again_with_an_empty_log_keeps_its_label(tmp_path: Path) -> None:
