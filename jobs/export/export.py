@@ -38,9 +38,8 @@ from jobs.export import (
 )
 from jobs.export.condition import Condition
 from jobs.lake.bodies import DEFAULT_INFLATED_BODY_LIMIT, Body
-from jobs.lake.commit import open_table
 from jobs.lake.lake import DEFAULT_BROKER, Lake
-from jobs.lake.runs import list_known_broker_stores
+from jobs.lake.runs import list_known_broker_stores, open_complete_table
 from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files
 from jobs.lake.tables import MESSAGES
 from jobs.products.index.settings import GivenSettings, determine_releases
@@ -132,7 +131,7 @@ def _plan_lake(request: ExportRequest, lake: Lake) -> tuple[list[ExportItem], Ex
     from jobs.query.lake_source import open_lake_stores  # loads the SQL engine
 
     known, broker = list_known_broker_stores(lake), request.place.broker
-    snapshot = open_table(lake, MESSAGES.name)
+    snapshot = open_complete_table(lake, MESSAGES.name)
     if snapshot is None:
         raise FileNotFoundError(errno.ENOENT, "not a lake: it has no table `messages`", request.place.lake)
     dropped = frozenset({*MESSAGES.schema.names} - {field.name for field in snapshot.schema().fields})

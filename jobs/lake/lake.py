@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_BROKER = "default"  # the label of a store whose broker has no name
 GAPS_SHAPE = [{"broker": str, "from": int, "to": int, "why": str}]
 # The column `detail` of `runs`, and of its rows that register a store.
-_DETAIL_SHAPE: Shape = {"gaps?": GAPS_SHAPE, "release?": str, "registration?": int}
+_DETAIL_SHAPE: Shape = {"gaps?": GAPS_SHAPE, "release?": str, "registration?": int, "versions?": {str: int}}
 REGISTRATION_DETAIL_SHAPE: Shape = {"fingerprints": [[int, int, str]], "registration?": int, "tier?": list}
 _LARGEST = 1 << 30  # ten times the manifest of a run with 100,000 ranges
 _VIEWS = {  # and the tables that each one reads

@@ -47,7 +47,7 @@ from jobs.lake.commit import (
 )
 from jobs.lake.lake import GAPS_SHAPE, REGISTRATION_DETAIL_SHAPE, Lake, parse_run_detail
 from jobs.lake.snapshot_files import read_batches, read_rows_where, table_for_rewriting
-from jobs.lake.snapshots import UnsupportedTableError, read_newest_transaction
+from jobs.lake.snapshots import UnsupportedTableError, read_newest_transaction, refuse_older_version
 from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming, TableFile
 from jobs.lake.tables import (
     CONSUME_QUEUE,
@@ -265,6 +265,34 @@ def _read_registrations(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
         found.append((order, KnownStore(store_id, row["broker"], registered, is_tier="tier" in detail)))
     # Another engine may have inserted a row twice.
     return list({store.store_id: store for _, store in sorted(found, key=lambda item: item[0])}.values())
+
+
+def open_complete_table(lake: Lake, name: str) -> DeltaTable | None:
+    """
+    Return the newest snapshot of a table for reading; None if the table does not exist.
+
+    Raises `OSError` if it is older than the newest finished run of any store recorded. It may be newer: other engines
+    commit, too.
+    """
+    recorded = read_snapshot(lake, RUNS.name, partial(_read_recorded_versions, lake)) or {}
+    snapshot = open_table(lake, name)
+    if snapshot is not None:
+        refuse_older_version(lake.locate(name), snapshot.version(), recorded.get(name, 0))
+    return snapshot
+
+
+def _read_recorded_versions(lake: Lake, snapshot: DeltaTable) -> dict[str, int]:
+    """Return the version of each table that the newest finished runs recorded."""
+    stores = [store.store_id for store in _read_registrations(lake, snapshot)]
+    done = {store_id: read_newest_transaction(snapshot, done_transaction_app(store_id)) for store_id in stores}
+    names = ["store_id", "run", "state", "detail"]
+    rows = read_rows_where(lake, snapshot, names, ds.field("run").isin(sorted({*done.values()} - {0}))).to_pylist()
+    found: dict[str, int] = {}
+    for row in rows:
+        if row["state"] == DONE_STATE and row["run"] == done.get(row["store_id"]):
+            versions = parse_run_detail(lake.location, row["detail"]).get("versions") or {}
+            found |= {name: max(version, found.get(name, 0)) for name, version in versions.items()}
+    return found
 
 
 def refresh_newest_run(lake: Lake, store: KnownStore) -> KnownStore:

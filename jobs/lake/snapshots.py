@@ -88,6 +88,16 @@ def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
     return snapshot
 
 
+def refuse_older_version(location: str, version: int, recorded: int) -> None:
+    """Raise `OSError` if an older *version* of a table was opened than the one that a finished run *recorded*."""
+    if version < recorded:
+        raise OSError(
+            f"{location}: version {version} of this table was opened, but according to `runs` a run has completed "
+            f"version {recorded}, so rows are missing. If {LOG_FOLDER} is on a network file system, run the command "
+            "again; otherwise, restore the table from a backup"
+        )
+
+
 def _examine_log(log: Path) -> Path | None:
     """Return the newest commit of a local log; raise `OSError` for files that `deltalake` does not expect."""
     newest = ""

@@ -24,11 +24,12 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from jobs.console.amounts import size_text
 from jobs.console.process import ABANDONED_THREAD
-from jobs.lake.lake import Lake, list_views
+from jobs.lake.lake import Lake, list_views, parse_run_detail
 from jobs.lake.snapshots import (
     open_delta,
     read_newest_transaction,
     refuse_files_elsewhere,
+    refuse_older_version,
     refuse_wrong_row_counts,
     rows_without_timestamps,
 )
@@ -112,11 +113,15 @@ class LakeTables:
         if name in self._opened:
             return self._opened[name]
         location = join_location(self.location, *(path or name).split("/"))
+        recorded = (
+            0 if name == RUNS_NAME or path else self._recorded_versions.get(name, 0)
+        )  # before the table is opened
         try:
             table = open_delta(location, self._options)
         except TableNotFoundError:
             self._opened[name] = None
             return None
+        refuse_older_version(location, table.version(), recorded)
         if name == MESSAGES_NAME:
             ours = Schema.from_arrow(
                 pa.schema([field.with_type(type_without_dictionary(field.type)) for field in MESSAGE_SCHEMA])
@@ -142,6 +147,21 @@ class LakeTables:
         if is_local(location) and len(paths) <= _MOST_FOOTERS:
             self._unchecked[name] = [f"{local_path(location)}/{unquote(file)}" for file in paths]
         return table
+
+    @cached_property
+    def _recorded_versions(self) -> Mapping[str, int]:
+        """The version of each table that the newest finished run of any store recorded."""
+        if self._table(RUNS_NAME) is None:
+            return {}
+        newest = "SELECT store_id AS id, max(run) AS newest FROM runs WHERE state = 'done' GROUP BY store_id"
+        rows = self.rows(
+            f"SELECT detail FROM runs JOIN ({newest}) ON store_id = id AND run = newest WHERE state = 'done'"  # noqa: S608 - no names of users
+        )
+        found: dict[str, int] = {}
+        for row in rows:
+            versions = parse_run_detail(self.location, row["detail"]).get("versions") or {}
+            found |= {name: max(version, found.get(name, 0)) for name, version in versions.items()}
+        return found
 
     def _actions(self, name: str) -> list[dict[str, Any]]:
         table = self._table(name)

@@ -36,8 +36,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTr
 from pyspark.sql.types import StructType
 
 from jobs.export import convert_to_table_rows
-from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
+from jobs.lake.runs import open_complete_table
 from jobs.lake.tables import MESSAGES, STORED_MESSAGES
 from jobs.launch.session import hadoop_options
 from jobs.products.messages import split_by_release
@@ -317,7 +317,7 @@ def lake_and_store(spark: SparkSession, lake: str, store: str, **options: str) -
     Both are pinned: the table's version, and the position up to which it reaches. *options* are the data source's.
     """
     where = Lake(lake, hadoop_options(spark))
-    snapshot = open_table(where, MESSAGES.name)
+    snapshot = open_complete_table(where, MESSAGES.name)
     if snapshot is None:
         raise FileNotFoundError(f"{where.locate(MESSAGES.name)}: no such table; run ingest first")
     version = snapshot.version()

@@ -15,8 +15,8 @@ from functools import partial
 import pyarrow as pa
 
 from jobs.console.amounts import count_text
-from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
+from jobs.lake.runs import open_complete_table
 from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files
 from jobs.lake.tables import MESSAGES, sql_columns
 from jobs.store.workers import Workers
@@ -202,7 +202,7 @@ def _comment(text: str) -> str:
 
 def infer_types(lake: Lake, topic: str, workers: Workers) -> tuple[str, bool]:
     """Return proposed types for a topic in the form of types.toml, and whether there are any."""
-    snapshot = open_table(lake, MESSAGES.name)
+    snapshot = open_complete_table(lake, MESSAGES.name)
     work = (
         [file for file in list_snapshot_files(lake, snapshot) if file.may_have("topic", topic)]
         if snapshot is not None

@@ -22,7 +22,7 @@ from jobs.lake.commit import ObsoleteRows, find_lost_files, lost_file_text, open
 from jobs.lake.integrity import refuse_unsupported_tables
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
-from jobs.lake.runs import discard_files
+from jobs.lake.runs import discard_files, open_complete_table
 from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files, read_rows_where, read_topics
 from jobs.lake.snapshots import cache_snapshots, read_newest_transaction
 from jobs.lake.tables import BROKER_CONFIG, DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPING_TABLES
@@ -137,7 +137,7 @@ def type_lake(request: TypeRequest, workers: Workers) -> TypingSummary:
 
 
 def _messages(lake: Lake) -> DeltaTable:
-    found = open_table(lake, MESSAGES.name)
+    found = open_complete_table(lake, MESSAGES.name)
     if found is None:
         raise NotAStore("not a lake: it has no table `messages`", None, lake.location)
     return found

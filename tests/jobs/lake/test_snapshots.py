@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from jobs.console.result import ExitCode
 from jobs.lake.commit import ensure_table, open_table
 from jobs.lake.features import refuse_unreadable_layout
 from jobs.lake.lake import Lake
@@ -141,6 +142,31 @@ def test_a_commit_that_a_power_failure_left_empty_or_torn_is_named_with_advice(
     assert numbers(open_table(lake, NAME)) == [1]
     newest.write_bytes(whole)
     assert numbers(open_table(lake, NAME)) == [1, 2]
+
+
+@pytest.mark.parametrize("command", ["list", "sql", "export", "type"])
+def test_a_table_that_is_older_than_its_last_run_is_not_read_as_complete(
+    tmp_path: Path, broker: Broker, run: Callable[..., tuple[int, str, str]], command: str
+) -> None:
+    """Messages of the run were missing from answers, with exit code 0."""
+    lake = tmp_path / "lake"
+    for seed in (1, 2):
+        broker.append(some_records(10, seed=seed))
+        ingest_store(broker.root, lake, "b")
+    (lake / "messages" / "_delta_log" / f"{2:020d}.json").unlink()
+    types = tmp_path / "types.toml"
+    types.write_text('topic.T1 = {format = "json", schema = "id bigint"}')
+    words = {
+        "list": ("query", "list", "--lake", lake),
+        "sql": ("query", "sql", "--lake", lake, "SELECT count(*) FROM messages"),
+        "export": ("export", "--lake", lake, "--out", tmp_path / "out.ndjson"),
+        "type": ("type", lake, "--types", types),
+    }[command]
+
+    code, out, err = run(*words)
+
+    assert ExitCode.FAILED == code, out
+    assert f"{lake}/messages: version 1 of this table was opened" in err
 
 
 TABLES = (MESSAGES, CONSUME_QUEUE, INDEX_ENTRIES, INDEX_FILES, LOG_PIECES, CONFIG_FILES, RUNS)
