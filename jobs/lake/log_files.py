@@ -21,7 +21,7 @@ from deltalake.exceptions import CommitFailedError
 from jobs.lake.snapshots import LOG_FOLDER, deltalake_errors_as_oserror
 from jobs.storage.local import LocalStorage, flush_directory, flush_file, make_directory, temporary_directory_in
 from jobs.storage.locations import local_path
-from jobs.storage.paths import is_directory, list_directory
+from jobs.storage.paths import is_directory, is_link, list_directory
 from jobs.storage.s3 import delta_location
 
 _STAGED = ".staged-"
@@ -89,7 +89,7 @@ def write_checkpoint(location: str, version: int) -> None:
         open_staged(staged).create_checkpoint()
         made = Path(staged) / LOG_FOLDER
         # Readers follow the hint, so the checkpoint has its name and its bytes first.
-        names = [path.name for path in list_directory(made, f"{version:020d}.checkpoint*") if not path.is_symlink()]
+        names = [path.name for path in list_directory(made, f"{version:020d}.checkpoint*") if not is_link(path)]
         for group in (names, [_LAST_CHECKPOINT]):
             for name in group:
                 flush_file(made / name)
