@@ -3,28 +3,32 @@ Registers a lake's tables in a catalog, by SQL statements or in an Iceberg catal
 
 An Iceberg catalog shows the same Parquet files to readers that support only Iceberg. Delta's log stays authoritative: a
 registration compares the files of its newest version with those of the Iceberg table, and commits the difference. Files
-are added or removed, never copied. So after a failed registration the next one completes it, and a registration of an
-unchanged table does nothing.
+are added or removed, never copied; files that Iceberg's readers cannot filter are first rewritten in the Delta table.
+So after a failed registration the next one completes it, and a registration of an unchanged table does nothing.
 
 Iceberg's metadata is in `_iceberg` below the lake, not in the tables' folders, where Delta's vacuum would delete it.
 """
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from jobs.console.result import RequestError
 from jobs.lake.commit import open_table, quote_sql_text
+from jobs.lake.features import needs_spark
 from jobs.lake.lake import Lake, list_views
-from jobs.lake.snapshot_files import list_snapshot_files
+from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files
 from jobs.lake.snapshots import UnsupportedTableError
 from jobs.lake.tables import DEAD_LETTERS, TABLES, Table, sql_type
+from jobs.lake.upkeep import MergeGroup, merge_here, rewrite_files
 from jobs.launch.engine import SetupError
 from jobs.storage.locations import S3_SCHEMES, is_local, local_path
 from jobs.storage.s3 import delta_location, iceberg_options
@@ -43,6 +47,7 @@ _OWNER = "rmq-lake.delta-table"  # property of a table: location of the Delta ta
 # Properties of a snapshot: the id and version of the Delta table that it shows.
 _TABLE_ID, _VERSION = "rmq-lake.delta-id", "rmq-lake.delta-version"
 _ATTEMPTS = 20  # attempts to commit, because other registrations may commit first
+_OTHER_WRITERS = "part-"  # the names of files by deltalake and Spark begin like this; ours do not
 _KEPT = 50  # snapshots that older readers may still request
 _PROPERTIES = {
     "commit.manifest-merge.enabled": "true",
@@ -238,9 +243,11 @@ class Registrar:
             snapshot = open_table(lake, table.name)
             if snapshot is None:
                 return None
+            if self._shown.get(table.name) == _version_of(snapshot):
+                return Registration(table.name, snapshot.version())
+            if _rewrite_unreadable_files(lake, table, snapshot):
+                snapshot = open_table(lake, table.name) or snapshot
             newest = _version_of(snapshot)
-            if self._shown.get(table.name) == newest:
-                return Registration(table.name, newest[1])
             registered = self._load(catalog, lake, table, snapshot)
             shown = _version_shown_by(registered.current_snapshot())
             if shown[0] == newest[0] and shown[1] > newest[1]:
@@ -281,6 +288,39 @@ class Registrar:
         return found
 
 
+def _rewrite_unreadable_files(lake: Lake, table: Table, snapshot: DeltaTable) -> bool:
+    """
+    Rewrite files with types that pyiceberg cannot compare, in a commit that changes no data; return whether some were.
+
+    A DELETE, UPDATE or MERGE of deltalake writes Arrow's views (`string_view`) into the schema of a file.
+    """
+    unreadable = {
+        file.path
+        for file in list_snapshot_files(lake, snapshot, table)
+        if file.path.rpartition("/")[2].startswith(_OTHER_WRITERS) and _has_views(lake, table, file)
+    }
+    if not unreadable:
+        return False
+    if needs_spark(snapshot):
+        raise _unsupported_type(f"{lake.locate(table.name)}/{min(unreadable)}", "string_view", lake.locate(table.name))
+
+    def plan(stored: Sequence[SnapshotFile]) -> list[MergeGroup]:
+        return [([file], f"compacted-{uuid4()}.parquet", None) for file in stored if file.path in unreadable]
+
+    rewrite_files(lake, table, plan, merge_here)
+    return True
+
+
+def _has_views(lake: Lake, table: Table, file: SnapshotFile) -> bool:
+    with lake.open_arrow_file(f"{table.name}/{file.path}") as source:
+        return any(_contains_view(field.type) for field in pq.read_schema(source))
+
+
+def _contains_view(kind: pa.DataType) -> bool:
+    is_view = pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
+    return bool(is_view) or any(_contains_view(kind.field(number).type) for number in range(kind.num_fields))
+
+
 def _commit_difference(registered: "IcebergTable", lake: Lake, table: Table, snapshot: DeltaTable) -> tuple[int, int]:
     """Commit the difference between the Iceberg and the Delta table; return the number of added and removed files."""
     wanted = _list_wanted_paths(lake, table, snapshot)
@@ -313,13 +353,15 @@ def _describe_file(registered: "IcebergTable", transaction: "Transaction", path:
         return parquet_file_to_data_file(registered.io, transaction.table_metadata, path)
     except (KeyError, UnsupportedPyArrowTypeException) as error:
         # Times in 96 bits, as Spark writes them by default; elements of a list that are not called `element`.
-        statements = (
-            "SET spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS; INSERT OVERWRITE {0} SELECT * FROM {0}"
-        )
-        raise UnsupportedTableError(
-            f"{path}: another engine wrote a column of a type that pyiceberg does not support ({error}). To rewrite "
-            f"the table, run in Spark SQL: {statements.format(f'delta.`{table}`')}"
-        ) from error
+        raise _unsupported_type(path, str(error), table) from error
+
+
+def _unsupported_type(path: str, kind: str, table: str) -> UnsupportedTableError:
+    statements = "SET spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS; INSERT OVERWRITE {0} SELECT * FROM {0}"
+    return UnsupportedTableError(
+        f"{path}: another engine wrote a column of a type that pyiceberg does not support ({kind}). To rewrite the "
+        f"table, run in Spark SQL: {statements.format(f'delta.`{table}`')}"
+    )
 
 
 def _list_wanted_paths(lake: Lake, table: Table, snapshot: DeltaTable) -> list[str]:

@@ -64,9 +64,18 @@ _SEARCHED_S = 10.0  # time limit of the search for the damaged file, if the engi
 # This rule of DataFusion names values that it reads from maps twice, and then refuses views that join such tables.
 ENGINE_SETTINGS = {"datafusion.optimizer.enable_leaf_expression_pushdown": "false"}
 _Value = TypeVar("_Value")
-_READS = re.compile(
-    r"(?:\s|\(|--.*\n)*(explain\s+((analyze|verbose)\s+)*)?(?P<verb>select|with|values|describe)\b", re.IGNORECASE
+_SPACE = r"(?:\s|--.*(?:\n|$)|/\*(?s:.*?)\*/)"  # with comments
+_FIRST_WORD = re.compile(
+    rf"(?:{_SPACE}|\()*(?:explain{_SPACE}+(?:(?:analyze|verbose){_SPACE}+)*\(*)?(?P<word>\w*)", re.IGNORECASE
 )
+_READING = frozenset(("select", "with", "values", "describe"))
+_ONLY_READS = "only read-only statements are allowed: SELECT, WITH, VALUES, DESCRIBE, EXPLAIN"
+# Statements that only read, but that the engine does not know, and what to write instead.
+_INSTEAD = {
+    "show": "SHOW is not supported: without a statement, `query sql` lists tables; DESCRIBE NAME lists columns",
+    "table": "TABLE is not supported: write SELECT * FROM NAME",
+    "summarize": "SUMMARIZE is not supported: write a SELECT with min, max, count and approx_distinct",
+}
 # Parts of DataFusion's messages that mean nothing to a user: the kind of error, and the names of the default catalog.
 _RAW = re.compile(
     r'^(?:Error during planning|SQL error|This feature is not implemented): |datafusion\.public\.|ParserError\("|"\)$'
@@ -388,8 +397,10 @@ class ResultBatches:
 
     def __init__(self, tables: LakeTables, sql: str) -> None:
         """Run a statement on all tables and views; `UnsupportedFormat` where it is not valid, or more than reads."""
-        if _READS.match(sql) is None or not tables.tables_and_views:
-            raise UnsupportedFormat("only read-only statements are allowed: SELECT, WITH, VALUES, DESCRIBE, EXPLAIN")
+        found = _FIRST_WORD.match(sql)
+        word = found["word"].lower() if found is not None else ""
+        if word not in _READING or not tables.tables_and_views:
+            raise UnsupportedFormat(_INSTEAD.get(word, _ONLY_READS))
         # The engine cannot be interrupted: its thread is left behind when the command ends early, and ends with the
         # process.
         self._thread = ThreadPoolExecutor(1, ABANDONED_THREAD)
@@ -401,6 +412,8 @@ class ResultBatches:
             reason = _RAW.sub("", " ".join(str(error).split()))
             unreadable = (why for name, why in tables.unreadable.items() if reason == f"table '{name}' not found")
             raise next(unreadable, UnsupportedFormat(f"the statement failed: {reason}")) from error
+        if not self._reader.schema.names:  # SELECT … INTO has created a table in memory
+            raise UnsupportedFormat(f"the statement returns no columns; {_ONLY_READS}, and no SELECT … INTO")
         # Views and dictionaries are how the engine holds values in memory.
         views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
         types = [views.get(field.type) or type_without_dictionary(field.type) for field in self._reader.schema]

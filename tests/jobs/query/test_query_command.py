@@ -245,3 +245,42 @@ def test_numbers_that_are_hardly_milliseconds_are_refused(
 @pytest.mark.parametrize("number", ["0", "-1", "946684800000", "9999999999999", "9223372036854775807"])
 def test_plausible_numbers_are_milliseconds(number: str, golden: StoreOf, run: Run) -> None:
     assert ExitCode.USAGE != run("query", "list", "--store", golden("b551-base"), "--since", number).code
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "/* c */ SELECT 1 AS n",
+        "/* a\n -- b */ -- c\n (SELECT 1 AS n)",
+        "SELECT 1 AS n -- into",
+        "EXPLAIN /* c */ SELECT 1",
+        "VALUES (1)",
+    ],
+)
+def test_a_statement_that_reads_may_begin_with_comments(statement: str, newer_lake: Path, run: Run) -> None:
+    """It was refused because it was not read-only."""
+    assert ExitCode.CLEAN == run("query", "sql", "--lake", newer_lake, statement).code
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("SHOW TABLES", "SHOW is not supported: without a statement"),
+        ("/* c */ show columns from messages", "SHOW is not supported: without a statement"),
+        ("TABLE messages", "TABLE is not supported: write SELECT"),
+        (
+            "SELECT topic INTO x FROM messages",
+            "the statement returns no columns; only read-only statements are allowed",
+        ),
+        ("/* c */ INSERT INTO messages SELECT 1", "only read-only statements are allowed"),
+        ("/* SELECT */ DROP TABLE messages", "only read-only statements are allowed"),
+        ("/* SELECT 1", "only read-only statements are allowed"),
+        ("EXPLAIN INSERT INTO messages SELECT 1", "only read-only statements are allowed"),
+    ],
+)
+def test_a_refused_statement_has_its_own_reason(statement: str, reason: str, newer_lake: Path, run: Run) -> None:
+    """SELECT … INTO printed nothing, and ended with 0."""
+    outcome = run("query", "sql", "--lake", newer_lake, statement, "--output", "json")
+
+    assert (ExitCode.USAGE, "") == (outcome.code, outcome.out)
+    assert outcome.err.startswith(f"rmq-lake: {reason}")
