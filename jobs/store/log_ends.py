@@ -18,11 +18,11 @@ from jobs.store.queue_files import StoredQueue, queues_in_files
 from jobs.store.ranges import find_holes, find_newest_segment, usual_segment_size
 from jobs.store.record_places import find_record, record_bounds, segment_bytes
 from jobs.store.running_broker import find_broker_process
-from jobs.store.store import Segment, Store, StoredFile, read_index_header
+from jobs.store.store import Segment, Store, StoredFile, read_index_header, relist_store
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY, DLEDGER_MAGIC, HEAD, RECORD
 from rmq_formats.commitlog.record import decode_record, has_right_body_crc
 from rmq_formats.consumequeue.dispatch import BatchUnit, QueueKind, QueueName, Unit
-from rmq_formats.errors import FormatError, skip_lost_file
+from rmq_formats.errors import FormatError, NotAStore, skip_lost_file
 from rmq_formats.layout import Read
 from rmq_formats.properties import MAX_LONG
 from rmq_formats.store import file_name_of_offset
@@ -139,11 +139,14 @@ def find_end_after_crash(store: Store, log_end: int | None = None) -> EndAfterCr
     """
     if store.has_clean_shutdown or not store.segments or find_broker_process(store.root) is not None:
         return None
-    with suppress(OSError):  # reported by the comparison of queues and index files
+    with suppress(OSError, NotAStore):  # reported by the comparison of queues and index files, or by the next listing
         queues = queues_in_files(store)
         newest = newest_known_offset(store, queues)
         end = _end_of_records(store, newest) if log_end is None else log_end
         if end is not None and has_lost_end(store, newest, end):
+            now = relist_store(store)  # a broker that we do not see may have created segments since they were listed
+            if _is_whole_at(end, now) or not has_lost_end(now, newest, end):
+                return None
             sizes = [unit.size for unit in read_last_units(queues) if unit.physical_offset == newest]
             return EndAfterCrash(end, newest, newest + max(sizes, default=0), *_find_evidence(store, end))
     return None
