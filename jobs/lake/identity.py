@@ -133,12 +133,6 @@ def identify_store(lake: Lake, store: Store, broker: str | None, *, register_new
     )
 
 
-def _is_successor(known: KnownStore, firsts: Sequence[FirstRecord]) -> bool:
-    """Return whether the broker of a known store may have written a log with these first records after its rows."""
-    newest_ms = known.newest.store_timestamp if known.newest else None
-    return newest_ms is None or not firsts or firsts[0].store_timestamp >= newest_ms
-
-
 def _why_other_broker(lake: Lake, known: KnownStore, firsts: Sequence[FirstRecord]) -> str:
     """Return why a log cannot be another one of the broker of a known store; empty if it may be."""
     where = ds.field("store_id") == known.store_id
@@ -186,7 +180,8 @@ def _find_store(
         known
         for known in undecided[Likeness.UNKNOWN]
         if known.broker == broker
-        and (known.newest is None or (known.newest.to_offset <= start and _is_successor(known, firsts())))
+        and (known.newest is None or known.newest.to_offset <= start)
+        and not _why_other_broker(lake, known, firsts())
     )
     return next(expired, None)
 

@@ -30,7 +30,7 @@ from jobs.command.options import (
 from jobs.command.places import OUTPUT_FILE, OUTPUT_LOCATION
 from jobs.console.log import log_message
 from jobs.console.progress import announce_once
-from jobs.console.result import ExitCode, RequestError
+from jobs.console.result import ExitCode, RequestError, Severity
 from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.lake.lake import Lake
@@ -182,7 +182,8 @@ def ingest(  # noqa: PLR0913 - one argument an option
         else:
             summary, options = _once(request, engine)
     except RequestError as error:  # such as the label of another store
-        answer.print_json_or_lines({"store": place.store, "lake": lake, "error": str(error)}, ())
+        refused = Summary(place.store, lake, broker or "").to_dict()
+        answer.print_json_or_lines({**refused, "severity": Severity.NOT_ACCESSIBLE.value, "error": str(error)}, ())
         raise
     registrations.register_after_last_commit(_lake_of(summary, options))
     exit_code = answer.print_outcome(summary, summary.lines())  # even if the metrics or the report cannot be written
