@@ -7,8 +7,8 @@ missing range comes from the notes of runs (gaps, quarantine, selected topics), 
 store's content at this place.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -19,11 +19,15 @@ from numpy.typing import NDArray
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_severity, worst_severity_met
+from jobs.diagnosis import kinds
+from jobs.diagnosis.broker_state import BrokerState, ReadSpan, check_broker_state, span_reader
+from jobs.diagnosis.findings import QUEUES, Finding
 from jobs.diagnosis.log_check import RangeCheck
 from jobs.lake.identity import identify_store
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.tables import RECORD_CRC
+from jobs.products.broker_config import FILES_KEY, Offsets, parse_state
 from jobs.restore import (
     Interval,
     NothingToRestoreError,
@@ -35,7 +39,18 @@ from jobs.restore import (
     uncovered_parts,
 )
 from jobs.restore.segment import RowMask, check_crcs, read_segment_rows
+from jobs.store.broker_config import (
+    CONFIG_FOLDER,
+    CONSUMERS_FILE,
+    DELAY_FILE,
+    BrokerConfig,
+    ReaderKind,
+    read_broker_config,
+    read_config_files,
+    unpack_offsets,
+)
 from jobs.store.log_ends import find_lost_start
+from jobs.store.queue_files import StoredQueue, list_queues
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.running_broker import find_broker_process
@@ -49,7 +64,7 @@ from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
-from rmq_formats.errors import is_disk_error, skip_lost_file
+from rmq_formats.errors import FormatError, is_disk_error, skip_lost_file
 from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import PropertyParser
 
@@ -73,6 +88,7 @@ _OTHERS = (
     "the store has different records here: since the last run, its broker truncated the log and wrote new records, or "
     "this is the store of another replica"
 )
+_FILES_STATE, _SETTINGS_STATE = "config_files", "broker_config"  # keys of the states of products
 _LEAST_PART = MIN_RECORD_SIZE - 1  # bytes: too few for a record
 _MOST_PARTS = 64  # parts of a segment that are read one by one
 _MOST_RUNS = 64  # differences of one kind in a segment; every second record may belong to a topic that was not selected
@@ -116,17 +132,21 @@ class DiffSummary(RatedOutcome):
     unchecked: list[Interval] = field(default_factory=list)  # ranges of rows that have no CRC of their record
     differences: list[LogDifference] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)  # files of the lake, and their faults
+    broker_state: list[Finding] = field(default_factory=list)  # configuration, positions of consumers, and timers
+    notes: list[str] = field(default_factory=list)
 
     @property
     def severity(self) -> Severity:
         """The worst severity."""
         own = worst_severity_met(Severity.HEALTHY, damage=self.lost, not_verified=self.incomplete)
-        return worst_severity([own, *(difference.severity for difference in self.differences)])
+        of_log = (difference.severity for difference in self.differences)
+        return worst_severity([own, *of_log, *(finding.severity for finding in self.broker_state)])
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON form."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         differences = [one._asdict() | {"severity": str(one.severity)} for one in self.differences]
+        values["broker_state"] = [finding.to_dict() for finding in self.broker_state]
         return {**values, "severity": str(self.severity), "differences": differences}
 
     def result(self, seconds: float) -> Result:
@@ -148,6 +168,10 @@ class DiffSummary(RatedOutcome):
             yield f"  {one.severity.value.upper()} {one.what}: {place}: {one.cause}"
         if len(worst_first) > limit:
             yield f"  and {len(worst_first) - limit:,} more; --json lists all"
+        yield from (f"  {one.severity.value.upper()} {one.text}" for one in self.broker_state[:limit])
+        if len(self.broker_state) > limit:
+            yield f"  and {len(self.broker_state) - limit:,} more of the configuration; --json lists all"
+        yield from (f"  NOTE {note}" for note in self.notes)
 
 
 @dataclass(slots=True)
@@ -192,6 +216,7 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
     ]
     results = workers.map(works, diff_segment, "comparing")
     lost = [f"{name} {reason}" for name, reason in sorted(plan.lost_files.items())] if plan else []
+    state = compare_broker_state(store, known)
     return DiffSummary(
         store.root,
         request.lake.location,
@@ -204,7 +229,63 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
         [interval for result in results for interval in result.unchecked],
         list(_differences(store, plan, results, until)),
         [*lost, *(f"{name} can be read only in part" for result in results for name in result.unreadable)],
+        state.findings,
+        [*state.doubts, *state.notes],
     )
+
+
+def compare_broker_state(store: Store, known: KnownStore) -> BrokerState:
+    """Return the faults of a store's configuration and positions, also those that only the lake shows."""
+    queues: Sequence[StoredQueue] = ()
+    with suppress(FormatError):  # a damaged queue database is a finding of `verify`
+        queues = list_queues(store)
+    config, read_span = read_broker_config(store), span_reader(queues, store.start_offset)
+    state = check_broker_state(store, config, read_span, are_ends_known=store.has_clean_shutdown)
+    recorded: Mapping[str, Any] = known.newest.state if known.newest is not None else {}
+    reported = {finding.file for finding in state.findings}
+    files = (recorded.get(_FILES_STATE) or {}).get(FILES_KEY, {})
+    there = {name for name, _, _ in read_config_files(store)}
+    for name in sorted(files.keys() - there):
+        path = f"{CONFIG_FOLDER}/{name}"
+        if path not in reported:
+            values = (
+                "file",
+                "missing",
+                "as in the lake",
+                "a run of `ingest` found the file, and brokers never delete it",
+            )
+            state.findings.append(Finding(QUEUES, kinds.MISSING_CONFIGURATION, path, None, *values))
+    _, offsets = parse_state(recorded.get(_SETTINGS_STATE))
+    state.findings.extend(_find_positions_behind_lake(config, offsets, read_span))
+    return state
+
+
+def _find_positions_behind_lake(config: BrokerConfig, recorded: Offsets, read_span: ReadSpan) -> Iterator[Finding]:
+    """Yield a finding on each reader of a topic with positions that are before those that a run recorded."""
+    if config.errors:
+        return
+    positions: dict[tuple[str, str | None, str, int], tuple[int | None, str]] = {
+        (str(kind), group, topic, queue): (offset, place)
+        for kind, group, topic, offsets, place in config.readers
+        for queue, offset in unpack_offsets(offsets)
+    }
+    for (kind, group, topic), queues in sorted(recorded.items(), key=str):
+        repeated, place = 0, f"{CONFIG_FOLDER}/{DELAY_FILE if kind == ReaderKind.DELAY else CONSUMERS_FILE}"
+        for queue, before in queues.items():
+            span = read_span(topic, int(queue))
+            now, place = positions.get((kind, group, topic, int(queue)), (None, place))
+            if span is None or (now is not None and now >= before):
+                continue  # the topic was deleted, or the reader went on
+            repeated += max(min(before, span[1]) - max(now or 0, span[0]), 0)
+        if repeated:
+            reader = f"{topic}@{group}" if group is not None else topic
+            what = "the broker will deliver" if group is None else f"the group {group} will receive"
+            cause = (
+                f"{what} {count_text(repeated, 'message')} again; either the positions were set back on purpose, or "
+                "the file is an earlier version or was lost"
+            )
+            values = reader, "before the positions in the lake", "at or after them", cause
+            yield Finding(QUEUES, kinds.POSITIONS_BEHIND_LAKE, place, None, *values, repeated)
 
 
 def find_known_store(lake: Lake, store: Store, broker: str | None) -> KnownStore:

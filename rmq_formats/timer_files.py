@@ -100,9 +100,21 @@ class TimerUnit(NamedTuple):
         return bool(self.flags & _CANCELS)
 
 
-def decode_read_timestamp(buffer: Buffer) -> int:
-    """Return the time (ms) before which messages were delivered, from `config/timercheck`."""
-    return int(TIMER_PROGRESS.unpack(buffer)[TIMER_PROGRESS.index("read_timestamp")])
+class TimerProgress(NamedTuple):
+    """The content of `config/timercheck`."""
+
+    read_timestamp: int
+    log_flushed_position: int
+    queue_offset: int
+    master_queue_offset: int
+    version_state: int
+    version_timestamp: int
+    version_counter: int
+
+
+def decode_timer_progress(buffer: Buffer) -> TimerProgress:
+    """Return the progress of timer messages."""
+    return TimerProgress(*map(int, TIMER_PROGRESS.unpack(buffer)))
 
 
 def used_slots(read: Read, size: int) -> Iterator[tuple[int, Slot]]:

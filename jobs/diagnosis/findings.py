@@ -43,7 +43,7 @@ class Finding(NamedTuple):
             return Severity.HEALTHY
         if self.kind in kinds.DAMAGED_FILE_KINDS:
             return Severity.DAMAGE
-        if self.kind == kinds.DELETED_OR_LOST_QUEUE:
+        if self.kind == kinds.DELETED_OR_LOST_QUEUE or self.kind in kinds.LOST_STATE_KINDS:
             return Severity.GAP
         if self.follows is not None:
             return self.follows.severity

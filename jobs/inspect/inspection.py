@@ -4,15 +4,17 @@ The inspection of a store: all parts, in an order in which each can use the resu
 This module also has the broker's state (running, closed, how far it had flushed), and the number of files by folder.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import islice
 
 from jobs.console.amounts import count_text
 from jobs.console.result import Severity
 from jobs.diagnosis import predict_start_by_own_walk, unknown_start
+from jobs.diagnosis.broker_state import check_broker_state
 from jobs.dump import short_time_text
-from jobs.inspect import Problems, RocksReport, StateReport, StoreReport
+from jobs.inspect import Problem, Problems, QueuesReport, RocksReport, StateReport, StoreReport
 from jobs.inspect.log import LogInspector
 from jobs.inspect.queues import (
     SampledRecords,
@@ -25,7 +27,8 @@ from jobs.inspect.queues import (
 )
 from jobs.launch.arguments import file_system_options
 from jobs.query.store_reader import StoreReader
-from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE, read_json_file
+from jobs.storage.locations import join_location
+from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE, read_broker_config, read_json_file
 from jobs.store.epochs import read_epochs
 from jobs.store.log_ends import NO_SEGMENTS_ERROR, find_end_after_crash, find_lost_ends
 from jobs.store.pending_messages import (
@@ -34,6 +37,7 @@ from jobs.store.pending_messages import (
     read_timer_state,
     read_timers,
     read_transactions,
+    read_waiting_units,
 )
 from jobs.store.release import add_marks, find_file_marks, writers_of_eras
 from jobs.store.rocksdb import Database
@@ -54,6 +58,7 @@ from rmq_formats.store import (
 )
 
 _SMALL = 256
+_TIMERS_READ = 10_000
 _ATTEMPTS = 3
 _LARGEST_CONFIG = 64 << 20
 _TIER_METADATA = "tieredStoreMetadata.json"
@@ -103,6 +108,7 @@ def _inspect(store: Store, conf: BrokerConf, *, deep: bool, progress: Callable[[
             _note_left_over(store, report)
         is_closed = state.process is None and state.abort is None
         topics = inspect_topics(store, problems)
+        _add_broker_state(store, queues, problems)
         lacking = compare_with_sampled_records(sampled, queues, topics)
         if lacking and not is_closed:  # a broker may have made files since they were listed
             with StoreReader(relist_store(store)) as now:
@@ -127,6 +133,31 @@ def _inspect(store: Store, conf: BrokerConf, *, deep: bool, progress: Callable[[
         if state.process is None:
             report.start = _start(store, report, conf)
         return report
+
+
+def _add_broker_state(store: Store, queues: QueuesReport, problems: Problems) -> None:
+    """Add the faults of the configuration, of the positions of consumers, and of timers."""
+    spans = {(one.topic, one.queue_id): (one.min_offset, one.max_offset) for one in queues.queues}
+    try:
+        config = read_broker_config(store)
+        state = check_broker_state(
+            store, config, lambda *queue: spans.get(queue), are_ends_known=store.has_clean_shutdown
+        )
+    except OSError as error:  # any: it is noted, unless it was with the queues
+        file = str(error.filename or join_location(store.root, CONFIG_FOLDER))
+        if file not in {one.file for one in problems}:
+            with problems.noting_errors(file):
+                raise
+        return
+    reported = {one.file for one in problems}
+    for finding in state.findings:
+        file = join_location(store.root, finding.file)
+        if file not in reported:
+            what = f"{finding.field} " if finding.field not in {"file", "files"} else ""
+            text = f"{what}{finding.found}, expected {finding.expected}: {finding.cause}"
+            problems.append(Problem(finding.severity, file, text))
+    for note in (*state.doubts, *state.notes):
+        problems.add_note(store.root, note)
 
 
 def _note_lost_index(store: Store, report: StoreReport, conf: BrokerConf, *, is_closed: bool) -> None:
@@ -230,6 +261,8 @@ def inspect_state(store: Store, marks: list[Mark], problems: Problems) -> StateR
         report.rocksdb = None if database is None else _count_rows(database)
     with problems.noting_errors(f"{store.root}/timerwheel"):
         report.timers = read_timer_state(store)
+        if report.timers is not None and report.abort is None:  # raises `CorruptData` where the timer log has no unit
+            deque(islice(read_waiting_units(store, report.timers), _TIMERS_READ), maxlen=0)
     _see_unknown(store, report, problems)
     _note_tier(store, problems)
     return report

@@ -259,7 +259,13 @@ def _planned(folder: Path, new: Mapping[str, BuiltFile], present: Sequence[str],
 
 
 def plan_file_installation(folder: Path, files: Mapping[str, Path], staging_prefix: Path) -> Installation:
-    """Return the installation of single files; staging and replaced files are named after *staging_prefix*."""
+    """
+    Return the installation of single files; staging and replaced files are named after *staging_prefix*.
+
+    A folder that does not exist is created with the files.
+    """
+    if not path_exists(folder):
+        return _planned(folder, {name: _new_file(path) for name, path in files.items()}, (), ())
     there = [folder / name for name in files if is_regular_file(folder / name)]
     new, status = {name: _new_file(path) for name, path in files.items()}, folder.stat()
     return Installation(

@@ -29,6 +29,7 @@ from jobs.rebuild.install import (
 from jobs.storage.json_file import parse_json_file
 from jobs.storage.local import LocalStorage, flush_directory, make_directory, read_file, real_path, sha256_of
 from jobs.storage.paths import is_directory, is_link, is_regular_file, list_directory, path_exists, walk_tree
+from jobs.store.broker_config import CONFIG_FOLDER
 from jobs.store.running_broker import NotInstalledError, owner_of, run_as_user
 from jobs.store.store import SET_ASIDE_MARK
 from rmq_formats.errors import FormatError
@@ -117,9 +118,10 @@ class Journal:
     @contextmanager
     def record_step(self, plan: Installation) -> Iterator[None]:
         """Record a step before it is carried out, and again when it is done; forget a step that was refused."""
-        folder, is_checkpoint = plan.target_folder, plan.staging_prefix.name == CHECKPOINT_PART
+        folder = plan.target_folder
+        is_named = plan.is_exchange or plan.staging_prefix.name in {CHECKPOINT_PART, CONFIG_FOLDER}
         exchanged = folder.stat().st_ino if plan.is_exchange and path_exists(folder) else None
-        part = plan.staging_prefix.name if plan.is_exchange or is_checkpoint else "log"
+        part = plan.staging_prefix.name if is_named else "log"
         made = {parent for name in plan.new for parent in Path(name).parents if not path_exists(folder / parent)}
         entry = JournalEntry(
             part, str(folder), str(plan.aside), [*plan.new], [*plan.set_aside], exchanged, plan.is_exchange,

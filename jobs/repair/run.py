@@ -23,8 +23,9 @@ from jobs.console.amounts import count_text, names_text
 from jobs.console.lines import PLAN_HEADING, abridged_lines_under_heading
 from jobs.console.result import RatedOutcome, RequestError, Result, Severity
 from jobs.diagnosis import kinds
+from jobs.diagnosis.broker_state import is_about_broker_state
 from jobs.diagnosis.findings import INDEX, LOG, QUEUES, Finding
-from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, diff, find_known_store
+from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, compare_broker_state, diff, find_known_store
 from jobs.lake.commit import read_snapshot
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
@@ -66,11 +67,12 @@ from jobs.repair.start_protection import (
     write_bridges,
 )
 from jobs.restore import NothingToRestoreError, RestorePlan, count_messages_in_ranges, plan_log
-from jobs.restore.config import RebuiltFileSettings, read_recorded_topics
+from jobs.restore.config import RebuiltFileSettings, read_newest_config_file, read_recorded_topics
 from jobs.storage.local import LocalStorage, make_directory
 from jobs.storage.locations import is_local, local_path, normalise_location
 from jobs.storage.paths import is_regular_file, path_exists
 from jobs.storage.scratch import Scratch, open_scratch_below_output
+from jobs.store.broker_config import CONFIG_FOLDER
 from jobs.store.log_ends import find_end_after_crash
 from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.release import ASSUMED, GIVEN, UndecidedError
@@ -317,6 +319,7 @@ class _Repair:
     index: index_builder.IndexRebuildSummary | None = None
     checkpoint: Path | None = None
     blanks: Mapping[str, Path] = field(default_factory=dict)  # queue files with blanks for bridges
+    config_files: dict[str, Path] = field(default_factory=dict)  # by name in `config/`
     accepted: set[str] = field(default_factory=set)  # files that were accepted and rebuilt
     may_have_foreign_segment: bool = False  # by the lake's records, and by units without a record
     recorded: RebuiltFileSettings | None = None  # the settings of queue and index files, as recorded in the lake
@@ -337,6 +340,8 @@ class _Repair:
         if request.bridge:
             verdict = self._bridge(verdict)
         self._make_files(verdict)
+        if request.lake is not None and self.known is not None:
+            self._make_config_files(request.lake, self.known)
         plans = self._plan_installations()
         if plans:
             self.summary.withheld_reason = why_plan_is_withheld(self.summary.verdict_before, verdict)
@@ -514,7 +519,7 @@ class _Repair:
             return
         own = [one for one in verdict.findings if not one.follows and one.severity.is_alarm]
         own = [one for one in own if not is_about_rocksdb_rows(one, store)]
-        if any(one.part == QUEUES for one in own):
+        if any(one.part == QUEUES and not is_about_broker_state(one) for one in own):
             self._make_queues(verdict)
         index = verdict.parts[INDEX]
         has_wrong_index = index.is_absent or {one.kind for one in own if one.part == INDEX} - _NO_FILE_IS_WRONG
@@ -525,12 +530,31 @@ class _Repair:
         of_checkpoint = {kinds.CHECKPOINT_INDEX_TIME, kinds.CHECKPOINT_AFTER_LOG}
         times = {one.field: one.right_time for one in own if one.kind in of_checkpoint and one.right_time is not None}
         # Another wrong file may be the one that the times are compared with; a killed broker leaves any times.
-        is_alone = all(one.kind in {*of_checkpoint, kinds.SHORT_CHECKPOINT} for one in own)
+        is_alone = all(
+            is_about_broker_state(one) or one.kind in {*of_checkpoint, kinds.SHORT_CHECKPOINT} for one in own
+        )
         newest = verdict.walked_log.newest_timestamp if verdict.walked_log is not None else 0
         checkpoint = _correct_checkpoint(store, times, newest, is_alone=is_alone)
         if checkpoint is not None:
             self.checkpoint = self.work / CHECKPOINT_PART
             LocalStorage().create(str(self.checkpoint), encode_checkpoint(checkpoint))
+
+    def _make_config_files(self, lake: Lake, known: KnownStore) -> None:
+        """Write the newest versions of configuration files that are missing or that a broker cannot load."""
+        wanted = [
+            one.file.removeprefix(f"{CONFIG_FOLDER}/")
+            for one in compare_broker_state(self.store, known).findings
+            if one.kind in {kinds.MISSING_CONFIGURATION, kinds.DAMAGED_CONFIGURATION}
+            and one.field == "file"
+            and one.file.startswith(f"{CONFIG_FOLDER}/")
+        ]
+        for name in wanted:
+            data = read_newest_config_file(lake, known.store_id, name)
+            if data is None:
+                self.summary.notes.append(f"{CONFIG_FOLDER}/{name}: the lake has no version that a broker can load")
+                continue
+            self.config_files[name] = self.work / CONFIG_FOLDER / name
+            LocalStorage().create(str(self.config_files[name]), data)
 
     def _make_queues(self, verdict: Verdict) -> None:
         request, wanted, notes = self.request, self.request.given_settings, self.summary.notes
@@ -641,6 +665,9 @@ class _Repair:
             plans = [plan_file_installation(folder, files, folder) for folder, files in sorted(by_folder.items())]
             if self.checkpoint is not None:
                 plans.append(plan_file_installation(root, {CHECKPOINT_PART: self.checkpoint}, root / CHECKPOINT_PART))
+            if self.config_files:
+                folder = root / CONFIG_FOLDER
+                plans.append(plan_file_installation(folder, self.config_files, folder))
         if self.queues is not None or self.blanks:
             plans += plan_queue_installation(self.request.store, self.queues, self.blanks)
         if self.index is not None:

@@ -30,7 +30,9 @@ from jobs.store.broker_config import CONFIG_FOLDER, START_WITHOUT_OFFSET, TOPICS
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, UndecidedError, parse_rules
 from jobs.store.running_broker import FileState
 from jobs.store.topics import RecordedTopics, recorded_topics_in
+from rmq_formats.broker_conf import decode_json_config
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE, rounded_file_size
+from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry
 from rmq_formats.store import FileKind
 
@@ -114,6 +116,17 @@ def _read_version(source: TableFiles, store_id: str, name: str, run: int) -> byt
             for content in batch.filter(is_wanted).column("bytes"):
                 found: bytes | None = content.as_py()
                 return found
+    return None
+
+
+def read_newest_config_file(lake: Lake, store_id: str, name: str) -> bytes | None:
+    """Return the newest version of a configuration file that a broker can load; None if the lake has none."""
+    wanted = (pc.field("store_id") == store_id) & (pc.field("name") == name) & pc.field("bytes").is_valid()
+    for run in sorted({run for (run,) in read_rows(lake, CONFIG_FILES.name, ["run"], wanted)}, reverse=True):
+        for (data,) in read_rows(lake, CONFIG_FILES.name, ["bytes"], wanted & (pc.field("run") == run)):
+            with suppress(FormatError):  # a run may have found the file damaged
+                decode_json_config(data)
+                return bytes(data)
     return None
 
 

@@ -38,7 +38,8 @@ START_WITHOUT_OFFSET = (
     "a consumer group without an offset starts at queue offset 0 if that message is still in the broker's memory, "
     "otherwise where its consumeFromWhere setting says"
 )
-_LIGHT_FILE = "lmqConsumerOffset.json"
+LIGHT_FILE = "lmqConsumerOffset.json"
+FILTERS_FILE = "consumerFilter.json"
 DELAY_FILE = "delayOffset.json"
 TOPIC_TABLE = "topicConfigTable"
 _OFFSETS = "offsetTable"  # key in the JSON of a group's progress: queue id → offset
@@ -123,6 +124,15 @@ def read_rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
         if table.table == _OFFSETS:
             values = dict(object_entries({name: value.get(_OFFSETS) for name, value in values.items()}))
         return RocksConfig(folder, values, change_counter(config), change_time(config))
+
+
+def has_database_of_table(store: Store, name: str) -> bool:
+    """Return whether a database contains the table of the file `config/<name>`."""
+    table = next(
+        (one for one in ConfigTable if one.file in {name, CONSUMERS_FILE} and name in {one.file, LIGHT_FILE}), None
+    )
+    folders = () if table is None else (table.folder, _SINGLE, _V2_FOLDER)
+    return any(store.other_file(f"{folder}/CURRENT") for folder in folders)
 
 
 def has_topics_of_rocksdb_broker(store: Store) -> bool:
@@ -317,7 +327,7 @@ def _read_readers(store: Store, files: _Files, unread: list[FormatError]) -> Ite
     """Yield consumers, those of light queues, pulls, and levels of delayed messages."""
     table, place = _read_table(store, files, ConfigTable.CONSUMER_OFFSETS, unread)
     yield from _offsets_of_groups(ReaderKind.CONSUMER, table, place, unread)
-    light, place = _decode_file(files, _LIGHT_FILE, unread), f"{CONFIG_FOLDER}/{_LIGHT_FILE}"
+    light, place = _decode_file(files, LIGHT_FILE, unread), f"{CONFIG_FOLDER}/{LIGHT_FILE}"
     yield from _offsets_of_groups(ReaderKind.CONSUMER, dict(object_entries(light.get(_OFFSETS))), place, unread)
     of_one_queue = {name: {"0": offset} for name, offset in _items(light.get(_LIGHT_TABLE))}
     yield from _offsets_of_groups(ReaderKind.CONSUMER, of_one_queue, place, unread)

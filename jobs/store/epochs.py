@@ -19,7 +19,7 @@ from typing import NamedTuple
 from jobs.storage import AnyStorage
 from jobs.store.queue_files import StoredQueue, queues_in_files
 from jobs.store.record_places import record_bounds, segment_bytes
-from jobs.store.store import Store, relist_store
+from jobs.store.store import Store, StoredFile, relist_store
 from rmq_formats.broker_conf import EPOCH_FILE, Epoch, decode_epochs
 from rmq_formats.commitlog.record import MessageRecord, has_right_body_crc
 from rmq_formats.commitlog.segment import STALE_REASON, UNDECIDED_REASON, TailEvidence, is_fully_written
@@ -43,8 +43,11 @@ def read_epochs(store: Store) -> tuple[Epoch, ...]:
 def has_damaged_epochs(store: Store) -> bool:
     """Return whether a store has a list of epochs that a broker would not load."""
     file = store.other_file(EPOCH_FILE)
-    if file is None or not 0 < file.size <= _LARGEST:
-        return False
+    return file is not None and 0 < file.size <= _LARGEST and is_damaged_epoch_file(store, file)
+
+
+def is_damaged_epoch_file(store: Store, file: StoredFile) -> bool:
+    """Return whether a file is not a list of epochs."""
     try:
         decode_epochs(store.read(file, 0, file.size))
     except FormatError:

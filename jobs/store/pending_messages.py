@@ -28,8 +28,9 @@ from rmq_formats.timer_files import (
     TIMER_PROGRESS,
     UNIT,
     Slot,
+    TimerProgress,
     TimerUnit,
-    decode_read_timestamp,
+    decode_timer_progress,
     decode_timer_unit,
     used_slots,
 )
@@ -54,18 +55,29 @@ class TimerState(NamedTuple):
         return min(times, default=None), max(times, default=None)
 
 
+TIMER_PROGRESS_FILE = "config/timercheck"
+
+
+def read_timer_progress(store: Store) -> TimerProgress | None:
+    """Return the progress of timer messages; None without the file, `FormatError` if it is too short."""
+    file = store.other_file(TIMER_PROGRESS_FILE)
+    if file is None:
+        return None
+    try:
+        return decode_timer_progress(store.read(file, 0, TIMER_PROGRESS.size))
+    except FormatError as error:
+        raise error.in_file(file.location) from None
+
+
 def read_timer_state(store: Store) -> TimerState | None:
     """Return the waiting messages; None if the wheel or its progress file is missing. `FormatError` if damaged."""
     wheels = store.other_files_of_kind(FileKind.TIMER_WHEEL)
     # A broker loads the snapshot with the largest position in its name.
     wheel = max(wheels, key=lambda file: int(file.path_facts.path.partition(".")[2] or "-1"), default=None)
-    progress = store.other_file("config/timercheck")
+    progress = read_timer_progress(store)
     if wheel is None or progress is None:
         return None
-    try:
-        read_until = decode_read_timestamp(store.read(progress, 0, TIMER_PROGRESS.size))
-    except FormatError as error:
-        raise error.in_file(progress.location) from None
+    read_until = progress.read_timestamp
     with store.open(wheel) as file:
         used = [slot for _, slot in used_slots(file.read, file.size) if slot.messages > 0]
     with ExitStack() as files:

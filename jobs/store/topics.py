@@ -32,6 +32,11 @@ from rmq_formats.errors import FormatError, UnsupportedFormat, skip_lost_file
 _SYSTEM = ("rmq_sys_", "RMQ_SYS_", "%LMQ%", SCHEDULE_TOPIC, ABANDONED_TOPIC, "CID_RMQ_SYS_")
 
 
+def is_system_topic(topic: str) -> bool:
+    """Return whether brokers use a topic without an entry in the table of topics."""
+    return topic.startswith(_SYSTEM)
+
+
 @unique
 class TopicFate(Enum):
     """The fate of a topic whose messages have no queue."""
@@ -56,7 +61,7 @@ class TopicEvidence(NamedTuple):
 
     def fate(self, topic: str, newest_ms: int) -> TopicFate:
         """Return the fate of a topic whose messages, the newest stored at *newest_ms*, have no queue."""
-        if topic in self.topics_with_queues or topic.startswith(_SYSTEM):
+        if topic in self.topics_with_queues or is_system_topic(topic):
             return TopicFate.ALIVE
         if self.listed_topics is None:
             return TopicFate.UNDECIDED
@@ -72,7 +77,7 @@ class TopicEvidence(NamedTuple):
 
         The newest of them was stored at *newest_ms*: a table without a later change shows no deletion.
         """
-        if topic.startswith(_SYSTEM):
+        if is_system_topic(topic):
             return TopicFate.ALIVE
         if self.listed_topics is None or topic not in self.listed_topics or self.changed_ms is None:
             return TopicFate.UNDECIDED
@@ -158,7 +163,7 @@ def collect_topic_evidence(store: Store, recorded: Sequence[RecordedTopics] | No
         path = f"{CONFIG_FOLDER}/{TOPICS_FILE}"
         doubt = f"{path} cannot be read" if store.other_file(path) else f"{path} is missing"
         return TopicEvidence(None, with_queues, lake_note=asked, doubt_reason=doubt)
-    unlisted = sorted(topic for topic in with_queues - table.topics if not topic.startswith(_SYSTEM))
+    unlisted = sorted(topic for topic in with_queues - table.topics if not is_system_topic(topic))
     if unlisted:
         doubt = f"the topic table is incomplete: it lacks {unlisted[0]!r}, which has queues"
         return TopicEvidence(None, with_queues, lake_note=asked, doubt_reason=doubt)

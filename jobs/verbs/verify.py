@@ -151,7 +151,9 @@ def repair(  # noqa: PLR0913 - one argument an option
         OUTPUT_DIRECTORY,
         required=True,
     ),
-    lake: str | None = option("LAKE", "The lake from which lost and damaged segments are restored.", LAKE),
+    lake: str | None = option(
+        "LAKE", "The lake from which lost and damaged segments and configuration files are restored.", LAKE
+    ),
     broker: str | None = label_option,
     applies: bool = flag(
         "Install the files in STORE, and keep the replaced files for --undo. The broker must be stopped.",
@@ -181,7 +183,9 @@ def repair(  # noqa: PLR0913 - one argument an option
     answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
-    Write corrected files for STORE into DIR (queues, index files, checkpoint; segments from LAKE), and print a plan.
+    Write corrected files for STORE into DIR, and print a plan.
+
+    These are queues, index files and the checkpoint, and from LAKE also segments and configuration files.
 
     Without --apply or --undo, STORE is only read. With --apply, the command also installs the files in STORE, while it
     holds the broker's lock, and verifies STORE again. --undo restores the replaced files.

@@ -5,7 +5,7 @@ The join returns the differences between units and records. This module adds fin
 after the last unit, and the broker's configuration, and describes all of them in words.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby
 from time import sleep
@@ -15,6 +15,7 @@ import numpy as np
 
 from jobs.console.amounts import count_text, utc_time_text
 from jobs.diagnosis import kinds
+from jobs.diagnosis.broker_state import ReadSpan, check_broker_state, find_damaged_files
 from jobs.diagnosis.findings import QUEUES, Finding
 from jobs.products.queues import MISSING_UNIT_KINDS, DifferenceKind, JoinResult, QueueDifference, UndispatchedRecords
 from jobs.products.queues.join import collect_log_units, collect_topic_evidence_with_queues, compare_queues
@@ -22,20 +23,10 @@ from jobs.products.queues.unit_files import choose_group_count
 from jobs.storage.scratch import Scratch
 from jobs.store.broker_config import (
     CONFIG_FOLDER,
-    CONSUMERS_FILE,
-    DELAY_FILE,
-    GROUPS_FILE,
-    LARGEST_FILE,
-    START_WITHOUT_OFFSET,
-    TOPICS_FILE,
     BrokerConfig,
-    ReaderKind,
-    ReaderProgress,
     read_broker_config,
-    read_config,
 )
 from jobs.store.chain import NewCollector, RangeOutcome, Results, complete_records_end, read_ranges_not_deleted
-from jobs.store.epochs import has_damaged_epochs
 from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_files import (
     QUEUE_KIND_OF_FILE,
@@ -59,7 +50,6 @@ from jobs.verify.rocksdb_queues import (
     step_for_rocksdb_queues,
     unflushed_rows_note,
 )
-from rmq_formats.broker_conf import EPOCH_FILE
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, UnitRules
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
 from rmq_formats.errors import FormatError, SizeLimitExceeded, UnsupportedFormat
@@ -110,31 +100,6 @@ _CHANGED_RECORD = "the unit was overwritten, or a field of the record that no ch
 _UNDECIDED_SIZE = (
     "some files were truncated or have extra bytes, and the files do not show which size is right; pass --broker-conf"
 )
-_TABLES = {
-    TOPICS_FILE: "the broker would load the backup file (.bak), or start without topics if there is none; verify "
-    "cannot determine which topics were deleted",
-    CONSUMERS_FILE: "the broker would load the backup file (.bak), or start without consumer offsets if there is "
-    f"none: {START_WITHOUT_OFFSET}",
-    DELAY_FILE: "the broker would load the backup file (.bak), or deliver every delayed message that is still in the "
-    "log again if there is none",
-    GROUPS_FILE: "the broker would load the backup file (.bak), or start without consumer groups if there is none",
-    "lmqConsumerOffset.json": "the broker would load the backup file (.bak), or start without the consumer offsets of "
-    "light queues (LMQ) if there is none",
-    # BrokerController#initializeMetadata and TimerMessageStore#load of 5.5.1 also load these; a start fails if the file
-    # and its backup are damaged.
-    "topicQueueMapping.json": "the broker would load the backup file (.bak), or start without the queues of static "
-    "topics if there is none",
-    "consumerFilter.json": "the broker would load the backup file (.bak), or start without the SQL filters of "
-    "consumers, which register them again when they connect, if there is none",
-    "consumerOrderInfo.json": "the broker would load the backup file (.bak), or forget which messages orderly POP "
-    "consumers are processing if there is none",
-    "timermetrics": "the broker would load the backup file (.bak), or start without the numbers of pending timer "
-    "messages if there is none",
-}
-_EPOCHS_LOST = (
-    "the broker would load the backup file (.bak), or start without its epochs if there is none; then a replica does "
-    "not know where to truncate its log when the master changes"
-)
 _UNDECIDED_TOPIC = "the topic was deleted, or the queue was lost and consumers receive none of these messages"
 _DELETED = "the topic was deleted: its messages need no units, and stay in the log until retention deletes them"
 
@@ -160,7 +125,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
             database.list_queue_files()
             database.check_all_rows()
     except FormatError as error:
-        findings = list(_damaged_configuration(store, config))
+        findings = [*_damaged_databases(store, config), *find_damaged_files(store)]
         unreadable = PartReport(findings, unverified=str(error))
         if not isinstance(error, UnsupportedFormat):
             damage = unreadable_database_finding(QUEUES, error, store, ", or may start without these queues")
@@ -192,7 +157,8 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     left_out = frozenset(queues_left_out_of_double_write(double, joined.queues_without_files))
     missing = [_attributed(one, doubted) for one in _missing_queues(joined, left_out)]
     units = [_attributed(one, doubted) if one.times == 1 and one.kind in MISSING_UNIT_KINDS else one for one in units]
-    notes = list(_notes(store, joined, double, left_out))
+    state = check_broker_state(store, config, _span_reader(queues, joined, store.start_offset))
+    notes = [*_notes(store, joined, double, left_out), *state.notes]
     facts = (
         {kinds.DELETED_TOPIC, kinds.DELETED_OR_LOST_QUEUE}
         if joined.topic_evidence.unsupported_reason
@@ -203,7 +169,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     report = PartReport(
         [
             *files,
-            *_damaged_configuration(store, config),
+            *_damaged_databases(store, config),
             *_all_missing(joined, store),
             *_missing_folders([finding for finding in missing if finding.kind not in facts], joined),
             *(finding for finding in units if finding.file not in wrong_sizes and finding.kind not in facts),
@@ -211,7 +177,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
             *_double_write_findings(double),
             *findings_on_queue_ends(store),
             *findings_on_sequence(joined, store),
-            *_progress_findings(config.progress, queues, joined),
+            *state.findings,
         ],
         {
             "queues": len(joined.queues),
@@ -224,6 +190,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         deleted,
         doubts=[
             *[f"it is unknown which topics were deleted: {joined.topic_evidence.unsupported_reason}"] * is_unknown,
+            *state.doubts,
             *(str(error) for error in config.errors if isinstance(error, SizeLimitExceeded)),
         ],
         database_step=step_for_rocksdb_queues(store),
@@ -236,27 +203,17 @@ def _attributed(finding: Finding, doubted: Mapping[int | None, Finding]) -> Find
     return finding._replace(follows=doubted.get(finding.log_offset))
 
 
-def _damaged_configuration(store: Store, config: BrokerConfig) -> Iterator[Finding]:
-    """Yield findings on unreadable tables of topics, groups, consumer offsets and delay levels."""
+def _damaged_databases(store: Store, config: BrokerConfig) -> Iterator[Finding]:
+    """Yield findings on databases of the configuration that cannot be read."""
     databases = {
         error.file: error
         for error in config.errors
         if error.file and not isinstance(error, SizeLimitExceeded | UnsupportedFormat)
     }
     for location, error in databases.items():
-        if not location.startswith(f"{CONFIG_FOLDER}/"):  # a file, for which the tables below have their own causes
+        if not location.startswith(f"{CONFIG_FOLDER}/"):  # `check_broker_state` reports a file
             finding = unreadable_database_finding(QUEUES, error, store)
             yield finding._replace(kind=kinds.DAMAGED_CONFIGURATION)
-    for name, cause in _TABLES.items():
-        path = f"{CONFIG_FOLDER}/{name}"
-        file = store.other_file(path)
-        if file is not None and file.size <= LARGEST_FILE and read_config(store, name) is None:
-            yield Finding(
-                QUEUES, kinds.DAMAGED_CONFIGURATION, path, None, "file", "not valid JSON", "a JSON object", cause
-            )
-    if has_damaged_epochs(store):
-        damaged = ("not valid", "a list of epochs with its checksum")
-        yield Finding(QUEUES, kinds.DAMAGED_CONFIGURATION, EPOCH_FILE, None, "file", *damaged, _EPOCHS_LOST)
 
 
 def _notes(
@@ -426,30 +383,20 @@ def _size_and_name(file: StoredFile, usual: int) -> Iterator[Finding]:
         )
 
 
-def _progress_findings(
-    progress: Iterable[ReaderProgress], queues: Mapping[QueueName, StoredQueue], joined: JoinResult
-) -> Iterator[Finding]:
-    """Yield findings on offsets of consumers and delay levels after the end of their queues."""
-    # A killed broker had rows in memory, and served them to consumers; its next start writes them.
+def _span_reader(queues: Mapping[QueueName, StoredQueue], joined: JoinResult, start_offset: int) -> ReadSpan:
+    """Return a function that reads the offsets of a queue; a killed broker's next start adds rows of newer messages."""
     newer = {run.queue: run.first_queue_offset + run.record_count for run in joined.undispatched_records}
-    for reader in progress:
-        end = _next_offset(reader.topic, reader.queue_id, queues, joined)
-        end = None if end is None else max(end, newer.get(QueueName(QueueKind.PLAIN, reader.topic, reader.queue_id), 0))
-        is_light_behind = reader.topic.startswith(LMQ_PREFIX) and joined.behind > 0
-        if end is None or is_light_behind or reader.next_offset <= end:
-            continue
-        kind, field = kinds.CONSUMER_PAST_QUEUE_END, f"{reader.topic}@{reader.consumer_group} queue {reader.queue_id}"
-        cause = (
-            "the group's offset is past the end of the queue: the queue was truncated or recreated after the group had "
-            "consumed it, so the group skips the next messages"
-        )
-        if reader.kind is ReaderKind.DELAY:
-            kind, field = kinds.DELAY_PAST_QUEUE_END, f"level {reader.queue_id + 1}"
-            cause = (
-                "the offset of this delay level is past the end of its queue: the queue was truncated or recreated, so "
-                "delayed messages of this level are not delivered"
-            )
-        yield Finding(QUEUES, kind, reader.recorded_in, None, field, str(reader.next_offset), f"at most {end}", cause)
+
+    def read_span(topic: str, queue_id: int) -> tuple[int, int] | None:
+        end = _next_offset(topic, queue_id, queues, joined)
+        if end is None or (topic.startswith(LMQ_PREFIX) and joined.behind > 0):
+            return None
+        end = max(end, newer.get(QueueName(QueueKind.PLAIN, topic, queue_id), 0))
+        queue = queues.get(QueueName(QueueKind.PLAIN, topic, queue_id))
+        first = 0 if queue is None else queue.first_unit_pointing_from(start_offset, joined.ends[queue.name])
+        return first, end
+
+    return read_span
 
 
 def _next_offset(topic: str, queue_id: int, queues: Mapping[QueueName, StoredQueue], joined: JoinResult) -> int | None:

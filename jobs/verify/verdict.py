@@ -9,7 +9,9 @@ from jobs.console.amounts import count_text
 from jobs.console.process import tool_command
 from jobs.console.result import RatedOutcome, RecommendedStep, Result, Severity, worst_severity
 from jobs.diagnosis import WalkedLog, kinds, recreated_index_notes, start_warning_lines
+from jobs.diagnosis.broker_state import NOT_JSON
 from jobs.diagnosis.findings import INDEX, LOG, QUEUES, Finding
+from jobs.store.broker_config import BACKUP_SUFFIX
 from jobs.verify import PartReport
 from rmq_formats.broker_start import StartOutcome
 
@@ -171,10 +173,10 @@ _IN_ROCKSDB = frozenset(
     {kinds.MISSING_INDEX_ROWS, kinds.INDEX_ROWS_WITHOUT_MESSAGE, kinds.DAMAGED_INDEX_ROWS, kinds.UNREADABLE_DATABASE}
 )
 # Kinds of queue findings that no repair can fix.
-_OF_TIMER_FILES = frozenset({kinds.DAMAGED_TIMER, kinds.TIMER_UNIT_WITHOUT_MESSAGE})
+_OF_TIMER_FILES = frozenset({kinds.DAMAGED_TIMER, kinds.MISSING_TIMER, kinds.TIMER_UNIT_WITHOUT_MESSAGE})
 _OF_PROGRESS = frozenset({kinds.CONSUMER_PAST_QUEUE_END, kinds.DELAY_PAST_QUEUE_END})
 _NOT_MADE = _OF_TIMER_FILES | _OF_PROGRESS
-_NOT_MADE |= {kinds.UNREADABLE_RANGE, kinds.UNREADABLE_DATABASE, kinds.DAMAGED_CONFIGURATION}
+_NOT_MADE |= kinds.LOST_STATE_KINDS | {kinds.UNREADABLE_RANGE, kinds.UNREADABLE_DATABASE, kinds.DAMAGED_CONFIGURATION}
 _COPY = "from a replica, a backup or another copy, and verify again. If a lake has the messages, repair or export:"
 REPAIR_COMMAND = "{repair}"
 REPAIR_FROM_LAKE_COMMAND = f"{REPAIR_COMMAND} --lake LAKE"
@@ -226,7 +228,15 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     ),
     (
         QUEUES, {kinds.DAMAGED_CONFIGURATION},
-        "A configuration file is damaged. Restore it from its .bak file or a replica.", (),
+        ("A configuration file is damaged. With the broker stopped, restore the newest version from a lake, or copy it "
+        "from a replica or from its backup:"), (REPAIR_FROM_LAKE_COMMAND, "{copy}"),
+    ),
+    (
+        QUEUES, {kinds.MISSING_CONFIGURATION},
+        ("Part of the configuration is missing. A broker that starts now goes on without it, and writes new files. "
+        "With the broker stopped, restore the newest versions from a lake, or copy the files from a replica or a "
+        "backup:"),
+        (REPAIR_FROM_LAKE_COMMAND,),
     ),
     (
         QUEUES, _OF_TIMER_FILES,
@@ -341,12 +351,23 @@ def _commands(
     causes = [cause for cause, _ in groups]
     if commands == ("{move}",):
         return tuple(_move(words["store"], one) for one in causes if "://" not in words["store"] + one.file)
+    if "{copy}" in commands:
+        copies = [_copy_backup(words["store"], one) for one in causes]
+        return (*_commands(commands[:-1], groups, words), *filter(None, copies))
     ends = [one.log_end for one in causes if one.log_end is not None]
     offsets = f"< {max(ends, default=0)}"
     if any(one.kind in kinds.GAP_OR_LOST_END for one in causes):
         start = min(one.log_offset or 0 for one in causes)
         offsets = f">= {start} AND physical_offset {offsets}" if len(ends) == len(causes) else f">= {start}"
     return tuple(command.format(**words, offsets=offsets) for command in commands)
+
+
+def _copy_backup(store: str, one: Finding) -> str:
+    """Return the command that replaces a damaged file by its backup; empty if the broker would not load that either."""
+    if one.found != NOT_JSON or "://" in store:
+        return ""
+    backup = f"{one.file}{BACKUP_SUFFIX}"
+    return f"cp -p {store}/{backup} {store}/{one.file}" if one.expected.endswith(backup) else ""
 
 
 def _move(store: str, one: Finding) -> str:

@@ -1,0 +1,538 @@
+"""
+The state of a broker outside log, queues and index: topics, groups, consumer positions, delays, and timers.
+
+A broker loads this state from `config/` and from the timer files. Without a file it starts with its backup, or with
+nothing, and says so only in its log: consumers then receive messages again, or skip some. Whether a file is lost
+follows from other facts. A topic is written to its file before the broker accepts its first message, consumer positions
+are written by every clean stop, and before the filters of consumers. A store that no broker wrote, but RocketMQ's store
+library alone, has none of these files: its messages lack the properties that clients and brokers add.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple, Self
+
+from jobs.console.amounts import count_text, names_text
+from jobs.diagnosis import kinds
+from jobs.diagnosis.findings import QUEUES, Finding
+from jobs.store.broker_config import (
+    BACKUP_SUFFIX,
+    CONFIG_FOLDER,
+    CONSUMERS_FILE,
+    DELAY_FILE,
+    FILTERS_FILE,
+    GROUPS_FILE,
+    LARGEST_FILE,
+    LIGHT_FILE,
+    START_WITHOUT_OFFSET,
+    TOPICS_FILE,
+    BrokerConfig,
+    ReaderKind,
+    ReaderProgress,
+    has_database_of_table,
+    read_broker_config,
+    read_json_config,
+)
+from jobs.store.epochs import has_damaged_epochs, is_damaged_epoch_file
+from jobs.store.pending_messages import (
+    TIMER_PROGRESS_FILE,
+    open_rocksdb_store,
+    read_timer_progress,
+    read_timer_state,
+    read_timers,
+)
+from jobs.store.queue_files import StoredQueue, list_queues
+from jobs.store.record_places import find_record
+from jobs.store.store import Store, StoredFile, find_checkpoint_file, read_checkpoint, relist_store
+from jobs.store.topics import is_system_topic
+from rmq_formats.broker_conf import EPOCH_FILE
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, SCHEDULE_TOPIC
+from rmq_formats.detection import CLUSTER, MSG_REGION, TIMER_TOPIC
+from rmq_formats.errors import FormatError
+from rmq_formats.properties import PropertyParser, parse_properties
+from rmq_formats.store import FileKind
+from rmq_formats.timer_files import TimerProgress
+
+QueueSpan = tuple[int, int]  # the first and the next queue offset
+ReadSpan = Callable[[str, int], QueueSpan | None]  # of a topic and queue id; None without such a queue
+
+# Properties that a client (WAIT, PGROUP) or a broker (the others) adds to each message, but the store library does not.
+_OF_CLIENTS = frozenset({CLUSTER, MSG_REGION, "TRACE_ON", "WAIT", "PGROUP"})
+NOT_JSON = "not valid JSON"
+_PROBES = 64  # queues whose last message is read
+_SMALL = 256
+_IDENTITY_FILE, _ORDERS_FILE = "brokerIdentity", "consumerOrderInfo.json"
+_RETRY, _DEAD = "%RETRY%", "%DLQ%"
+# Groups that a broker registers at its start, and never writes (SubscriptionGroupManager#init, MixAll).
+_OF_BROKERS = (TOPICS_FILE, CONSUMERS_FILE, GROUPS_FILE, LIGHT_FILE, FILTERS_FILE)
+_WITH_FINDINGS = (TOPICS_FILE, GROUPS_FILE, CONSUMERS_FILE, LIGHT_FILE, DELAY_FILE)
+_GROUPS_NAMED = 5  # in notes
+_TIMER_FILES = {FileKind.TIMER_WHEEL: "timerwheel", FileKind.TIMER_LOG: "timerlog"}
+_MOST_TIMERS = 10_000  # timer messages that are read
+_SYSTEM_GROUPS = (
+    *("CID_RMQ_SYS_", "CID_ONSAPI_", "CID_ONS-HTTP-PROXY", "TOOLS_CONSUMER", "FILTERSRV_CONSUMER"),
+    *("SELF_TEST_C_GROUP", "CID_SYS_RMQ_TRANS", "schedule_consumer_group", "DEFAULT_CONSUMER"),
+)
+# The effects of files that a broker cannot load and for which it has no backup.
+EFFECTS = {
+    TOPICS_FILE: "start without topics; verify cannot determine which topics were deleted",
+    CONSUMERS_FILE: f"start without consumer offsets: {START_WITHOUT_OFFSET}",
+    DELAY_FILE: "deliver every delayed message that is still in the log again",
+    GROUPS_FILE: "start without consumer groups",
+    LIGHT_FILE: "start without the consumer offsets of light queues (LMQ)",
+    # BrokerController#initializeMetadata and TimerMessageStore#load of 5.5.1 also load these.
+    "topicQueueMapping.json": "start without the queues of static topics",
+    FILTERS_FILE: "start without the SQL filters of consumers, which register them again when they connect",
+    "consumerOrderInfo.json": "forget which messages orderly POP consumers are processing",
+    "timermetrics": "start without the numbers of pending timer messages",
+    "transactionMetrics": "start without the numbers of pending transactions",
+}
+_EPOCHS_LOST = (
+    "the broker would load the backup file (.bak), or start without its epochs if there is none; then a replica does "
+    "not know where to truncate its log when the master changes"
+)
+
+
+class BrokerState(NamedTuple):
+    """The faults of a broker's state, and facts that may have a cause other than a fault."""
+
+    findings: list[Finding]
+    notes: list[str]
+    doubts: list[str]  # why some of the state could not be verified
+
+
+def check_broker_state(
+    store: Store, config: BrokerConfig, read_span: ReadSpan, *, are_ends_known: bool = True
+) -> BrokerState:
+    """
+    Return the faults of a broker's state outside log, queues and index.
+
+    Unless *are_ends_known*, units of the newest messages may be missing: then no position is past the end of its queue.
+    """
+    state = _check(store, config, read_span, are_ends_known=are_ends_known)
+    if store.has_clean_shutdown or not (state.findings or state.notes):
+        return state
+    now = relist_store(store)  # a running broker may have written the files since they were listed
+    return _check(now, read_broker_config(now), read_span, are_ends_known=are_ends_known)
+
+
+def _check(store: Store, config: BrokerConfig, read_span: ReadSpan, *, are_ends_known: bool) -> BrokerState:
+    state = BrokerState(list(find_damaged_files(store)), [], [])
+    queues: Sequence[StoredQueue] = ()
+    with suppress(FormatError):  # a damaged queue database is reported with the queues
+        queues = list_queues(store)
+    clients = find_client_topics(store, queues)
+    lost = _find_lost_files(store, config, queues, clients, read_span)
+    lost += _find_unlisted_topics(store, config, clients)
+    lost += _find_lost_timer_files(store, queues, read_span)
+    if _is_restored(store):  # `restore` has stated what the lake did not have
+        state.notes.extend(f"{one.file}: {one.found}; {one.cause}" for one in lost)
+    else:
+        state.findings.extend(lost)
+    state.findings.extend(_find_wrong_timer_files(store, queues, read_span))
+    state.doubts.extend(_doubts_on_timers(store, queues))
+    state.notes.extend(_notes_on_files(store, clients, queues))
+    state.notes.extend(_notes_on_groups(store, config, clients))
+    state.notes.extend(_notes_on_replica(store))
+    if are_ends_known:
+        state.findings.extend(_find_positions_past_end(config.progress, read_span))
+    state.notes.extend(_notes_on_expired_positions(config.progress, read_span))
+    return state
+
+
+def _is_restored(store: Store) -> bool:
+    """Return whether `restore` wrote a store on which no broker has started yet."""
+    return store.other_file("MANIFEST.json") is not None and not store.other_files_of_kind(FileKind.LOCK)
+
+
+_KINDS = kinds.LOST_STATE_KINDS | {kinds.DAMAGED_CONFIGURATION, kinds.DAMAGED_TIMER}
+_KINDS |= {kinds.CONSUMER_PAST_QUEUE_END, kinds.DELAY_PAST_QUEUE_END}
+
+
+def is_about_broker_state(finding: Finding) -> bool:
+    """Return whether no queue, index file or checkpoint corrects a finding."""
+    return finding.kind in _KINDS
+
+
+def span_reader(queues: Iterable[StoredQueue], start_offset: int) -> ReadSpan:
+    """Return a function that reads the first and the next offset of a queue, without units of deleted segments."""
+    by_name = {(queue.name.topic, queue.name.queue_id): queue for queue in queues}
+
+    def read_span(topic: str, queue_id: int) -> QueueSpan | None:
+        queue = by_name.get((topic, queue_id))
+        if queue is None:
+            return None
+        end = queue.find_written_end()
+        first, last = queue.first_unit_pointing_from(start_offset, end), queue.read_last_unit(end)
+        if not queue.is_batch or last is None:
+            return first, end
+        oldest = queue.read_unit(first) if first < end else last
+        return getattr(oldest, "base_offset", 0), getattr(last, "base_offset", 0) + getattr(last, "batch_count", 0)
+
+    return read_span
+
+
+# files that cannot be read
+
+
+def find_damaged_files(store: Store) -> Iterator[Finding]:
+    """Yield findings on files that a broker could not load."""
+    for path in sorted(file.path_facts.path for file in _list_json_files(store)):
+        name = path.removeprefix(f"{CONFIG_FOLDER}/")
+        if not name.endswith(BACKUP_SUFFIX) and _is_damaged(store, name):
+            has_backup = read_json_config(store, name + BACKUP_SUFFIX) is not None
+            expected = f"a JSON object, as in {path}{BACKUP_SUFFIX}" if has_backup else "a JSON object"
+            values = "file", NOT_JSON, expected, f"the broker would {_effect_of_loss(store, name)}"
+            yield Finding(QUEUES, kinds.DAMAGED_CONFIGURATION, path, None, *values)
+    if has_damaged_epochs(store):
+        damaged = ("not valid", "a list of epochs with its checksum")
+        yield Finding(QUEUES, kinds.DAMAGED_CONFIGURATION, EPOCH_FILE, None, "file", *damaged, _EPOCHS_LOST)
+
+
+def _list_json_files(store: Store) -> Iterator[StoredFile]:
+    kinds_of_files = {FileKind.CONFIG, FileKind.CONFIG_BACKUP, FileKind.TIMER_METRICS}
+    for file in store.other_files:
+        name = file.path_facts.path.removesuffix(BACKUP_SUFFIX)
+        if file.path_facts.kind in kinds_of_files and name.endswith((".json", "/transactionMetrics", "/timermetrics")):
+            yield file
+
+
+def _is_damaged(store: Store, name: str) -> bool:
+    file = store.other_file(f"{CONFIG_FOLDER}/{name}")
+    return file is not None and file.size <= LARGEST_FILE and read_json_config(store, name) is None
+
+
+def _effect_of_loss(store: Store, name: str) -> str:
+    """Return what a broker does that cannot load a file."""
+    backup = f"{CONFIG_FOLDER}/{name}{BACKUP_SUFFIX}"
+    if store.other_file(backup) is None:
+        return EFFECTS.get(name, "start without its contents")
+    if read_json_config(store, name + BACKUP_SUFFIX) is not None:
+        return f"load {backup}, an earlier version"
+    return f"not start, because {backup} is not valid JSON either"
+
+
+# files that are missing
+
+
+class _Configuration(NamedTuple):
+    """The files of `config/` by name, and the evidence that a broker has written them."""
+
+    names: frozenset[str]
+    has_broker: bool  # a whole broker wrote the store, not the store library alone
+    is_closed: bool  # that broker stopped cleanly, so it has written every file
+
+    @classmethod
+    def read(cls, store: Store, clients: Mapping[str, int]) -> Self:
+        paths = (file.path_facts.path for file in _list_json_files(store))
+        names = frozenset(path.removeprefix(f"{CONFIG_FOLDER}/") for path in paths)
+        has_broker = bool(clients) or not names.isdisjoint(_OF_BROKERS)
+        has_checkpoint = find_checkpoint_file(store) is not None
+        return cls(names, has_broker, has_broker and has_checkpoint and store.has_clean_shutdown)
+
+    def has_any_version(self, name: str) -> bool:
+        return name in self.names or self.has_backup(name)
+
+    def has_backup(self, name: str) -> bool:
+        return f"{name}{BACKUP_SUFFIX}" in self.names
+
+
+def _find_lost_files(
+    store: Store, config: BrokerConfig, queues: Sequence[StoredQueue], clients: Mapping[str, int], read_span: ReadSpan
+) -> list[Finding]:
+    """Return findings on files that the broker must have written."""
+    there = _Configuration.read(store, clients)
+    topics = sorted(topic for topic in clients if not is_system_topic(topic))
+    if there.is_closed:
+        topics = topics or sorted({queue.name.topic for queue in queues if _is_of_clients(queue.name.topic)})
+    groups, delayed = _groups_with_retries(config, clients), _count_units(queues, read_span, SCHEDULE_TOPIC)
+    has_light = any(queue.name.topic.startswith(LMQ_PREFIX) for queue in queues)
+    is_light = there.has_any_version(LIGHT_FILE) or (has_light and not there.has_any_version(CONSUMERS_FILE))
+    offsets = LIGHT_FILE if is_light else CONSUMERS_FILE  # with light queues, the one file replaces the other
+    must_exist = {
+        TOPICS_FILE: (bool(topics), f"the topics {names_text(topics)}"),
+        GROUPS_FILE: (there.is_closed and bool(groups), f"the consumer groups {names_text(groups)}"),
+        offsets: (there.is_closed or FILTERS_FILE in there.names, "the positions of consumer groups"),
+        DELAY_FILE: (there.is_closed and delayed > 0, "the positions of the delay levels"),
+    }
+    found = []
+    for name, (is_expected, content) in must_exist.items():
+        if name in there.names or has_database_of_table(store, name):
+            continue
+        has_backup = there.has_backup(name)
+        if not is_expected and not has_backup:
+            continue
+        cause = f"the broker would {_effect_of_loss(store, name)}"
+        if name == DELAY_FILE and not has_backup:
+            cause += f": up to {count_text(delayed, 'message')}"
+        elif name == offsets and has_backup:
+            cause += ", so groups receive the messages again that they have consumed since"
+        elif name == offsets:
+            count = _count_units(queues, read_span)
+            known = sorted({*groups, *(one for one in config.groups if not one.startswith(_SYSTEM_GROUPS))})
+            who = f"the consumer {'group' if len(known) == 1 else 'groups'} {names_text(known)}" if known else "a group"
+            cause += f". So {who} will receive up to {count_text(count, 'message')} again, or will skip some"
+        path = f"{CONFIG_FOLDER}/{name}"
+        found.append(Finding(QUEUES, kinds.MISSING_CONFIGURATION, path, None, "file", "missing", content, cause))
+    return found
+
+
+def _count_units(queues: Sequence[StoredQueue], read_span: ReadSpan, topic: str | None = None) -> int:
+    """Return the number of messages in the queues of a topic; without one, in those that clients send to."""
+    names = [queue.name for queue in queues if topic is not None or _is_of_clients(queue.name.topic)]
+    spans = [read_span(one.topic, one.queue_id) for one in names if topic in {None, one.topic}]
+    return sum(end - first for first, end in filter(None, spans))
+
+
+def _is_of_clients(topic: str) -> bool:
+    return not is_system_topic(topic) and not topic.startswith((_RETRY, _DEAD))
+
+
+def _groups_with_retries(config: BrokerConfig, clients: Iterable[str]) -> list[str]:
+    """Return the groups that have a retry topic: the broker writes the group before it creates that topic."""
+    groups = {topic.removeprefix(_RETRY) for topic in (*config.topics, *clients) if topic.startswith(_RETRY)}
+    return sorted(group for group in groups if not group.startswith(_SYSTEM_GROUPS))
+
+
+def _find_unlisted_topics(store: Store, config: BrokerConfig, clients: Mapping[str, int]) -> list[Finding]:
+    """Return a finding on topics that have queues, but that the table of topics does not list."""
+    path = f"{CONFIG_FOLDER}/{TOPICS_FILE}"
+    unlisted = sorted(topic for topic in clients if topic not in config.topics and not is_system_topic(topic))
+    if not unlisted or config.errors or not store.has_clean_shutdown or read_json_config(store, TOPICS_FILE) is None:
+        return []
+    cause = (
+        "the file is an earlier version, or its topics were removed by hand; clients find no route to these topics "
+        "until they are created again"
+    )
+    values = f"lacks {names_text(unlisted)}", "every topic that has queues", cause
+    return [Finding(QUEUES, kinds.MISSING_CONFIGURATION, path, None, "topics", *values, len(unlisted))]
+
+
+def _notes_on_files(store: Store, clients: Mapping[str, int], queues: Sequence[StoredQueue]) -> Iterator[str]:
+    """Yield notes on files whose loss is not proven, or has no consequence for messages."""
+    there = _Configuration.read(store, clients)
+    for name in sorted(one.removesuffix(BACKUP_SUFFIX) for one in there.names if one.endswith(BACKUP_SUFFIX)):
+        path = f"{CONFIG_FOLDER}/{name}"
+        if name not in there.names and name not in _WITH_FINDINGS:
+            yield f"{path} does not exist, but its backup does: the broker loads the backup, an earlier version"
+        elif _is_damaged(store, name + BACKUP_SUFFIX):
+            yield f"{path}{BACKUP_SUFFIX} is not valid JSON; the broker needs it only if it cannot load {path}"
+    if there.is_closed and not there.has_any_version(FILTERS_FILE):
+        yield (
+            f"{CONFIG_FOLDER}/{FILTERS_FILE} does not exist, although every clean stop since RocketMQ 4.1.0 writes it: "
+            f"the broker would {EFFECTS[FILTERS_FILE]}"
+        )
+    has_delays = any(queue.name.topic == SCHEDULE_TOPIC and queue.find_written_end() for queue in queues)
+    if there.has_broker and not there.is_closed and has_delays and not there.has_any_version(DELAY_FILE):
+        yield (
+            f"{CONFIG_FOLDER}/{DELAY_FILE} does not exist: it was lost, or the broker was killed before it first wrote "
+            f"the file. The broker would {EFFECTS[DELAY_FILE]}"
+        )
+    checkpoint = read_checkpoint(store)
+    effect = "the broker needs it only after a crash, and then reads the whole log"
+    if there.has_broker and store.segments and find_checkpoint_file(store) is None:
+        yield f"checkpoint does not exist: {effect}"
+    if checkpoint is not None and not any(checkpoint) and store.has_clean_shutdown and queues:
+        yield f"checkpoint has only zeros, although the log has messages: {effect}"
+
+
+def _notes_on_groups(store: Store, config: BrokerConfig, clients: Mapping[str, int]) -> Iterator[str]:
+    """Yield notes on groups whose settings may be lost."""
+    there, retried = _Configuration.read(store, clients), _groups_with_retries(config, clients)
+    has_groups = there.has_any_version(GROUPS_FILE) or has_database_of_table(store, GROUPS_FILE)
+    # A clean stop of 5.1.4 and later writes the groups, even if there is none.
+    if there.is_closed and _ORDERS_FILE in there.names and not has_groups and not retried:
+        yield f"{CONFIG_FOLDER}/{GROUPS_FILE} does not exist: the broker would {EFFECTS[GROUPS_FILE]}"
+    known = config.groups.keys()
+    lacking = [group for group in retried if group not in known]
+    if lacking and known and not config.errors:
+        yield (
+            f"{CONFIG_FOLDER}/{GROUPS_FILE} lacks {names_text(lacking)}, although there are retry topics of these "
+            "groups: the groups were deleted, or the file is an earlier version"
+        )
+
+
+def _notes_on_replica(store: Store) -> Iterator[str]:
+    """Yield notes on files of the controller mode that contradict each other, or that are damaged."""
+    epochs, identity = store.other_file(EPOCH_FILE), store.other_file(_IDENTITY_FILE)
+    if identity is not None and not store.read(identity, 0, _SMALL).strip(b"\0"):
+        yield f"{_IDENTITY_FILE} is empty: the broker would register with the controller as a new replica"
+    if epochs is not None and identity is None:
+        yield f"{_IDENTITY_FILE} does not exist: RocketMQ 5.1 and later would register as a new replica"
+    backup = store.other_file(f"{EPOCH_FILE}{BACKUP_SUFFIX}")
+    if (identity is not None or backup is not None) and (epochs is None or not epochs.size):
+        yield f"{EPOCH_FILE} {'does not exist' if epochs is None else 'is empty'}: {_EPOCHS_LOST}"
+    if backup is not None and is_damaged_epoch_file(store, backup):
+        path = f"{EPOCH_FILE}{BACKUP_SUFFIX}"
+        yield f"{path} is not a list of epochs; the broker needs it only if it cannot load {EPOCH_FILE}"
+
+
+def find_client_topics(store: Store, queues: Sequence[StoredQueue]) -> dict[str, int]:
+    """Return topics with a message that a broker received from a client, each with the offset of one."""
+    found: dict[str, int] = {}
+    newest: dict[str, StoredQueue] = {}
+    for queue in queues:
+        newest.setdefault(queue.name.topic, queue)
+    for topic in sorted(newest, key=lambda one: (is_system_topic(one), one))[:_PROBES]:
+        record = _read_last_record(store, newest[topic])
+        if record is not None and is_from_client(record):
+            found[topic] = record.physical_offset
+    return found
+
+
+def _read_last_record(store: Store, queue: StoredQueue) -> MessageRecord | None:
+    unit = queue.read_last_unit(queue.find_written_end())
+    return None if unit is None else find_record(store, unit.physical_offset)
+
+
+def is_from_client(record: MessageRecord) -> bool:
+    """Return whether a broker received a message from a client; other messages were put into the store directly."""
+    return not _OF_CLIENTS.isdisjoint(parse_properties(record.properties_raw, PropertyParser.SCAN))
+
+
+# positions
+
+
+def _find_positions_past_end(progress: Iterable[ReaderProgress], read_span: ReadSpan) -> Iterator[Finding]:
+    """Yield findings on offsets of consumers and delay levels after the end of their queues."""
+    for reader in progress:
+        span = read_span(reader.topic, reader.queue_id)
+        if span is None or reader.next_offset <= span[1]:
+            continue
+        end = span[1]
+        skipped = count_text(reader.next_offset - end, "message")
+        kind, field = kinds.CONSUMER_PAST_QUEUE_END, f"{reader.topic}@{reader.consumer_group} queue {reader.queue_id}"
+        cause = (
+            "the group's offset is past the end of the queue: the queue was truncated or recreated after the group had "
+            f"consumed it, so the group will skip up to {skipped}"
+        )
+        if reader.kind is ReaderKind.DELAY:
+            kind, field = kinds.DELAY_PAST_QUEUE_END, f"level {reader.queue_id + 1}"
+            cause = (
+                "the offset of this delay level is past the end of its queue: the queue was truncated or recreated, so "
+                f"the next {skipped} of this level will not be delivered"
+            )
+        yield Finding(QUEUES, kind, reader.recorded_in, None, field, str(reader.next_offset), f"at most {end}", cause)
+
+
+def _notes_on_expired_positions(progress: Iterable[ReaderProgress], read_span: ReadSpan) -> Iterator[str]:
+    """Yield notes on groups whose next messages retention has deleted: at most some, with the number of the others."""
+    missed: dict[tuple[str, str], int] = {}
+    for reader in progress:
+        span = read_span(reader.topic, reader.queue_id) if reader.consumer_group is not None else None
+        if span is not None and 0 <= reader.next_offset < span[0]:
+            key = reader.consumer_group or "", reader.topic
+            missed[key] = missed.get(key, 0) + span[0] - reader.next_offset
+    worst = sorted(missed.items(), key=lambda one: (-one[1], one[0]))
+    for (group, topic), count in worst[:_GROUPS_NAMED]:
+        yield (
+            f"the group {group} did not receive {count_text(count, 'message')} of {topic}, which retention deleted: "
+            "its positions are before the start of the queues"
+        )
+    if worst[_GROUPS_NAMED:]:
+        rest = count_text(len(worst) - _GROUPS_NAMED, "other group or topic")
+        yield f"messages of {rest} also expired before they were received"
+
+
+# timers
+
+
+def _find_lost_timer_files(store: Store, queues: Sequence[StoredQueue], read_span: ReadSpan) -> list[Finding]:
+    """Return findings on missing timer files: timer messages would be delivered again, or never."""
+    count = _count_units(queues, read_span, TIMER_TOPIC)
+    if not count or _has_timers_in_rocksdb(store):
+        return []
+    if store.other_file(TIMER_PROGRESS_FILE) is None:
+        cause = (
+            f"the broker would read {TIMER_TOPIC} again from its start, and deliver up to "
+            f"{count_text(count, 'timer message')} again"
+        )
+        values = "file", "missing", "the progress of timer messages", cause
+        return [Finding(QUEUES, kinds.MISSING_TIMER, TIMER_PROGRESS_FILE, None, *values)]
+    lost = [path for kind, path in _TIMER_FILES.items() if not store.other_files_of_kind(kind)]
+    pending = count_pending_timers(store, queues) if len(lost) == 1 else 0
+    if not pending:
+        return []
+    cause = f"the broker would never deliver {count_text(pending, 'pending timer message')}"
+    values = "files", "missing", "the pending timer messages", cause
+    return [Finding(QUEUES, kinds.MISSING_TIMER, lost[0], None, *values)]
+
+
+def _doubts_on_timers(store: Store, queues: Sequence[StoredQueue]) -> Iterator[str]:
+    """Yield why timer messages were not verified: a copy of a store may leave out both kinds of large files."""
+    if any(map(store.other_files_of_kind, _TIMER_FILES)) or _has_timers_in_rocksdb(store):
+        return
+    pending = count_pending_timers(store, queues)
+    if pending:
+        yield (
+            "timerwheel and timerlog are missing: if this is the directory of the broker, and not a copy without these "
+            f"files, the broker will never deliver {count_text(pending, 'pending timer message')}"
+        )
+
+
+def _find_wrong_timer_files(store: Store, queues: Sequence[StoredQueue], read_span: ReadSpan) -> Iterator[Finding]:
+    """Yield findings on timer files that contradict the messages in the log, although each can be read."""
+    count = _count_units(queues, read_span, TIMER_TOPIC)
+    if not count or not store.has_clean_shutdown or _has_timers_in_rocksdb(store):
+        return
+    progress = _read_progress(store)
+    if progress is not None and not any(progress):
+        cause = (
+            f"the file was overwritten; the broker would read {TIMER_TOPIC} again from its start, and deliver up to "
+            f"{count_text(count, 'timer message')} again"
+        )
+        values = "file", "only zeros", "the progress of timer messages", cause
+        yield Finding(QUEUES, kinds.DAMAGED_TIMER, TIMER_PROGRESS_FILE, 0, *values)
+        return
+    timers = None
+    with suppress(FormatError):  # `verify` and `inspect` report files that cannot be read
+        timers = read_timer_state(store)
+    pending = count_pending_timers(store, queues) if timers is not None and not timers.waiting_count else 0
+    if timers is not None and pending:
+        cause = (
+            f"the file was overwritten; the broker would never deliver {count_text(pending, 'pending timer message')}"
+        )
+        values = "slots", "no pending message", f"{pending:,} pending, as in the log", cause
+        yield Finding(QUEUES, kinds.DAMAGED_TIMER, timers.wheel, None, *values)
+
+
+def _has_timers_in_rocksdb(store: Store) -> bool:
+    with suppress(FormatError), open_rocksdb_store(store) as database:  # damage is reported with the queues
+        return database is not None and next(read_timers(database), None) is not None
+    return False
+
+
+def _read_progress(store: Store) -> TimerProgress | None:
+    with suppress(FormatError):  # too short: `verify` and `inspect` report it
+        return read_timer_progress(store)
+    return None
+
+
+def count_pending_timers(store: Store, queues: Sequence[StoredQueue]) -> int:
+    """
+    Return the number of timer messages that the wheel contained and that were not delivered yet.
+
+    Only the newest messages are read; cancelled messages are left out.
+    """
+    progress = _read_progress(store)
+    if progress is None:
+        return 0
+    waiting, cancelled = dict[str, int](), set[str]()
+    for queue in queues:
+        if queue.name.topic != TIMER_TOPIC:
+            continue
+        end = min(queue.find_written_end(), progress.queue_offset)
+        for number in range(max(queue.first_unit_number, end - _MOST_TIMERS), end):
+            unit = queue.read_unit(number)
+            record = None if unit is None else find_record(store, unit.physical_offset)
+            if record is None:
+                continue
+            properties = parse_properties(record.properties_raw, PropertyParser.SCAN)
+            if (key := properties.get("TIMER_DEL_UNIQKEY")) is not None:
+                cancelled.add(key)
+                continue
+            due = properties.get("TIMER_OUT_MS", "")
+            if due.isascii() and due.isdigit() and int(due) >= progress.read_timestamp:
+                waiting[properties.get("UNIQ_KEY", str(number))] = number
+    return len(waiting.keys() - cancelled)
