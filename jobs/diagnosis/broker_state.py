@@ -8,6 +8,7 @@ are written by every clean stop, and before the filters of consumers. A store th
 library alone, has none of these files: its messages lack the properties that clients and brokers add.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Self
@@ -50,7 +51,7 @@ from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.detection import CLUSTER, MSG_REGION, TIMER_TOPIC
 from rmq_formats.errors import FormatError
-from rmq_formats.properties import PropertyParser, parse_properties
+from rmq_formats.properties import MAX_LONG, PropertyParser, parse_properties
 from rmq_formats.store import FileKind
 from rmq_formats.timer_files import TimerProgress
 
@@ -518,21 +519,35 @@ def count_pending_timers(store: Store, queues: Sequence[StoredQueue]) -> int:
     progress = _read_progress(store)
     if progress is None:
         return 0
-    waiting, cancelled = dict[str, int](), set[str]()
-    for queue in queues:
-        if queue.name.topic != TIMER_TOPIC:
-            continue
-        end = min(queue.find_written_end(), progress.queue_offset)
+    pending, _ = _count_timers(store, queues, progress.read_timestamp, progress.queue_offset)
+    return pending
+
+
+def count_timers_delivered_again(store: Store, queues: Sequence[StoredQueue], delivered_ms: int) -> int:
+    """
+    Return how many timer messages a broker without timer files delivers a second time.
+
+    It reads all of them from the log. Those that were due up to *delivered_ms* were delivered, and of a message that
+    was put into the wheel again, each record is delivered. Only the newest messages are read.
+    """
+    _, again = _count_timers(store, queues, delivered_ms + 1, MAX_LONG)
+    return again
+
+
+def _count_timers(store: Store, queues: Sequence[StoredQueue], from_ms: int, end_offset: int) -> tuple[int, int]:
+    """Return the number of timer messages that are due from a time on, and the number of their other records."""
+    waiting, records, cancelled = set[str](), Counter[str](), set[str]()
+    for queue in (queue for queue in queues if queue.name.topic == TIMER_TOPIC):
+        end = min(queue.find_written_end(), end_offset)
         for number in range(max(queue.first_unit_number, end - _MOST_TIMERS), end):
             unit = queue.read_unit(number)
             record = None if unit is None else find_record(store, unit.physical_offset)
-            if record is None:
-                continue
-            properties = parse_properties(record.properties_raw, PropertyParser.SCAN)
-            if (key := properties.get("TIMER_DEL_UNIQKEY")) is not None:
-                cancelled.add(key)
-                continue
-            due = properties.get("TIMER_OUT_MS", "")
-            if due.isascii() and due.isdigit() and int(due) >= progress.read_timestamp:
-                waiting[properties.get("UNIQ_KEY", str(number))] = number
-    return len(waiting.keys() - cancelled)
+            properties = {} if record is None else parse_properties(record.properties_raw, PropertyParser.SCAN)
+            due, key = properties.get("TIMER_OUT_MS", ""), properties.get("UNIQ_KEY", str(number))
+            if (cancels := properties.get("TIMER_DEL_UNIQKEY")) is not None:
+                cancelled.add(cancels)
+            elif due.isascii() and due.isdigit():
+                records[key] += 1
+                waiting |= {key} if int(due) >= from_ms else set()
+    delivered = sum(count for key, count in records.items() if key not in cancelled)
+    return len(waiting - cancelled), delivered - len(waiting - cancelled)

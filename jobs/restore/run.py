@@ -18,6 +18,7 @@ from typing import Any
 from jobs.console.amounts import count_text, utc_time_text
 from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_severity_met
 from jobs.diagnosis import gather_start_facts
+from jobs.diagnosis.broker_state import count_timers_delivered_again
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, list_known_broker_stores
 from jobs.products.index.file_builder import BuiltFileKind
@@ -40,6 +41,7 @@ from jobs.storage.json_file import Shape, parse_json_file
 from jobs.storage.local import LocalStorage, explaining_full_disk, read_file, sha256_of
 from jobs.storage.paths import is_regular_file, list_directory, path_exists, walk_tree
 from jobs.storage.scratch import open_scratch_below_output
+from jobs.store.queue_files import list_queues
 from jobs.store.running_broker import FileState, list_file_states
 from jobs.store.store import Store, list_store
 from jobs.store.workers import Workers
@@ -232,6 +234,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     store = list_store(str(request.out), commitlog=log_folders)
     summary.notes += _notes_of_truncation(store, plan, summary.missing)
     summary.newest_store_timestamp = read_last_store_timestamp(request.lake, known, plan.end)
+    summary.notes += _notes_on_timers(store, summary.newest_store_timestamp)
     # The state after a clean shutdown: everything up to the last message is on the disk.
     indexed = max((file.header.end_timestamp for file in list_index_files(store)), default=0)
     stored = summary.newest_store_timestamp
@@ -262,6 +265,17 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
 def _list_parts(request: RestoreRequest) -> Sequence[tuple[str, bool]]:
     """Return the parts that are built from the log, and whether each is wanted."""
     return ("queues", request.with_queues), ("index", request.with_index)
+
+
+def _notes_on_timers(store: Store, newest_ms: int) -> Iterator[str]:
+    """Yield a note if the broker delivers timer messages again, because a lake has no timer files."""
+    again = count_timers_delivered_again(store, list_queues(store), newest_ms)
+    if again:
+        yield (
+            f"{count_text(again, 'timer message')} will be delivered a second time when a broker starts on this store: "
+            "the lake has no timer files, so the broker reads all timer messages of the log again. Messages that are "
+            "not due yet are delivered once"
+        )
 
 
 def _notes_of_truncation(store: Store, plan: RestorePlan, missing: Sequence[Interval]) -> Iterator[str]:

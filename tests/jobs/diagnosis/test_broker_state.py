@@ -343,3 +343,17 @@ def test_a_repair_leaves_readable_positions_unchanged(store: Path, run: Run, tmp
     run("repair", store, "--lake", lake, "--out", out, "--apply")
 
     assert (store / "config/consumerOffset.json").read_bytes() == positions
+
+
+def test_a_restore_says_how_many_timer_messages_are_delivered_again(
+    situation: StoreOf, tmp_path: Path, run: Run
+) -> None:
+    """Of 29 records, 21 are pending, one is cancelled, and one cancels it: 6 were delivered."""
+    lake, out = tmp_path / "lake", tmp_path / "restored"
+    run("ingest", situation(TIMERS) / "store", "--lake", lake)
+
+    restored = run("restore", lake, "--out", out)
+    verified = run("verify", out)
+    assert "6 timer messages will be delivered a second time" in restored.out
+    assert verified.code == ExitCode.CLEAN
+    assert "config/timercheck: missing" in verified.out
