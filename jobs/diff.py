@@ -252,7 +252,7 @@ def compare_broker_state(store: Store, known: KnownStore) -> BrokerState:
                 "file",
                 "missing",
                 "as in the lake",
-                "a run of `ingest` found the file, and brokers never delete it",
+                "a run of `ingest` found the file: it was lost since, or this copy of the store is older",
             )
             state.findings.append(Finding(QUEUES, kinds.MISSING_CONFIGURATION, path, None, *values))
     _, offsets = parse_state(recorded.get(_SETTINGS_STATE))

@@ -61,6 +61,7 @@ ReadSpan = Callable[[str, int], QueueSpan | None]  # of a topic and queue id; No
 # Properties that a client (WAIT, PGROUP) or a broker (the others) adds to each message, but the store library does not.
 _OF_CLIENTS = frozenset({CLUSTER, MSG_REGION, "TRACE_ON", "WAIT", "PGROUP"})
 NOT_JSON = "not valid JSON"
+NO_CHECKPOINT = "the broker needs it only after a crash, and then reads the whole log"
 _PROBES = 64  # queues whose last message is read
 _SMALL = 256
 _IDENTITY_FILE, _ORDERS_FILE = "brokerIdentity", "consumerOrderInfo.json"
@@ -307,7 +308,7 @@ def _find_unlisted_topics(store: Store, config: BrokerConfig, clients: Mapping[s
         "until they are created again"
     )
     values = f"lacks {names_text(unlisted)}", "every topic that has queues", cause
-    return [Finding(QUEUES, kinds.MISSING_CONFIGURATION, path, None, "topics", *values, len(unlisted))]
+    return [Finding(QUEUES, kinds.MISSING_TOPICS, path, None, "topics", *values, len(unlisted))]
 
 
 def _notes_on_files(store: Store, clients: Mapping[str, int], queues: Sequence[StoredQueue]) -> Iterator[str]:
@@ -331,11 +332,14 @@ def _notes_on_files(store: Store, clients: Mapping[str, int], queues: Sequence[S
             f"the file. The broker would {EFFECTS[DELAY_FILE]}"
         )
     checkpoint = read_checkpoint(store)
-    effect = "the broker needs it only after a crash, and then reads the whole log"
-    if there.has_broker and store.segments and find_checkpoint_file(store) is None:
-        yield f"checkpoint does not exist: {effect}"
     if checkpoint is not None and not any(checkpoint) and store.has_clean_shutdown and queues:
-        yield f"checkpoint has only zeros, although the log has messages: {effect}"
+        yield f"checkpoint has only zeros, although the log has messages: {NO_CHECKPOINT}"
+
+
+def has_lost_checkpoint(store: Store) -> bool:
+    """Return whether a broker wrote a store that has no checkpoint."""
+    has_broker = _Configuration.read(store, {}).has_broker
+    return has_broker and bool(store.segments) and find_checkpoint_file(store) is None
 
 
 def _notes_on_groups(store: Store, config: BrokerConfig, clients: Mapping[str, int]) -> Iterator[str]:

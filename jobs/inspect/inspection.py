@@ -12,7 +12,7 @@ from itertools import islice
 from jobs.console.amounts import count_text
 from jobs.console.result import Severity
 from jobs.diagnosis import predict_start_by_own_walk, unknown_start
-from jobs.diagnosis.broker_state import check_broker_state
+from jobs.diagnosis.broker_state import NO_CHECKPOINT, check_broker_state, has_lost_checkpoint
 from jobs.dump import short_time_text
 from jobs.inspect import Problem, Problems, QueuesReport, RocksReport, StateReport, StoreReport
 from jobs.inspect.log import LogInspector
@@ -156,6 +156,8 @@ def _add_broker_state(store: Store, queues: QueuesReport, problems: Problems) ->
             what = f"{finding.field} " if finding.field not in {"file", "files"} else ""
             text = f"{what}{finding.found}, expected {finding.expected}: {finding.cause}"
             problems.append(Problem(finding.severity, file, text))
+    if has_lost_checkpoint(store):
+        problems.add_note(join_location(store.root, "checkpoint"), f"does not exist: {NO_CHECKPOINT}")
     for note in (*state.doubts, *state.notes):
         problems.add_note(store.root, note)
 

@@ -239,6 +239,11 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
         (REPAIR_FROM_LAKE_COMMAND,),
     ),
     (
+        QUEUES, {kinds.MISSING_TOPICS},
+        ("The table of topics lacks topics that have queues. Create them again with `mqadmin updateTopic`, or, with "
+        "the broker stopped, copy `config/topics.json` from a replica or a backup."), (),
+    ),
+    (
         QUEUES, _OF_TIMER_FILES,
         ("This tool does not modify timer files. With the broker stopped, restore `timerwheel`, `timerlog` and "
         "`config/timercheck` together from a backup."), (),

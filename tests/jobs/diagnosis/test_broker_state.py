@@ -203,7 +203,7 @@ def test_a_table_of_topics_without_a_topic_that_has_queues_is_an_earlier_version
     del table["topicConfigTable"]["T1"]
     path.write_text(json.dumps(table))
 
-    assert find(state_of(store), kinds.MISSING_CONFIGURATION)["config/topics.json"].found == "lacks T1"
+    assert find(state_of(store), kinds.MISSING_TOPICS)["config/topics.json"].found == "lacks T1"
 
 
 def test_a_damaged_file_with_a_damaged_backup_says_that_the_broker_does_not_start(store: Path) -> None:
