@@ -145,6 +145,9 @@ STORES: dict[tuple[str, str], Callable[[Path], object]] = {
     ("docs/repair.md", "Queues are lost, or consumers receive no messages"): lambda root: shutil.rmtree(root / _QUEUE),
     ("docs/repair.md", "A segment is lost or truncated"): lambda store: (store / f"commitlog/{16384:020d}").unlink(),
     ("docs/repair.md", "The disk is damaged"): lambda store: overwrite(store / _SEGMENT, 332, b"\xff"),
+    ("docs/repair.md", "Configuration, consumer positions or timers are lost"): lambda root: shutil.rmtree(
+        root / "config"
+    ),
     ("docs/repair.md", "The broker does not start"): lambda store: os.truncate(min((store / _QUEUE).iterdir()), 90),
     ("docs/typed.md", "Typed tables"): replace_by_orders,
 }
