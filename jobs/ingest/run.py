@@ -212,7 +212,10 @@ class _Run:
         tables = self._finish_earlier_run(unchecked_tables)
         self.state = {**(self.known_store.newest.state if self.known_store.newest else {}), TABLES_BEFORE_KEY: tables}
         self.unmatched = self._find_unmatched_topics()
-        superseded = find_superseded_rows(self.lake, self.known_store, self.store)
+        shorter = find_shorter_log(self.known_store, self.store, self.directory)
+        # A log that ends before the first known offset has nothing that could differ.
+        is_comparable = shorter is None or shorter.log_end > self.known_store.first_known_offset
+        superseded = find_superseded_rows(self.lake, self.known_store, self.store) if is_comparable else None
         older = find_older_history(self.lake, self.known_store, self.store, superseded)
         if older is not None and superseded is not None:
             self._set_start(None)
@@ -222,8 +225,7 @@ class _Run:
         if superseded is not None:
             refuse_deletion_vectors(self.lake, superseded)
         self._set_start(superseded)
-        shorter = find_shorter_log(self.known_store, self.store, self.directory) if superseded is None else None
-        if shorter is not None:
+        if shorter is not None and superseded is None:
             self._leave_shorter_log(shorter)
             return
         if superseded is None and self._has_older_config():

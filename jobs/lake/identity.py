@@ -160,7 +160,7 @@ def refuse_other_label(lake: Lake, store: Store, known: KnownStore, label: str) 
 def _find_store(
     lake: Lake, stores: Sequence[KnownStore], store: Store, firsts: Callable[[], list[FirstRecord]], broker: str
 ) -> KnownStore | None:
-    """Return the store with the same bytes; if all known bytes have expired, the one with this label."""
+    """Return the store with the same bytes; if there are no bytes at common offsets, the one with this label."""
     by_label = _newest_of_label_first(stores, broker)
     undecided: dict[Likeness, list[KnownStore]] = {likeness: [] for likeness in Likeness}
     for known in by_label:
@@ -176,14 +176,15 @@ def _find_store(
             return known
     # The current start, not the listed one: retention may have deleted more since.
     start = min((first.fingerprint.offset for first in firsts()), default=store.start_offset)
-    expired = (
+    without_common_bytes = (
         known
         for known in undecided[Likeness.UNKNOWN]
         if known.broker == broker
-        and (known.newest is None or known.newest.to_offset <= start)
+        # All known bytes have expired, or the log is an old copy that ends before them.
+        and (known.newest is None or known.newest.to_offset <= start or start < known.first_known_offset)
         and not _why_other_broker(lake, known, firsts())
     )
-    return next(expired, None)
+    return next(without_common_bytes, None)
 
 
 def _newest_of_label_first(stores: Sequence[KnownStore], broker: str) -> list[KnownStore]:

@@ -209,6 +209,12 @@ class KnownStore:
         return tuple(sorted(self.newest.fingerprints if self.newest else self.registered_fingerprints, reverse=True))
 
     @property
+    def first_known_offset(self) -> int:
+        """The lowest offset of a fingerprint: about where the log began when it was first read."""
+        newest = self.newest.fingerprints if self.newest else ()
+        return min((one.offset for one in (*self.registered_fingerprints, *newest)), default=0)
+
+    @property
     def topic_choices(self) -> TopicChoices:
         """The part of the log from which runs took only selected topics."""
         return TopicChoices.from_state(self.newest.state, self.newest.selection) if self.newest else TopicChoices()

@@ -261,3 +261,21 @@ def test_a_promoted_replica_whose_clock_is_behind_replaces_the_messages_that_it_
 
     assert summary.superseded is not None
     assert raw_rows(tmp_path / "lake")[-20:] == encode_rows(new)
+
+
+def test_an_old_copy_that_ends_before_the_first_message_of_the_lake_is_not_another_store(
+    broker: Broker, tmp_path: Path
+) -> None:
+    """The lake began after retention had deleted the messages of the copy, so that they have no bytes in common."""
+    shutil.copytree(broker.root, tmp_path / "copy")
+    broker.append(some_records(150, seed=2))
+    broker.expire(2)
+    write_offsets(broker.root, 20)
+    ingest_store(broker.root, tmp_path / "lake", "b")
+    before = state_without_locks(tmp_path / "lake")
+
+    summary = ingest_store(tmp_path / "copy", tmp_path / "lake", "b")
+
+    assert (summary.run, summary.exit_code) == (None, ExitCode.CLEAN)
+    assert any("bytes before what the lake has" in note for note in summary.notes)
+    assert state_without_locks(tmp_path / "lake") == before

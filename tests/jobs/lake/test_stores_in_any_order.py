@@ -217,7 +217,8 @@ class World:
         label, log = directory.label, list(decode_log(directory.path))
         self.done.append(f"ingest {directory.path.name}")
         expected = self._predict(directory, log)
-        is_known = label in self._rows and log[0].physical_offset < end_of(self._rows[label])
+        rows = self._rows.get(label, [])
+        is_known = bool(rows) and log[0].physical_offset < end_of(rows) and rows[0].physical_offset < end_of(log)
         named = None if is_known and self._random.random() < 0.3 else label
 
         summary = ingest_store(directory.path, self._lake, named, acknowledge=True)
@@ -236,12 +237,10 @@ class World:
             return Prediction(log, (position, directory))
         rows, (recorded, source) = self._rows[directory.label], self._recorded[directory.label]
         unchanged = Prediction(rows, (recorded, source))
-        known = {row.physical_offset: row for row in rows if row.physical_offset >= log[0].physical_offset}
-        found = {row.physical_offset: row for row in log}
-        end = min(end_of(rows), end_of(log))
-        differs = min(
-            (at for at in known.keys() | found.keys() if at < end and known.get(at) != found.get(at)), default=None
-        )
+        start, end = max(rows[0].physical_offset, log[0].physical_offset), min(end_of(rows), end_of(log))
+        known = {row.physical_offset: row for row in rows if row.physical_offset >= start}
+        found = {row.physical_offset: row for row in log if row.physical_offset >= start}
+        differs = min((at for at in {*known, *found} if at < end and known.get(at) != found.get(at)), default=None)
         if differs is not None:
             if log[-1].store_timestamp < rows[-1].store_timestamp:
                 return unchanged._replace(is_older_history=True)
