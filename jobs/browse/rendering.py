@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import NamedTuple
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.requests import Request
 
-from jobs.console.amounts import round_up_duration
+from jobs.console.amounts import round_duration_text, round_up_duration
 from jobs.console.lines import printable_lines, printable_text
 from jobs.console.result import Severity, worst_severity
 from jobs.inspect import StoreReport
@@ -21,7 +22,6 @@ from jobs.query import INFLATED_BODY_LIMIT, NO_BODIES_NOTE, Message
 from jobs.query.json_text import utf8_text
 from jobs.query.mqadmin import host_port_text, time_text
 from jobs.query.source import Sentence
-from jobs.report import style_sheet, template_environment
 
 LANGUAGES = ("en", "zh")
 _FOLDER = files(__package__) / "templates"
@@ -29,12 +29,13 @@ _CHINESE: dict[str, str] = json.loads((_FOLDER / "zh.json").read_text(encoding="
 # Chinese templates, by the English ones; both have the same placeholders.
 _SENTENCES: dict[str, str] = json.loads((_FOLDER / "sentences.zh.json").read_text(encoding="utf-8"))
 SCRIPT = (_FOLDER / "bars.js").read_text(encoding="utf-8")
-STYLE = style_sheet() + (_FOLDER / "browse.css").read_text(encoding="utf-8")
+STYLE = "".join((_FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "browse.css"))
 
 MAX_CHAIN_ENTRIES_SHOWN = 24  # entries of a slot's chain
 
 Cell = str | int | float | bool | None
 PLOT_WIDTH = 1000
+_WITH_DECIMALS = 1000  # numbers below it
 _SLOTS = 60
 _MOST_QUEUES = 12  # the largest queues, which are drawn
 _THINNEST = 2.0
@@ -81,8 +82,31 @@ def _time(milliseconds: int | None) -> str:
     return "" if milliseconds is None else time_text(milliseconds, None)
 
 
-_ENVIRONMENT = template_environment(__package__)
+def _finalize(value: object) -> object:
+    """Return a value of a template as it is printed: everything that comes from a store may contain any character."""
+    if isinstance(value, str) and not hasattr(value, "__html__"):
+        return printable_text(value)
+    return "" if value is None else value
+
+
+def _number_text(value: float) -> str:
+    """Format a number with thousands separators, and a small fraction with three significant digits."""
+    if isinstance(value, int) or float(value).is_integer():
+        return f"{int(value):,}"
+    return f"{value:,.3g}" if abs(value) < _WITH_DECIMALS else f"{value:,.0f}"
+
+
+_ENVIRONMENT = Environment(
+    loader=PackageLoader(__package__),
+    autoescape=True,
+    undefined=StrictUndefined,
+    finalize=_finalize,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_ENVIRONMENT.filters |= {"number": _number_text, "duration": round_duration_text}
 _ENVIRONMENT.filters |= {"time": _time, "moment": _time, "host": host_port_text}
+_ENVIRONMENT.globals |= {"severities": frozenset(severity.value for severity in Severity)}
 
 
 def render_page(name: str, translator: Translator, values: dict[str, object]) -> str:

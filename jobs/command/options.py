@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from jobs.command.places import LOG_DIRECTORIES, OUTPUT_DIRECTORY, STORE
+from jobs.command.places import LOG_DIRECTORIES, STORE
 from jobs.console.amounts import TIME_EXAMPLES, UNIT_SECONDS, TimeArgument, explain_implausible_milliseconds, parse_time
 from jobs.store.release import parse_release, parse_rules
 from jobs.store.store import format_place_options, log_directories, read_broker_conf
@@ -250,7 +250,6 @@ releases_option = option("X.Y.Z[,X.Y.Z@OFFSET…]", _RELEASE_HELP, ParsedType("r
 one_release_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", parse_release))
 commitlog_option = option("PATH[,PATH…]", "Directories of the CommitLog, if not STORE/commitlog.", LOG_DIRECTORIES)
 broker_conf_option = option("FILE", "The broker's configuration file (paths, sizes, names).", FILE)
-report_option = option("DIR", "Write report.json and report.html into DIR.", OUTPUT_DIRECTORY)
 label_option = option(
     "NAME", "Label of the broker in the lake; needed only if STORE is not recognized by its contents."
 )

@@ -43,7 +43,7 @@ LOST_FILE_NUMBER = 7  # the index file that the tour deletes, counted from the o
 
 # Files and directories of the tour: the store and the lake, and those of a broker whose bodies are JSON.
 STORE, LAKE, ORDERS, ORDERS_LAKE = "store", "lake", "orders", "orders-lake"
-TYPES_FILE, REPORT = "types.toml", "report"  # the types of these bodies, the report of the first run
+TYPES_FILE = "types.toml"  # the types of these bodies
 REBUILT, ASIDE = "index", "lost"  # directories of the rebuilt index file, and of the lost one, kept to compare
 
 TourAction = Callable[[Path], str]  # changes the files of the tour in a directory; returns a description
@@ -59,7 +59,7 @@ def list_steps(folder: Path, *, with_spark: bool = True) -> Iterator[tuple[str, 
     yield (
         "ingest",
         "Every message and every queue unit becomes exactly one row.",
-        ("ingest", store, "--lake", lake, "--report", str(folder / REPORT), *on_spark),
+        ("ingest", store, "--lake", lake, *on_spark),
     )
     yield ("again", "A second run finds nothing new, which is the normal case.", ("ingest", store, "--lake", lake))
     yield ("verify", "Do log, queues and index files agree?", ("verify", store))
@@ -184,8 +184,7 @@ def demo(*, directory: Path | None = argument("[DIR]", OUTPUT_DIRECTORY, require
     unpack(folder)
     run_tour(folder, cli.run_nested, with_spark=not no_spark)
     click.secho("\nThis is the end of the tour.", bold=True)
-    click.echo(f"Look around: open {folder / REPORT / 'report.html'} in a browser;")
-    click.echo(f"the tables are in {folder / LAKE}, the store in {folder / STORE}.")
+    click.echo(f"The tables are in {folder / LAKE}, the store in {folder / STORE}.")
     click.echo("The history of one message, whose transaction the broker had to check:")
     click.echo(f"{tool_command()} query story {CHECKED_MESSAGE_ID} --lake {shlex.quote(str(folder / LAKE))}")
     click.echo("To browse the data in a web browser:")

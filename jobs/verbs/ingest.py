@@ -24,7 +24,6 @@ from jobs.command.options import (
     max_rate_option,
     option,
     releases_option,
-    report_option,
     store_options,
 )
 from jobs.command.places import OUTPUT_FILE, OUTPUT_LOCATION
@@ -48,7 +47,6 @@ from jobs.products import PRODUCT_NAMES
 from jobs.storage.locations import is_local
 from jobs.store.running_broker import limit_load_beside_broker
 from jobs.store.selection import Selection
-from jobs.store.store import format_place_options
 from jobs.verbs.lake import IcebergRegistrations, iceberg_option_of_ingest
 
 if TYPE_CHECKING:
@@ -137,7 +135,6 @@ def ingest(  # noqa: PLR0913 - one argument an option
     iceberg: str | None = iceberg_option_of_ingest,
     max_rate: int | None = max_rate_option,
     engine: str = engine_option,
-    report: Path | None = report_option,
     answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
@@ -165,7 +162,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
         read_limits=limit_load_beside_broker(place.store, max_rate),
     )
     if dry_run:  # which writes nothing
-        metrics = report = iceberg = None
+        metrics = iceberg = None
     registrations = IcebergRegistrations(iceberg)
 
     def after_step(step: Summary, total: Summary, options: Mapping[str, str]) -> None:
@@ -186,14 +183,8 @@ def ingest(  # noqa: PLR0913 - one argument an option
         answer.print_json_or_lines({**refused, "severity": Severity.NOT_ACCESSIBLE.value, "error": str(error)}, ())
         raise
     registrations.register_after_last_commit(_lake_of(summary, options))
-    exit_code = answer.print_outcome(summary, summary.lines())  # even if the metrics or the report cannot be written
+    exit_code = answer.print_outcome(summary, summary.lines())  # even if the metrics cannot be written
     _write_metrics(metrics, summary)
-    if report is not None:
-        from jobs.report import write_report
-        from jobs.report.ingest_report import build_ingest_report
-
-        repeated = format_place_options(place.commitlog, place.broker_conf)
-        write_report(report, build_ingest_report(summary, _lake_of(summary, options), answer.seconds, repeated))
     registrations.raise_failure()
     return exit_code
 
@@ -205,7 +196,7 @@ def _patterns(values: tuple[str, ...]) -> tuple[str, ...]:
 
 def _write_metrics(path: Path | None, summary: Summary) -> None:
     if path is not None:
-        from jobs.report.metrics import write_metrics
+        from jobs.metrics import write_metrics
 
         write_metrics(path, summary)
 

@@ -19,7 +19,6 @@ from jobs.command.options import (
     flag,
     format_store_options,
     option,
-    report_option,
     settings_and_rate_options,
     store_options,
 )
@@ -89,21 +88,16 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
     ),
     settings: StoreSettings = settings_and_rate_options,
     engine: str = engine_option,
-    report: Path | None = report_option,
     answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """Rebuild the index files of STORE from its log into DIR, byte for byte as the broker writes them."""
     root, out = place.store, form.out
     if advance_checkpoint and not form.wants_install:
         raise click.UsageError("--advance-checkpoint requires --install")
-    if form.is_preview and report is not None:
-        raise click.UsageError("--report cannot be combined with --dry-run, which writes nothing")
     run = _begun(place, form, settings, engine)
     from jobs.rebuild.dry_run import dry_run_of_index
     from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
     from jobs.rebuild.install import plan_index_installation
-    from jobs.report import write_report
-    from jobs.report.store_reports import build_index_rebuild_report
 
     request = RebuildIndexRequest(
         root,
@@ -128,10 +122,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
     outcome = result.result(answer.seconds)
     more = ["--advance-checkpoint"] if result.broker_was_killed and is_local(root) else []
     to_install = more if result.files and not form.wants_install else None
-    exit_code = _print_end(result, outcome, answer, to_install, out, format_store_options(place, settings))
-    if report is not None:
-        write_report(report, build_index_rebuild_report(result, outcome, installs=form.wants_install))
-    return exit_code
+    return _print_end(result, outcome, answer, to_install, out, format_store_options(place, settings))
 
 
 @verb(

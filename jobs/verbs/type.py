@@ -144,7 +144,7 @@ def _answer(
         values, [lake, *_lines(summary, f"{tool_command()} {join(('type', lake, '--types', str(declared)))}")], result
     )
     if metrics is not None:
-        from jobs.report.metrics import write_type_metrics
+        from jobs.metrics import write_type_metrics
 
         write_type_metrics(metrics, summary.topics, code)
     return code

@@ -20,7 +20,6 @@ from jobs.command.options import (
     limit_option,
     max_rate_option,
     option,
-    report_option,
     settings_and_rate_options,
     store_options,
 )
@@ -60,13 +59,10 @@ def verify(  # noqa: PLR0913 - one argument an option
     broker: str | None = option("NAME", "Label of the broker in the findings lake."),
     settings: StoreSettings = settings_and_rate_options,
     engine: str = engine_option,
-    report: Path | None = report_option,
     answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """Compare the queues and index files of STORE with its log, and check the log."""
     run = StoreCommand(place, engine, settings.max_rate)
-    from jobs.report import write_report
-    from jobs.report.store_reports import build_verification_report
     from jobs.verify.run import VerifyRequest
     from jobs.verify.run import verify as verify_store
     from jobs.verify.verdict import verdict_lines
@@ -78,8 +74,6 @@ def verify(  # noqa: PLR0913 - one argument an option
     verdict = verify_store(request, run.workers)
     # Printed first: the verdict must not be lost if it cannot be written.
     exit_code = answer.print_outcome(verdict, verdict_lines(verdict, limit, places=shows_places), with_byte_count=True)
-    if report is not None:
-        write_report(report, build_verification_report(verdict, answer.seconds))
     if findings_lake is not None:
         _keep(run.open_lake(findings_lake), broker or run.conf.broker_name, request, verdict)
     return exit_code

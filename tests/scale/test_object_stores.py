@@ -264,9 +264,8 @@ def test_keys_from_each_source_fill_a_lake_and_are_never_printed(
 ) -> None:
     """With options or a properties file, `ingest` runs on Spark."""
     options, environment = options_and_environment(place, s3, tmp_path)
-    report = tmp_path / "report"
     commands = (
-        ("ingest", on_s3.store, "--lake", on_s3.lake, "--report", str(report)),
+        ("ingest", on_s3.store, "--lake", on_s3.lake),
         ("query", "by-key", "-t", "T1", "-k", "k1", "--lake", on_s3.lake),
         ("inspect", on_s3.store, "--show-config"),
     )
@@ -282,7 +281,7 @@ def test_keys_from_each_source_fill_a_lake_and_are_never_printed(
     assert expected_rows(on_s3.local) == raw_rows(lake)
     tables = [str(table_of(lake / table).to_pylist()) for table in ("messages", "runs")]
     printed = [text for one in (*ended, denied) for text in (one.out, one.err)]
-    assert without_secrets(report, lake, *printed, *tables)
+    assert without_secrets(lake, *printed, *tables)
     assert wrong not in denied.err
 
 

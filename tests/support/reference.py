@@ -4,9 +4,7 @@ Document the command line and the tables: `python -m tests.support.reference` wr
 The text between them is written by hand, in docs/reference.md and docs/tables.md.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
 from inspect import cleandoc
 from pathlib import Path
 
@@ -24,8 +22,7 @@ from jobs.lake.lake import list_views
 from jobs.lake.tables import MESSAGES, PROVENANCE_COLUMNS, TABLES, Table, sql_type
 from jobs.launch.cache import CONF_DIRECTORY
 from jobs.launch.engine import VERBS_WITH_ENGINE, one_process_limit
-from jobs.report import REPORT_VERSION, Bars, Facts, Grid, Remedy, Report, Timeline
-from jobs.report.metrics import INGEST_PREFIX, TYPE_PREFIX, metric_values, type_metric_values
+from jobs.metrics import INGEST_PREFIX, TYPE_PREFIX, metric_values, type_metric_values
 from jobs.typed.ddl import typed_table
 from tests.support.commands import ROOT
 
@@ -113,27 +110,11 @@ def _parts_of_commands() -> Iterator[tuple[str, str, str]]:
     gauges = [(name, meaning) for name, (_, meaning) in metric_values(Summary("", "", "")).items()]
     yield "are those of the last step.\n\n", "\n`type --metrics FILE` writes", _gauges(INGEST_PREFIX, gauges)
     gauges = [(name, meaning) for name, (meaning, _) in type_metric_values([], ExitCode.CLEAN).items()]
-    yield "have the label `topic`.\n\n", "\n## Report\n", _gauges(TYPE_PREFIX, gauges)
-    yield "The version of the JSON format is\n", ". It is incremented", str(REPORT_VERSION)
-    classes = "\n".join(map(_describe_class, (Report, Remedy, Facts, Grid, Bars, Timeline)))
-    yield "is\nthe description of a recommended action.\n\n", "", classes
+    yield "have the label `topic`.\n\n", "\n## JSON\n", _gauges(TYPE_PREFIX, gauges)
 
 
 def _gauges(prefix: str, gauges: Sequence[tuple[str, str]]) -> str:
     return _table(("gauge", "meaning"), *((f"`{prefix}_{name}`", meaning.rstrip(".")) for name, meaning in gauges))
-
-
-def _describe_class(kind: type[Report | Remedy | Facts | Grid | Bars | Timeline]) -> str:
-    described = re.sub(r"\s+", " ", kind.__doc__ or "")
-    rows = [(f"`{field.name}`", f"`{_type(field.type)}`") for field in fields(kind)]
-    return f"**{kind.__name__}**: {described}\n\n" + _table(("name", "type"), *rows)
-
-
-def _type(annotation: object) -> str:
-    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-    if not isinstance(annotation, type):
-        text = str(annotation)
-    return re.sub(r"\b(?:[a-z]+\.)+", "", text)
 
 
 # --- columns of tables ---

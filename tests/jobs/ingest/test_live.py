@@ -17,8 +17,8 @@ from deltalake import DeltaTable
 from jobs.console.result import ExitCode, Severity
 from jobs.ingest import OpenDamage, Summary
 from jobs.lake import history, identity, upkeep
+from jobs.metrics import write_metrics
 from jobs.products.index import product as index_product
-from jobs.report.metrics import write_metrics
 from jobs.store import store as store_files
 from jobs.store.ranges import Range
 from jobs.store.store import Store
@@ -281,7 +281,7 @@ def test_following_reports_damage_in_the_step_that_finds_it_and_keeps_its_counts
         if len(seen) == len(("first step", "second step")):  # they are written again at the end
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with patch("jobs.report.metrics.write_metrics", grow):
+    with patch("jobs.metrics.write_metrics", grow):
         done = run(*line, "--metrics", figures, "--until", "+60s")
 
     said = [

@@ -168,7 +168,7 @@ def test_a_command_that_finds_nothing_new_starts_no_session_and_shows_the_time_t
     ingested: IngestedStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobs.command.answer.ResultPrinter.seconds", 754.0)
-    extra = ["--metrics", str(ingested.path / "figures"), "--report", str(ingested.path / "report.html")]
+    extra = ["--metrics", str(ingested.path / "figures")]
     with patch("jobs.launch.session.spark_session", side_effect=AssertionError("a session")):
         code = main(["ingest", str(ingested.broker.root), "--lake", str(ingested.path), "--broker", "b", *extra])
 
@@ -176,7 +176,6 @@ def test_a_command_that_finds_nothing_new_starts_no_session_and_shows_the_time_t
     line = f"ingest: done: nothing new after offset {ingested.broker.offset:,} (12 min 34 s)"
     assert line in capsys.readouterr().out
     assert "rmq_lake_ingest_exit_code" in (ingested.path / "figures").read_text()
-    assert (ingested.path / "report.html").exists()
 
 
 def test_the_size_of_the_new_part_is_known_before_a_run_unless_the_check_is_inconclusive(

@@ -20,8 +20,6 @@ from jobs.lake.snapshot_files import list_snapshot_files
 from jobs.lake.snapshots import UnsupportedTableError
 from jobs.lake.tables import MESSAGES
 from jobs.lake.upkeep import merge_here, merge_small_files, optimize
-from jobs.report import Bars
-from jobs.report.ingest_report import build_ingest_report
 from jobs.restore import plan_log
 from jobs.store.workers import SerialWorkers
 from tests.jobs.lake.test_runs import a_manifest
@@ -74,21 +72,18 @@ def test_the_open_index_file_is_continued_after_entries_that_vectors_deleted(lak
     assert len(left) < len(whole)
 
 
-def test_a_restore_and_a_report_leave_out_deleted_rows(lake: SharedLake, tmp_path: Path) -> None:
+def test_a_restore_leaves_out_deleted_rows(lake: SharedLake, tmp_path: Path) -> None:
     lake.grow(10)
-    summary = lake.run()
+    lake.run()
     left = lake.offsets(OTHERS)
     lake.sql(WITH_VECTORS, f"DELETE FROM {{messages}} WHERE {THIRD}")
     lake.sql(WITH_VECTORS.replace("messages", "log_pieces"), "DELETE FROM {log_pieces} WHERE kind = 'file'")
 
     restored = restore_log(lake.path, tmp_path / "out")
-    report = build_ingest_report(summary, lake.lake, 1.5)
 
     assert restored.messages == len(left)
     assert [record.physical_offset for record, _ in read_store_records(tmp_path / "out")] == left
     assert plan_log(lake.lake, list_known_stores(lake.lake)[0]).size.origin != "detected"
-    [topics] = [part for part in report.parts if isinstance(part, Bars) and "topic" in part.title]
-    assert sum(topics.values.values()) == len([at for at in left if at >= summary.from_offset])
 
 
 def test_a_column_of_another_engine_keeps_its_values(lake: SharedLake) -> None:

@@ -245,7 +245,6 @@ def test_an_error_while_a_file_is_opened_or_closed_names_the_file(
     ("line", "limit"),
     [
         ("ingest {store} --lake {lake} --metrics {out}/x.prom", 600),
-        ("verify {store} --report {out}", 6000),
         ("query list -t T1 --store {store} --bodies {out}", 600),
         ("query sql 'SELECT * FROM messages' --lake {lake} --output parquet --out {out}/x.parquet", 5000),
     ],

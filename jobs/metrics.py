@@ -8,7 +8,7 @@ from time import time
 
 from jobs.console.result import ExitCode
 from jobs.ingest import Summary
-from jobs.report import replace_text_file
+from jobs.storage.local import explaining_full_disk
 from jobs.storage.paths import path_exists
 from jobs.typed.run import TopicSummary
 
@@ -116,3 +116,17 @@ def type_metric_values(topics: Sequence[TopicSummary], code: ExitCode) -> Metric
             [(topic, len(one.unknown)) for topic, one in named],
         ),
     }
+
+
+def replace_text_file(path: Path, text: str) -> None:
+    """Replace a file atomically."""
+    attempt = path.with_name(f".{path.name}.attempt")
+    attempt.unlink(missing_ok=True)  # left by a killed process, or a link that another user has created
+    with explaining_full_disk(str(path)):
+        try:
+            with attempt.open("x", encoding="utf-8", errors="replace") as file:
+                file.write(text)
+            attempt.replace(path)
+        except OSError:
+            attempt.unlink(missing_ok=True)
+            raise
