@@ -310,6 +310,8 @@ def _checkpoint_findings(explanation: Explanation) -> Iterator[Finding]:
     # The broker may be killed after it has created the next file, and before it writes the time.
     crashed = not store.has_clean_shutdown
     is_of_newest = (full[-1] if full else 0) <= time <= last
+    # A broker from 5.0.0 on also writes it when it stops, if the newest file is full; clocks may have gone back.
+    is_of_newest |= newest.index_count >= capacity and time == last
     if time in full or is_of_newest or (time == 0 and len(full) <= crashed):
         return
     now = relist_store(store) if crashed else store

@@ -1,13 +1,13 @@
 """
 Stores that brokers may write, drawn from a grammar: `draw_store` returns the one of a seed, as of a published release.
 
-A store has messages (`MESSAGES`), segments, and an end of its log (`ENDS`). To add a production, write a function and
-add it to one of these tables, with the releases that write it. The expected queues and index files come from
-`tests.rmq_formats.reference`, which appends unit by unit and entry by entry; the files of expired messages are deleted
-as retention does.
+A store has messages (`MESSAGES`), segments, events between its messages (`EVENTS`), and an end of its log (`ENDS`). To
+add a production, write a function and add it to one of these tables, with the releases that write it. The expected
+queues and index files come from `tests.rmq_formats.reference`, which appends unit by unit and entry by entry; the files
+of expired messages are deleted as retention does.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -18,7 +18,7 @@ from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.consumequeue.dispatch import UnitRules, expected_units
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.properties import CRC_SIZE, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
-from rmq_formats.release import PUBLISHED, Release, make_rules
+from rmq_formats.release import PUBLISHED, Release, Rules, make_rules, release_at
 from rmq_formats.store import Checkpoint, encode_checkpoint, file_name_of_offset
 from tests.rmq_formats.builders import BROKER_V6, PRODUCER_V6, STORED, encode_properties, make_record
 from tests.rmq_formats.reference import ConsumeQueue, IndexWriter
@@ -28,6 +28,7 @@ UNITS_IN_FILE = 10
 GEOMETRY = Geometry(7, 9)
 _FIRST_OFFSETS = (0, 0, 0, 1, 1 << 28)  # in segments
 _TIME_STEPS = (0, 0, 1, 100, 100, 3000, -1, -700, -40_000)  # ms
+_KEY_NAMES = frozenset({"KEYS", "UNIQ_KEY", "TAGS"})  # the properties that an index has
 _ENCODER_BYTES = b"TAGS\x01old\x02KEYS\x01stale\x02" + bytes(30)  # what may be left in the encoder's buffer
 
 
@@ -52,6 +53,12 @@ class Draft:
     segments: dict[int, bytearray] = field(default_factory=dict)
     queue_offsets: dict[tuple[str, int], int] = field(default_factory=dict)
     first_queue_offset: int = 0
+    rules: list[tuple[int, Release]] = field(default_factory=list)  # the releases that stored messages, from offsets on
+    restarts: list[tuple[int, str]] = field(default_factory=list)  # topics that were created again, from offsets on
+    has_keys: bool = True  # without keys, the only index file has no entry
+
+    def __post_init__(self) -> None:
+        self.rules = self.rules or [(0, self.release)]
 
     def take_queue_offset(self, topic: str, queue_id: int) -> int:
         number = self.queue_offsets.get((topic, queue_id), self.first_queue_offset)
@@ -62,7 +69,8 @@ class Draft:
         """Return the text of a message that the broker serialises."""
         added = {"CLUSTER": "DefaultCluster"} if self.release.adds_cluster else {}
         added |= {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"} if self.release.adds_region_and_trace else {}
-        items = list((added | dict(properties)).items())
+        kept = {name: value for name, value in properties.items() if self.has_keys or name not in _KEY_NAMES}
+        items = list((added | kept).items())
         if self.random.random() < 0.5:  # the order is that of a HashMap
             items.reverse()
         last = [item for item in items if item[1].endswith("\0")]  # such a value is the last one
@@ -198,6 +206,27 @@ MESSAGES: dict[str, Production] = {
 }
 
 
+# --- events between two messages ---
+
+
+def _upgrade_broker(draft: Draft) -> None:
+    """Stop the broker, and continue the store with a newer release."""
+    newer = [release for release in PUBLISHED if release.version > draft.release.version]
+    if newer:
+        draft.release = draft.random.choice(newer)
+        since = draft.next_offset if draft.records else 0
+        draft.rules = [*(one for one in draft.rules if one[0] < since), (since, draft.release)]
+
+
+def _create_topic_again(draft: Draft) -> None:
+    """Delete the topic, whose queues go with it, and create it again: its queue offsets begin at 0."""
+    draft.queue_offsets |= dict.fromkeys((name for name in draft.queue_offsets if name[0] == "Orders"), 0)
+    draft.restarts.append((draft.next_offset, "Orders"))
+
+
+EVENTS: dict[str, Callable[[Draft], None]] = {"upgrade": _upgrade_broker, "topic created again": _create_topic_again}
+
+
 # --- ends of the log ---
 
 
@@ -268,7 +297,7 @@ ENDS: dict[str, End] = {
 class LegalStore(NamedTuple):
     """A store, and what every command must find in it."""
 
-    release: Release
+    rules: Rules  # the release that stored the messages from each offset on
     end: str
     records: list[MessageRecord]  # those of the log: older ones have expired
     files: dict[str, bytes]  # by path below the root
@@ -277,6 +306,11 @@ class LegalStore(NamedTuple):
     @property
     def is_clean(self) -> bool:
         return ENDS[self.end].is_clean
+
+    @property
+    def release(self) -> str:
+        """The releases as a value of `--release`."""
+        return ",".join(f"{release}@{since}" if since else str(release) for since, release in self.rules)
 
     def write(self, root: Path) -> Path:
         for name, data in self.files.items():
@@ -288,16 +322,21 @@ class LegalStore(NamedTuple):
         return {name: data for name, data in self.files.items() if name.startswith(f"{folder}/")}
 
 
-def draw_store(seed: int, *, release: str | None = None, end: str | None = None) -> LegalStore:
-    """Return the store of a seed; *release* and *end* fix what is otherwise drawn."""
-    random = Random(seed)
+def draw_store(
+    seed: int, *, release: str | None = None, end: str | None = None, events: Collection[str] = ()
+) -> LegalStore:
+    """Return the store of a seed; *release* and *end* fix what is otherwise drawn; of *events*, some happen."""
+    random, happening = Random(seed), Random(f"events {seed}")
     drawn_release, drawn_end = random.choice(PUBLISHED), random.choice(list(ENDS))
     writer = drawn_release if release is None else Release.from_version(release)
     segment_size, first = random.choice((4096, 16384)), random.choice(_FIRST_OFFSETS)
     draft = Draft(random, writer, segment_size, first * segment_size)
+    draft.has_keys = not events or happening.random() > 0.2
     if first:
         draft.first_queue_offset = random.choice((UNITS_IN_FILE, 1 << 32)) // UNITS_IN_FILE * UNITS_IN_FILE
     for _ in range(random.choice((1, 5, 40))):
+        if events and happening.random() < 0.1:
+            EVENTS[happening.choice(sorted(events))](draft)
         draft.append(_draw_message(draft))
     start = min(draft.segments)
     if first and len(draft.segments) > 1:
@@ -310,17 +349,21 @@ def draw_store(seed: int, *, release: str | None = None, end: str | None = None)
     index_time = _add_dispatched_files(files, draft, start)
     _add_checkpoint(files, draft, index_time, is_clean=ENDS[chosen_end].is_clean)
     records = [record for record in draft.records if record.physical_offset >= start]
-    return LegalStore(writer, chosen_end, records, files, has_expired=bool(first))
+    return LegalStore(make_rules(*draft.rules), chosen_end, records, files, has_expired=bool(first))
 
 
 def _add_dispatched_files(files: dict[str, bytes], draft: Draft, start: int) -> int:
     """Add queues and index files; return the end time of the last full index file, 0 without one."""
-    rules = make_rules((0, draft.release))
+    rules = make_rules(*draft.rules)
     queues: dict[str, tuple[ConsumeQueue, list[int]]] = {}
+    restarts = list(draft.restarts)
     for record in draft.records:
+        while restarts and restarts[0][0] <= record.physical_offset:
+            folder = f"consumequeue/{restarts.pop(0)[1]}/"
+            queues = {path: queue for path, queue in queues.items() if not path.startswith(folder)}
         for unit in expected_units(record, UnitRules(rules)):
             queue, offsets = queues.setdefault(unit.queue.path, (ConsumeQueue(QUEUE_FILE_SIZE), []))
-            queue.append(unit, draft.release)
+            queue.append(unit, release_at(rules, record.physical_offset))
             offsets.append(unit.physical_offset)
     for path, (queue, offsets) in queues.items():
         written = list(queue.files())
@@ -333,7 +376,8 @@ def _add_dispatched_files(files: dict[str, bytes], draft: Draft, start: int) -> 
     for number, file in enumerate(writer.files):
         if file.header.end_physical_offset >= start or number == len(writer.files) - 1:
             files[f"index/2025112001{number:07d}"] = file.encode(draft.release.empty_index_count)
-    return next((file.header.end_timestamp for file in reversed(writer.files) if file.is_full), 0)
+    flushed = writer.files if draft.release.empty_index_count else writer.files[:-1]  # 5.0.0+: also when it stops
+    return next((file.header.end_timestamp for file in reversed(flushed) if file.is_full), 0)
 
 
 def _add_checkpoint(files: dict[str, bytes], draft: Draft, index_time: int, *, is_clean: bool) -> None:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import tzinfo
-from itertools import combinations, pairwise, zip_longest
+from itertools import combinations, pairwise, permutations, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,6 +52,7 @@ FIRST_RELEASES_OF_ERAS = (
     *(Release.from_version(version) for version in ("4.0.0", "4.7.1", "4.9.1", "5.4.0")),
     RUST,
 )
+_RULES_OF_RUST = make_rules((0, RUST))
 _SWITCH_MEANINGS = {
     "property_parser": "how properties are parsed",
     "hash_slot_count": "how hash slots are counted",
@@ -61,6 +62,7 @@ _SWITCH_MEANINGS = {
 INDEX_SWITCHES = tuple(_SWITCH_MEANINGS)
 SWITCHES_OF_ROWS = ("property_parser",)  # the one that also changes rows, queues and exports
 ENTRIES_COMPARED_FOR_ERA = 1 << 16  # entries of a file that are compared to detect its era
+MAX_SWITCHES_COMBINED = 24
 MAX_FILES_SEARCHED_FOR_SWITCH = 3  # files that no era wrote alone and that are searched for a switch
 
 _ENTRY = dtype_of(ENTRY)
@@ -311,18 +313,31 @@ def find_index_evidence(
     candidates: Sequence[Release] = of_eras or PUBLISHED
     pairs = zip_longest(files, files[1:])
     examined = [one for one in (_ExaminedFile(store, *pair, geometry) for pair in pairs) if one.is_conclusive]
-    score, rules = _best(examined, candidates)
+    # Rules with other switches than those of the log's eras count only if these do not explain every file.
+    of_log = [rules for rules in _list_rules_of_eras(eras) if all(file.fits(rules) for file in examined)]
+    score, rules = (len(examined), tuple(of_log)) if of_log else _best(examined, candidates, eras)
     if score < len(examined) and candidates is not PUBLISHED:
-        other = _best(examined, EVERY_RELEASE)
-        if other[0] > score:
-            (score, rules), candidates = other, EVERY_RELEASE
+        other = _best(examined, PUBLISHED, eras)
+        of_rust = sum(file.fits(_RULES_OF_RUST) for file in examined)
+        if max(other[0], of_rust) > score:
+            (score, rules), candidates = other, PUBLISHED
+        if of_rust > score:
+            (score, rules), candidates = (of_rust, (_RULES_OF_RUST,)), (RUST,)
     if not score:
         return None
     text = rules_text(rules[0], candidates)
-    if len(rules) > 1:
+    if len(rules) > 1 and not of_log:
         text = era_text(Era(0, tuple(one for one in candidates if _is_allowed(one, 0, rules)), ()))
     reason = f"{score} of {len(examined)} index files match the format of RocketMQ {text}"
     return IndexEvidence(rules, reason)
+
+
+def _list_rules_of_eras(eras: Sequence[Era]) -> list[Rules]:
+    """Return the rules of a log of several eras, with the oldest and with the newest release of each."""
+    starts = [0, *(era.first_offset for era in eras[1:])]
+    ends = [[era.oldest_release for era in eras], [era.newest_release for era in eras]]
+    every = [dict(zip(starts, releases, strict=True)) for releases in ends]  # of two eras at one offset, the later
+    return [make_rules(*rules.items()) for rules in every if len(rules) > 1]
 
 
 def _is_allowed(release: Release, offset: int, rules: Sequence[Rules]) -> bool:
@@ -340,7 +355,7 @@ def _narrow(eras: Sequence[Era], evidence: IndexEvidence) -> tuple[Era, ...]:
     starts = {era.first_offset for era in eras} | {since for rules in evidence.rules for since, _ in rules}
     narrowed: list[Era] = []
     for start in sorted(starts):
-        era = next(one for one in reversed(eras) if one.first_offset <= start)
+        era = _era_at(eras, start)
         allowed, every = (
             tuple(release for release in some if _is_allowed(release, start, evidence.rules))
             for some in (era.candidates, EVERY_RELEASE)
@@ -350,8 +365,27 @@ def _narrow(eras: Sequence[Era], evidence: IndexEvidence) -> tuple[Era, ...]:
     return tuple(narrowed)
 
 
-def _best(examined: "Sequence[_ExaminedFile]", candidates: Sequence[Release]) -> tuple[int, tuple[Rules, ...]]:
-    """Return the rules that explain the most files (several if one release alone explains them), and their number."""
+def _count_contradictions_of_log(rules: Rules, eras_of_log: Sequence[Era]) -> int:
+    """Return at how many of the offsets where a rule or an era begins the marks of the log exclude the rule."""
+    starts = {since for since, _ in rules} | {era.first_offset for era in eras_of_log}
+    return sum(
+        not any(_is_allowed(release, start, [rules]) for release in _era_at(eras_of_log, start).candidates)
+        for start in starts
+    )
+
+
+def _era_at(eras: Sequence[Era], offset: int) -> Era:
+    return next((one for one in reversed(eras) if one.first_offset <= offset), eras[0])
+
+
+def _best(
+    examined: "Sequence[_ExaminedFile]", candidates: Sequence[Release], eras_of_log: Sequence[Era]
+) -> tuple[int, tuple[Rules, ...]]:
+    """
+    Return the rules that explain the most files (several if one release alone explains them), and their number.
+
+    Of rules that explain the same files, those count that contradict the log the least.
+    """
     eras = [
         era
         for era in FIRST_RELEASES_OF_ERAS
@@ -363,14 +397,18 @@ def _best(examined: "Sequence[_ExaminedFile]", candidates: Sequence[Release]) ->
         known += _mixed(examined, fitting, eras)
     ranked = sorted(
         ((sum(file.fits(rules) for file in examined), rules) for rules in known),
-        key=lambda pair: (pair[0], -len(pair[1]), [release.version for _, release in reversed(pair[1])]),
+        key=lambda pair: (
+            pair[0],
+            -_count_contradictions_of_log(pair[1], eras_of_log),
+            -len(pair[1]),
+            [release.version for _, release in reversed(pair[1])],
+        ),
         reverse=True,
     )
     if not ranked:
         return 0, ()
     score, best = ranked[0]
     alike = [rules for other, rules in ranked if other == score and len(rules) == len(best) == 1]
-    alike = [rules for rules in alike if not rules[0][1].implementation] or alike
     return score, tuple(alike or [best])
 
 
@@ -388,7 +426,11 @@ def rules_text(rules: Rules, candidates: Sequence[Release]) -> str:
 def _mixed(
     examined: "Sequence[_ExaminedFile]", fitting: Sequence[Sequence[bool]], eras: Sequence[Release]
 ) -> list[Rules]:
-    """Return rules with one switch: inside a file that no era explains, or between two files of different eras."""
+    """
+    Return rules with a switch: inside a file that no era explains, or between two files of different eras.
+
+    Those of a store that two newer releases continued have two such switches.
+    """
     found: list[tuple[int, Release, Release]] = []
     unexplained = [file for file, fits in zip(examined, fitting, strict=True) if not any(fits)]
     for older, newer in combinations(eras, 2):
@@ -399,7 +441,15 @@ def _mixed(
         for i, j in combinations(range(len(eras)), 2):
             if left[i] and right[j] and not right[i] and file.begin:
                 found.append((file.begin, eras[i], eras[j]))
-    return [make_rules((0, older), (switch, newer)) for switch, older, newer in dict.fromkeys(found)]
+    # Where the slots show a switch, the keys may be those of any later era.
+    found = [(switch, older, era) for switch, older, newer in found for era in eras[eras.index(newer) :]]
+    single = [make_rules((0, older), (switch, newer)) for switch, older, newer in dict.fromkeys(found)]
+    double = [
+        (*one, *other[1:])
+        for one, other in permutations(single[:MAX_SWITCHES_COMBINED], 2)
+        if one[1][1] == other[0][1] and one[1][0] < other[1][0]
+    ]
+    return [*single, *double]
 
 
 def have_same_index_switches(one: Release, other: Release) -> bool:
