@@ -42,7 +42,7 @@ from jobs.store.pending_messages import (
 from jobs.store.release import add_marks, find_file_marks, writers_of_eras
 from jobs.store.rocksdb import Database
 from jobs.store.running_broker import find_broker_process
-from jobs.store.store import SET_ASIDE_MARK, TIER_NOT_READ, Store, list_store, relist_store
+from jobs.store.store import TIER_NOT_READ, Store, is_set_aside, list_store, relist_store
 from jobs.store.topics import TopicEvidence, collect_topic_evidence
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import StartOutcome
@@ -59,6 +59,7 @@ from rmq_formats.store import (
 
 _SMALL = 256
 _TIMERS_READ = 10_000
+_FOLDERS_NOTED = 3  # directories with files that are named like segments
 _ATTEMPTS = 3
 _LARGEST_CONFIG = 64 << 20
 _TIER_METADATA = "tieredStoreMetadata.json"
@@ -305,7 +306,7 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
     unknown = [
         file
         for file in store.other_files_of_kind(FileKind.UNKNOWN)
-        if SET_ASIDE_MARK not in file.path_facts.path.partition("/")[0] and file.path_facts.path not in _OURS
+        if not is_set_aside(file.path_facts.path) and file.path_facts.path not in _OURS
     ]
     named = {segment.location for segment in store.segments}
     report.unknown_files = len(unknown)
@@ -315,10 +316,15 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
         if parse_offset_name(file.location.rpartition("/")[2]) is not None and file.location not in named
     }
     report.log_folders = tuple(sorted(folders))
-    for folder in report.log_folders:
+    more = len(report.log_folders) - _FOLDERS_NOTED
+    for number, folder in enumerate(report.log_folders[:_FOLDERS_NOTED], 1):
+        others = (
+            f" (and those of {count_text(more, 'other directory')})" if number == _FOLDERS_NOTED and more > 0 else ""
+        )
         problems.add_note(
             folder,
-            "its files are named like segments; if they are part of the log, pass their directories with --commitlog",
+            f"its files{others} are named like segments; if they are part of the log, pass their directories with "
+            "--commitlog",
         )
     for file in unknown:
         if file.path_facts.path.startswith(("commitlog/", "index/", "consumequeue/")):
@@ -356,7 +362,7 @@ def _count_files(store: Store) -> list[tuple[str, str, int, int]]:
         folder = "/".join(folders if is_log else folders[:depth])
         kind = _DATABASES.get(folder, str(about.kind)) if about.kind is FileKind.ROCKSDB else str(about.kind)
         kind = _OURS.get(about.path, kind)
-        kind = "set aside by repair or --install" if SET_ASIDE_MARK in about.path.partition("/")[0] else kind
+        kind = "set aside by repair or --install" if is_set_aside(about.path) else kind
         counts[folder, kind] += 1
         sizes[folder, kind] += size
     return [(*name, counts[name], sizes[name]) for name in sorted(counts)]

@@ -46,6 +46,7 @@ from jobs.products.index.file_builder import (
 from jobs.products.index.plan import LOST_MESSAGES_DOUBT, IndexPlan, PlannedFile
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, IndexSettings, determine_index_settings
 from jobs.products.index.survivors import Survivor, has_keys_of_log, list_index_files
+from jobs.rebuild import is_accepted
 from jobs.storage import storage_for
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, join_location, local_path, normalise_location
@@ -75,7 +76,7 @@ class RebuildIndexRequest(StoreRequest):
     lost_only: bool = False
     is_broker_running: bool = False
     proven_only: bool = False  # keep each file that is not proven wrong; write only proven files
-    accepted_files: frozenset[str] = frozenset()  # files for which the user decided that the log is right
+    accepted_files: frozenset[str] = frozenset()  # names or patterns of files for which the log is right
     scratch: Scratch | None = None  # the caller's directory; None: a directory below `out`
     recorded_names: RecordedNames = NO_RECORDED_NAMES  # names of the broker's files that runs have recorded
 
@@ -238,9 +239,9 @@ def plan_builds(request: RebuildIndexRequest, explanation: Explanation) -> list[
     """
     store, settings = explanation.store, explanation.settings
     keys, found = explanation.key_sequence, explanation.files
-    held = {
-        one.name for one in found if request.proven_only and _may_be_right(one, explanation)
-    } - request.accepted_files
+    accepted = request.accepted_files
+    open_ones = (one for one in found if request.proven_only and not is_accepted(one.name, accepted))
+    held = {one.name for one in open_ones if _may_be_right(one, explanation)}
     misnamed = [
         replace(one.survivor, broker_file=one.broker_file._replace(name=one.right_name))
         for one in found
@@ -261,7 +262,8 @@ def plan_builds(request: RebuildIndexRequest, explanation: Explanation) -> list[
         builds.append(_replace_file(last, recipe))
     planned = plan.plan_missing_files(kept, completes=bool(builds))
     if request.proven_only:
-        foreign = {one.name for one in found if one.verdict is FileVerdict.FOREIGN} - request.accepted_files
+        wrong = (one.name for one in found if one.verdict is FileVerdict.FOREIGN)
+        foreign = {name for name in wrong if not is_accepted(name, accepted)}
         comparable = [name for name in damaged if name not in foreign]
         # A full one lacks no key though messages are lost; another one lacks theirs, or a start had cut it.
         complete = {BuiltFileKind.FULL, BuiltFileKind.OPEN} if store.has_clean_shutdown else {BuiltFileKind.FULL}
@@ -345,8 +347,8 @@ def _is_proven_wrong(explained: ExplainedFile, held: Collection[str], request: R
     name, verdict = explained.name, explained.verdict
     is_proven = verdict is FileVerdict.FOREIGN and name not in held
     is_proven |= verdict is FileVerdict.WRONG_GEOMETRY and explained.survivor is None
-    is_accepted = not verdict.is_explained and name in request.accepted_files
-    return request.proven_only and (is_proven or is_accepted)
+    is_proven |= not verdict.is_explained and is_accepted(name, request.accepted_files)
+    return request.proven_only and is_proven
 
 
 def _may_be_right(explained: ExplainedFile, explanation: Explanation) -> bool:
@@ -391,7 +393,7 @@ def keep_proven(
         old = wrong.get(build.name)
         path = Path(local_path(join_location(directory, file.name)))
         is_proven = old is None or old.verdict is FileVerdict.FOREIGN or file.sha256 in moved
-        is_proven |= build.name in request.accepted_files
+        is_proven |= is_accepted(build.name, request.accepted_files)
         if old is not None and not is_proven:
             with (
                 storage.open(old.broker_file.location) as stored,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jobs.console.amounts import is_or_are
+from jobs.console.amounts import is_or_are, names_text
 from jobs.diagnosis.file_faults import ONE_BIT_CHANGED, find_file_fault, may_record_tags_have_changed
 from jobs.products.queues import (
     KINDS_WITHOUT_QUEUE_FAULT,
@@ -26,6 +26,7 @@ from jobs.products.queues import (
     QueueDifference,
 )
 from jobs.products.queues.settings import QueueSettings
+from jobs.rebuild import is_accepted
 from jobs.rebuild.queues import EXTENSION_FOLDER, BuiltFile, BuiltQueue
 from jobs.store.log_ends import has_lost_end
 from jobs.store.queue_files import (
@@ -36,7 +37,7 @@ from jobs.store.queue_files import (
 )
 from jobs.store.ranges import find_holes
 from jobs.store.store import Store, StoredFile
-from jobs.store.topics import TopicFate, newest_time_by_topic
+from jobs.store.topics import TopicEvidence, TopicFate, newest_time_by_topic
 from jobs.store.units import Units, read_stored_units
 from rmq_formats.arrays import are_inside
 from rmq_formats.consumequeue.build import UNIT_TYPES
@@ -93,7 +94,7 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
         verdicts.update(dict.fromkeys(unproven, _UNDECIDED))
         if not comparison.lacks_extension(queue):  # else the accepted file's units would name addresses of another one
             open_files = (file.path for file in queue.files if verdicts[file.path] in _OPEN)
-            decided = [path for path in open_files if path_in_store(path) in request.accepted_files]
+            decided = [path for path in open_files if is_accepted(path_in_store(path), request.accepted_files)]
             decided += comparison.recorded_files(queue, real, request.recorded_units)
             verdicts.update({file.path: _WRONG for file in queue.files if file.path in decided})
         needed = [file for file in queue.files if verdicts[file.path] in _NEEDED]
@@ -115,12 +116,7 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     summary.proof = "not proven: no rebuilt file is identical to a file of the store"
     if equal:
         summary.proof = f"{equal:,} of the kept files {is_or_are(equal)} identical to the rebuilt files, byte for byte"
-    summary.notes += [
-        f"the queue files of the topic {topic!r} were not rebuilt: {topics.explain_undecided(topic)}, so it is unknown "
-        "whether the topic was deleted or its queues were lost. Copy the broker's current config/topics.json into the "
-        "store, or name each file with `repair --accept`"
-        for topic in sorted(unknown)
-    ]
+    summary.notes += _notes_on_unknown_topics(unknown, topics)
     summary.notes += [
         (
             "the lake's topic table is newer than the store's, so it was used to decide which topics were deleted; "
@@ -130,6 +126,21 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     if summary.has_lost_end:
         summary.notes.append("the end of the log was lost; units that point past it were kept")
     return selected
+
+
+def _notes_on_unknown_topics(unknown: Iterable[str], evidence: TopicEvidence) -> Iterator[str]:
+    """Yield one note for all topics whose fate is unknown for the same reason."""
+    by_reason: dict[str, list[str]] = {}
+    for topic in sorted(unknown):
+        by_reason.setdefault(evidence.explain_undecided(topic), []).append(topic)
+    for reason, names in by_reason.items():
+        what = f"the topic {names[0]!r}" if len(names) == 1 else f"{len(names):,} topics ({names_text(names)})"
+        were = "the topic was deleted or its" if len(names) == 1 else "these topics were deleted or their"
+        yield (
+            f"the queue files of {what} were not rebuilt: {reason}, so it is unknown whether {were} queues were lost. "
+            "Copy the broker's current config/topics.json into the store, or accept files by their names or by a "
+            f"pattern: `repair --accept 'consumequeue/{names[0] if len(names) == 1 else '*'}/*'`"
+        )
 
 
 def _note_removed_copies(copies: Mapping[str, str], summary: "QueueRebuildSummary") -> None:

@@ -69,7 +69,7 @@ class RebuildQueuesRequest(StoreRequest):
     group_count: int = _GROUPS
     lost_only: bool = False
     proven_only: bool = False  # write no file whose size is only assumed
-    accepted_files: frozenset[str] = frozenset()  # files for which the user decided that the log is right
+    accepted_files: frozenset[str] = frozenset()  # names or patterns of files for which the log is right
     recorded_units: RecordedUnits | None = None  # the units recorded in the lake, which are evidence as well
     recorded_topics: Sequence[RecordedTopics] | None = None
     to: str = FILES

@@ -19,7 +19,7 @@ from shlex import quote
 import numpy as np
 import pyarrow.compute as pc
 
-from jobs.console.amounts import count_text, names_text
+from jobs.console.amounts import count_text, is_or_are, names_text
 from jobs.console.lines import PLAN_HEADING, abridged_lines_under_heading
 from jobs.console.result import RatedOutcome, RequestError, Result, Severity
 from jobs.diagnosis import kinds
@@ -38,6 +38,7 @@ from jobs.products.queues.rows import UnitStatus
 from jobs.products.queues.settings import NOTHING_RECORDED
 from jobs.products.queues.unit_files import choose_group_count
 from jobs.rebuild import index as index_builder
+from jobs.rebuild import is_accepted
 from jobs.rebuild import queue_run as queue_builder
 from jobs.rebuild.install import (
     Installation,
@@ -47,7 +48,7 @@ from jobs.rebuild.install import (
     plan_queue_installation,
     remove_empty_folders,
 )
-from jobs.rebuild.lost_queues import path_in_output, path_in_store
+from jobs.rebuild.lost_queues import path_in_store
 from jobs.repair import CHECKPOINT_PART, JOURNAL_FILE, Journal
 from jobs.repair.range_cache import CachingWorkers
 from jobs.repair.segments import (
@@ -70,7 +71,7 @@ from jobs.restore import NothingToRestoreError, RestorePlan, count_messages_in_r
 from jobs.restore.config import RebuiltFileSettings, read_newest_config_file, read_recorded_topics
 from jobs.storage.local import LocalStorage, make_directory
 from jobs.storage.locations import is_local, local_path, normalise_location
-from jobs.storage.paths import is_regular_file, path_exists
+from jobs.storage.paths import path_exists
 from jobs.storage.scratch import Scratch, open_scratch_below_output
 from jobs.store.broker_config import CONFIG_FOLDER
 from jobs.store.log_ends import find_end_after_crash
@@ -105,6 +106,7 @@ from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.store import CHECKPOINT_SIZE, Checkpoint, encode_checkpoint
 
 _WORK = "work"
+_MOST_NAMED = 10  # undecided files that an error names
 _UNIT_FIELDS = ("physical_offset", "size", "tags_code")
 # Findings that no rebuilt index file corrects.
 _NO_FILE_IS_WRONG = frozenset({kinds.CHECKPOINT_INDEX_TIME, kinds.NOT_INDEXED, kinds.REPEATED_INDEX_FILE})
@@ -128,7 +130,9 @@ class RepairRequest(StoreRequest):
     bridge: bool = False  # write records over lost bytes, so that the broker passes over them
     deliver_empty: bool = False  # also bridges that consumers receive
     restores_older: bool = False  # restore the lake's segments before the store's first one
-    accepted_files: frozenset[str] = frozenset()  # undecided files for which the user trusts the log
+    accepted_files: frozenset[str] = (
+        frozenset()
+    )  # names or patterns of undecided files for which the user trusts the log
 
 
 @dataclass(slots=True)
@@ -481,11 +485,18 @@ class _Repair:
         topics = {one.file.split("/")[1]: said[one.kind] for one in every}
         ranges = [(one.start, one.end) for one in found.differences if one.what == ONLY_IN_LAKE]
         counts = count_messages_in_ranges(lake, store_id, topics, ranges) if topics else Counter[str]()
+        alike: dict[tuple[str, int], list[str]] = {}
         for topic, what in sorted(topics.items()):
+            alike.setdefault((what, counts[topic]), []).append(topic)
+        for (what, number), names in alike.items():
             added = "additional message"
-            count = count_text(counts[topic], added) if counts[topic] else f"no {added}s"
-            more = f"the lake has {count} of this topic"
-            self.summary.notes.append(f"the topic {topic!r} {what}; {more}")
+            count = count_text(number, added) if number else f"no {added}s"
+            if len(names) == 1:
+                self.summary.notes.append(f"the topic {names[0]!r} {what}; the lake has {count} of this topic")
+                continue
+            was = what.replace("was", "were", 1).replace("its", "their")
+            who = f"{len(names):,} topics ({names_text(names)})"
+            self.summary.notes.append(f"{who} {was}; the lake has {count} of each of them")
 
     def _find_older_segments(self, found: DiffSummary, plan: RestorePlan, start: int) -> Iterator[int]:
         """Yield the lake's segments before the log's *start* if requested; otherwise note their number."""
@@ -578,11 +589,13 @@ class _Repair:
             kinds_by_file: dict[str, set[str]] = {}
             for one in (one for one in verdict.findings if one.severity.is_alarm and not one.follows):
                 kinds_by_file.setdefault(one.file, set()).add(one.kind)
-            open_files = (name for name in self.summary.undecided_files if name not in request.accepted_files)
+            undecided, accepted = self.summary.undecided_files, request.accepted_files
+            open_files = (name for name in undecided if not is_accepted(name, accepted))
             self.summary.blank_only_files += [
                 name for name in open_files if kinds_by_file.get(name) == {DifferenceKind.BLANK_INSIDE}
             ]
-            self.accepted |= {name for name in request.accepted_files if is_regular_file(out / path_in_output(name))}
+            made = (path_in_store(file.path) for queue in built.written_queues for file in queue.files)
+            self.accepted |= {name for name in made if is_accepted(name, accepted)}
 
     def _make_index(self, verdict: Verdict, *, is_lost: bool) -> None:
         out, request = self.work / "index", self.request
@@ -603,7 +616,8 @@ class _Repair:
                 self.summary.notes.append(_NONE_PROVEN.format(again))
             if built.files and built.settings.zone.origin == ASSUMED:
                 self.summary.notes.append(built.settings.zone_text)
-            self.accepted |= request.accepted_files & {f"index/{file.name}" for file in built.files}
+            made = (f"index/{file.name}" for file in built.files)
+            self.accepted |= {name for name in made if is_accepted(name, request.accepted_files)}
 
     def _index_settings(self) -> GivenSettings:
         """Return the settings of index files: as given, or, if no file shows them, as recorded in the lake."""
@@ -648,15 +662,16 @@ class _Repair:
 
     def _plan_installations(self) -> list[Installation]:
         """Return the installations, one for each folder of the store."""
-        for name in self.request.accepted_files:  # nothing has been changed so far
-            if name in self.summary.undecided_files:
+        for pattern in sorted(self.request.accepted_files):  # nothing has been changed so far
+            undecided = [name for name in self.summary.undecided_files if is_accepted(name, {pattern})]
+            if undecided:
                 self.summary.notes.append(
-                    f"{name} is accepted, but cannot be rebuilt: the files next to it are also undecided. If the "
-                    "log is right, accept them as well"
+                    f"{names_text(undecided)} {is_or_are(len(undecided))} accepted, but cannot be rebuilt: the files "
+                    "next to it are also undecided. If the log is right, accept them as well"
                 )
-            elif name not in self.accepted:
-                known = ", ".join(self.summary.undecided_files) or "none"
-                raise RequestError(f"--accept {name}: the plan does not list this file as undecided. It lists: {known}")
+            elif not any(is_accepted(name, {pattern}) for name in self.accepted):
+                known = names_text(self.summary.undecided_files, _MOST_NAMED) or "none"
+                raise RequestError(f"--accept {pattern}: the plan lists no such file as undecided. It lists: {known}")
         root = Path(local_path(self.request.store))
         with run_as_user(*owner_of(root)):
             by_folder: dict[Path, dict[str, Path]] = {}

@@ -230,6 +230,12 @@ def relist_store(store: Store) -> Store:
     return _list(store.root, store.commitlog, store.storage)
 
 
+def is_set_aside(path: str) -> bool:
+    """Return whether a path below a store's root is in a directory that was set aside."""
+    folder = path.partition("/")[0]
+    return SET_ASIDE_MARK in folder or folder.endswith(SET_ASIDE_MARK.removesuffix("-"))
+
+
 def find_checkpoint_file(store: Store) -> StoredFile | None:
     """Return the broker's checkpoint, if it is there."""
     return next(iter(store.other_files_of_kind(FileKind.CHECKPOINT)), None)

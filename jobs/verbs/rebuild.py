@@ -291,8 +291,10 @@ def _refuse_for_database(store: str, out: Path, form: _RebuildForm) -> None:
 
 
 def _placing(store: str, made: Path) -> Iterator[str]:
+    from jobs.store.store import SET_ASIDE_MARK
+
     root = Path(local_path(store)) if is_local(store) else Path("STORE")
-    place, old, owner = root / made.name, root / f"{made.name}.replaced", root
+    place, old, owner = root / made.name, root / f"{made.name}{SET_ASIDE_MARK}rebuild", root
     if path_exists(place):
         yield f"  mv -T {quote(str(place))} {quote(str(old))}"
         owner = old

@@ -167,7 +167,8 @@ def repair(  # noqa: PLR0913 - one argument an option
     ),
     accepted: tuple[str, ...] = option(
         "FILE",
-        "Trust the log, and rebuild a FILE that the plan lists as undecided; may be repeated.",
+        "Trust the log, and rebuild a FILE that the plan lists as undecided. A pattern such as 'consumequeue/TOPIC/*' "
+        "names several files; may be repeated.",
         names="--accept",
         multiple=True,
     ),
