@@ -16,7 +16,7 @@ from tests.rmq_formats.builders import make_record, place_records
 from tests.rmq_formats.reference import group_of
 from tests.support.commands import Run
 from tests.support.lakes import raw_rows, rows_of
-from tests.support.query_stores import Sent, stored, write_store
+from tests.support.query_stores import Sent, stored, write_segment, write_store
 from tests.support.stores import flip
 
 _LIGHT = f"KEYS\x01k\x02{INNER_MULTI_DISPATCH}\x01%LMQ%a\x02{INNER_MULTI_QUEUE_OFFSET}\x010\x02".encode()
@@ -98,3 +98,17 @@ def test_an_altered_last_body_of_a_closed_store_is_damage(tmp_path: Path, run: R
     assert [kinds.WRONG_BODY_CRC] == [one["kind"] for one in json.loads(out)["findings"] if one["part"] == "log"]
     assert ExitCode.DAMAGE == inspect_code
     assert "does not match its CRC" in inspected
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_last_record_with_an_unused_crc_field_is_complete(tmp_path: Path, run: Run, is_clean: bool) -> None:
+    """It was left for the next run, and `verify` said that the end of the log was lost."""
+    records = place_records([make_record(properties=_LIGHT + _UNUSED_FIELD) for _ in range(3)])
+    store = write_segment(tmp_path / "store", records)
+    if not is_clean:
+        (store / "abort").write_bytes(b"4711")
+
+    code, _, err = run("ingest", store, "--lake", tmp_path / "lake", "--release", "5.2.0")
+
+    assert ExitCode.CLEAN == code, err
+    assert [one.physical_offset for one in records] == [offset for offset, _ in raw_rows(tmp_path / "lake")]
