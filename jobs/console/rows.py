@@ -111,10 +111,10 @@ class RowPrinter:
             cells.insert(0, names)
             self._is_number = [all(isinstance(row.get(name), int) for row in rows) for name in names]
         before = self._widths or [0] * len(names)
-        self._widths = [max([width, *(len(line[at]) for line in cells)]) for at, width in enumerate(before)]
+        self._widths = [max([width, *(text_width(line[at]) for line in cells)]) for at, width in enumerate(before)]
         for line in cells:
             padded = (
-                cell.rjust(width) if right else cell.ljust(width)
+                f"{' ' * (width - text_width(cell))}{cell}" if right else f"{cell}{' ' * (width - text_width(cell))}"
                 for cell, width, right in zip(line, self._widths, self._is_number, strict=True)
             )
             self._write("  ".join(padded).rstrip() + "\n")
@@ -126,4 +126,22 @@ def _text(value: object) -> str:
 
 def _short(value: object) -> str:
     text = _text(value)
-    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
+    return text if text_width(text) <= _WIDEST else f"{_cut(text, _WIDEST - 1)}…"
+
+
+def _cut(text: str, width: int) -> str:
+    """Return the beginning of a text that occupies at most *width* columns of a terminal."""
+    end = min(len(text), width)
+    while text_width(text[:end]) > width:
+        end -= 1
+    return text[:end]
+
+
+def text_width(text: str) -> int:
+    """Return the columns of a terminal that a text occupies: a Chinese character has two, a combining one none."""
+    if text.isascii():
+        return len(text)
+    from wcwidth import wcswidth  # lazy import: most texts are ASCII
+
+    width = wcswidth(text)
+    return len(text) if width < 0 else width  # a control character, which is printed in another form

@@ -295,3 +295,12 @@ def test_messages_name_only_commands_that_every_user_has() -> None:
     ]
 
     assert [] == found
+
+
+def test_a_long_cell_of_chinese_text_is_cut_to_the_width_of_a_column() -> None:
+    lines: list[str] = []
+    with RowPrinter(RowFormat.TABLE, lines.append, is_terminal=True) as rows:
+        rows.add({"text": "订" * 40, "n": 1})
+        rows.add({"text": "x" * 48, "n": 2})
+
+    assert [f"text{' ' * 44}  n\n", f"{'订' * 23}…   1\n", f"{'x' * 48}  2\n"] == lines

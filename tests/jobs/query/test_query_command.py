@@ -284,3 +284,12 @@ def test_a_refused_statement_has_its_own_reason(statement: str, reason: str, new
 
     assert (ExitCode.USAGE, "") == (outcome.code, outcome.out)
     assert outcome.err.startswith(f"rmq-lake: {reason}")
+
+
+def test_columns_with_chinese_text_are_aligned(newer_lake: Path, run: Run) -> None:
+    """Their widths were counted in characters, of which a terminal shows these in two columns."""
+    rows = "VALUES ('订单', 'a', 1), ('Orders', 'b', 22), ('e\u0301', 'c', 333)"
+    outcome = run("query", "sql", "--lake", newer_lake, f"SELECT * FROM ({rows}) AS t(topic, name, number)")
+
+    expected = ["topic   name  number", "订单    a          1", "Orders  b         22", "e\u0301       c        333"]
+    assert expected == outcome.out.splitlines()
