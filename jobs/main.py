@@ -12,8 +12,9 @@ def main() -> None:
     has_default_handler = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if has_default_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C prints no traceback of the imports
-    from jobs.console.process import exit_process, hide_pandas, prepare_standard_streams
+    from jobs.console.process import exit_process, hide_pandas, prepare_standard_streams, save_address_space
 
+    save_address_space()
     prepare_standard_streams()
     os.environ.setdefault("RUST_LOG", "error")  # else `deltalake` also writes warnings of Amazon's client to stderr
     hide_pandas()

@@ -57,6 +57,7 @@ Exit codes: 0 done · 1 failed · 2 usage or configuration error
 _SPARK_OPTIONS = "RMQ_LAKE_SPARK_OPTIONS"
 _TRACEBACK = "RMQ_LAKE_TRACEBACK"
 _NOT_SET = frozenset(("", "0", "false", "no", "off"))
+_NO_THREAD = "can't start new thread"  # an error message of Python
 _COMPLETION = "_RMQ_LAKE_COMPLETE"  # the variable by which a shell asks click for completions
 _REPEAT_SECONDS = 0.05  # the wait before a dropped interrupt is repeated
 _OF_SPARK = {"pyspark", "py4j", "delta"}  # packages: an extra of the wheel, which a verb imports when it is called
@@ -315,6 +316,8 @@ def run_nested(arguments: Sequence[str]) -> ExitCode:
     except RuntimeError as error:
         if is_caused_by_interrupt(error):  # Python 3.11 wraps one that arrives while a class is created
             raise KeyboardInterrupt from error
+        if _NO_THREAD in str(error):  # too little address space, or too many processes of this user
+            raise MemoryError(str(error)) from error
         raise
     return ExitCode(outcome or ExitCode.CLEAN)
 

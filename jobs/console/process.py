@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
+_ARENA_MAX = -8  # M_ARENA_MAX of glibc's malloc.h
 STANDARD_OUTPUT = "standard output"  # replaces a file's name in errors
 ABANDONED_THREAD = "left behind"  # prefix of the name of a thread that cannot be stopped and ends with the process
 
@@ -241,6 +242,24 @@ def _discarding(descriptor: int, stream: TextIO | None) -> TextIO:
         errors="backslashreplace" if errors == "strict" else errors,  # an encoding may lack a character of the text
         line_buffering=descriptor == 2 or raw.isatty(),  # noqa: PLR2004 - standard error
     )
+
+
+def save_address_space() -> None:
+    """
+    Let this process reserve less address space if it is limited (`ulimit -v`); call this before pyarrow is imported.
+
+    The allocator of glibc reserves 64 MiB for each thread, and that of Arrow a gigabyte. Without address space, the
+    engine of `deltalake` aborts the process, or waits for a thread that could not be started.
+    """
+    import resource
+
+    if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY or not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    with suppress(AttributeError):  # another C library, which reserves less
+        ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
 
 
 def hide_pandas() -> None:

@@ -446,6 +446,18 @@ def test_a_full_or_closed_standard_stream_gives_one_line_and_a_documented_exit_c
     assert printed in {done.stderr, None}
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the address space of other systems is not limited")
+def test_ingest_ends_in_a_limited_address_space(tmp_path: Path) -> None:
+    """It aborted or hung, because the allocators reserved more than the limit, which the rows do not need."""
+    store = write_store(tmp_path / "store", stored([Sent(body=b"x")] * 200))
+    words = f'ulimit -v 1500000; exec "$0" -m jobs.main ingest {store} --lake {tmp_path / "lake"} --json'
+
+    done = subprocess.run(["sh", "-c", words, sys.executable], capture_output=True, text=True, check=False)
+
+    assert (ExitCode.CLEAN, 200) == (done.returncode, json.loads(done.stdout)["messages"]), done.stderr
+
+
 def test_a_character_that_a_terminal_lacks_is_escaped() -> None:
     """In ISO 8859-1, `--help` and `inspect` ended with a traceback."""
     environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
