@@ -12,6 +12,7 @@ message of the newer one.
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import tzinfo
 from itertools import combinations, pairwise, permutations, zip_longest
 from typing import Any, NamedTuple
@@ -260,12 +261,23 @@ def determine_releases(
             )
             for era in eras
         )
-    files = [file for file in list_index_files(store) if file.header.begin_physical_offset >= since]
+    files = list_index_files(store) if not since else _list_newer_files(store, since)
     evidence = None
     with suppress(UndecidedError):  # files of unknown geometry show nothing
         geometry = determine_geometry(store, files, given_settings).value
         evidence = find_index_evidence(store, _sound_files(files, geometry), geometry, eras)
     return _writers_of_evidence(eras, evidence)
+
+
+def _list_newer_files(store: Store, since: int) -> list[BrokerIndexFile]:
+    """Return the index files that begin at or after offset *since*; older ones are not opened, except one."""
+    found: list[BrokerIndexFile] = []
+    for file in reversed(store.index_files):
+        one = list_index_files(replace(store, index_files=(file,)))  # none if retention has deleted it
+        if one and one[0].header.begin_physical_offset < since:
+            break
+        found = [*one, *found]
+    return found
 
 
 def _writers_of_evidence(eras: Sequence[Era], evidence: IndexEvidence | None) -> Known[Writers]:
