@@ -102,7 +102,7 @@ def _check_readers(store: Path, lake: Path, *, is_lost: bool) -> None:
     assert bool(plan_export(ExportRequest(Place(store=str(store))), {})[1].gaps) is is_lost
     taken = ingest_store(store, lake)
     assert (taken.exit_code is not ExitCode.CLEAN) >= is_lost
-    assert not is_lost or taken.notes or taken.gaps
+    assert not is_lost or taken.notes or taken.gaps or taken.quarantined
     path = {"path": str(store), "pollMilliseconds": "0"}
     for options in ({}, {"mode": "failfast", "failOnDataLoss": "false"}):
         with pytest.raises(DataLossError) if is_lost else nullcontext():
