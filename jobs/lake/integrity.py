@@ -85,14 +85,14 @@ def newest_run_by_table(
     before = newest.tables_before if newest else {}
     found = {}
     for table in PRODUCT_TABLES:
-        earlier = before.get(table.name, 0) if before is not None else None
+        earlier = before.get(table.name, 0)
         wanted = number if table.name in own and is_done else earlier
         snapshot = open_table(lake, table.name)
         run = read_newest_transaction(snapshot, store.store_id) if snapshot is not None else None
         if table.name not in unchecked_tables:
-            most = number if table.name in own or before is None else wanted or 0
-            _check_run(lake, store, table, run, (wanted or 0, most))
-        found[table.name] = number if table.name in own else max(run or 0, earlier or 0)
+            most = number if table.name in own else wanted
+            _check_run(lake, store, table, run, (wanted, most))
+        found[table.name] = number if table.name in own else max(run or 0, earlier)
     return {name: run for name, run in found.items() if run}
 
 
@@ -117,7 +117,7 @@ def _check_run(lake: Lake, store: KnownStore, table: Table, run: int | None, bou
 def tables_of_run(manifest: Manifest) -> frozenset[str]:
     """Return the tables that a run commits to."""
     return frozenset(
-        {*manifest.tables, *(tables_with_superseded_rows(manifest.tables_before or {}) if manifest.superseded else ())}
+        {*manifest.tables, *(tables_with_superseded_rows(manifest.tables_before) if manifest.superseded else ())}
     )
 
 

@@ -106,7 +106,7 @@ _STATE = {
     "config_files?": {"files?": {str: str}},
     "broker_config?": {
         "settings": [[str, str, str]],
-        "offsets": [([str, (str, NoneType), str, {str: int}], [str, (str, NoneType), str, int, int])],
+        "offsets": [[str, (str, NoneType), str, {str: int}]],
     },
     "chosen_until?": int,
     "choices?": [[[str], [str]]],
@@ -167,9 +167,9 @@ class Manifest:
     version: int = MANIFEST_VERSION
 
     @property
-    def tables_before(self) -> Mapping[str, int] | None:
-        """The newest run of each table before this one; None if an older version wrote the manifest."""
-        return cast("Mapping[str, int] | None", self.state.get(TABLES_BEFORE_KEY))
+    def tables_before(self) -> Mapping[str, int]:
+        """The newest run of each table before this one."""
+        return cast("Mapping[str, int]", self.state.get(TABLES_BEFORE_KEY, {}))
 
     def to_json(self) -> bytes:
         """Return the stored form."""
@@ -529,7 +529,7 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
         copy_superseded_rows(lake, manifest.superseded, transaction, note)
         gone = [manifest.superseded.obsolete_rows]
     versions = {}
-    changed = tables_with_superseded_rows(manifest.tables_before or {})
+    changed = tables_with_superseded_rows(manifest.tables_before)
     for table in PRODUCT_TABLES:
         actions = manifest.tables.get(table.name, ())
         change = rewrite_without_rows(lake, table, gone, transaction) if gone and table.name in changed else None

@@ -103,9 +103,8 @@ def parse_state(state: StateJson | None) -> BrokerState:
     """Return the state that a manifest has kept; an empty one where it has none."""
     kept = state or {"settings": (), "offsets": ()}
     offsets: dict[ReaderKey, Mapping[str, int]] = {}
-    for kind, group, topic, *queues in kept["offsets"]:
-        # Runs of earlier versions kept each queue by itself.
-        _add(offsets, (kind, group, topic), queues[0] if len(queues) == 1 else {str(queues[0]): queues[1]})
+    for kind, group, topic, queues in kept["offsets"]:
+        _add(offsets, (kind, group, topic), queues)
     return {(kind, name): digest for kind, name, digest in kept["settings"]}, offsets
 
 

@@ -61,7 +61,7 @@ class JournalEntry:
     is_exchange: bool = True
     backup: None = None  # only in journals of earlier versions
     done: bool = False
-    # SHA-256 of each new file; empty in journals of earlier versions.
+    # SHA-256 of each new file.
     digests: dict[str, str] = field(default_factory=dict)
     # Folders created below the folder; empty in journals of earlier versions.
     made_folders: list[str] = field(default_factory=list)
@@ -298,9 +298,8 @@ def _remove(entry: JournalEntry, name: str) -> None:
 
 
 def _is_installed(entry: JournalEntry, name: str, path: Path) -> bool:
-    """Return whether a file is the one that the step installed; journals of earlier versions do not say."""
-    digest = entry.digests.get(name)
-    return digest is None or sha256_of(path) == digest
+    """Return whether a file is the one that the step installed."""
+    return sha256_of(path) == entry.digests.get(name)
 
 
 def _has_installed_files(entry: JournalEntry) -> bool:
