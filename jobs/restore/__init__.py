@@ -5,12 +5,13 @@ This module has the plan of a restore: its segments and their rows, the file siz
 """
 
 import errno
-from collections import Counter
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +44,7 @@ from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import MAX_LONG
 
 Interval = tuple[int, int]
+T = TypeVar("T")
 _NO_OFFSETS = np.empty(0, np.int64)
 ROWS_DELETED = "rows were deleted from the lake"
 _COLUMN_DROPPED = "another engine has dropped it"
@@ -202,23 +204,19 @@ def plan_log(
         raise NothingToRestoreError(f"the lake's messages of broker {known.broker} end before offset {start:,}")
     earlier = [base + length.value for base in bases if base < kept[0]]
 
-    def files_of(base: int) -> Iterator[SnapshotFile]:
-        """Yield the files with rows of a segment, or with offsets in it according to Delta's log."""
-        after = base + length.value
-        for file, some in of_files:
-            low, high = file.minimum("physical_offset", after), file.maximum("physical_offset", -1)
-            if base in some or (low < after and high >= base):
-                yield file
-
+    message_files = _group_message_files(kept, length.value, of_files)
+    piece_files = _group_piece_files(kept, pieces.files)
     unread = tuple(sorted(_interval_of(row) for row in damaged if row["reason"] == IO_ERROR))
     unknown = [row for row in special if row["kind"] == UNKNOWN_ROW]
     causes = tuple(_find_causes(messages, known, damaged, unknown))
+    unread_of = _group_by_segment(kept, length.value, ((*interval, interval) for interval in unread))
+    intervals = ((one.start, one.end) for one in causes)
+    lacking_of = _group_by_segment(kept, length.value, ((*interval, interval) for interval in intervals))
     segments = (
         PlannedSegment(
             lake, known.store_id, base, length.value, _path(base, noted.get(base, {}).get("path")), end,
-            is_last=base == kept[-1], message_files=tuple(files_of(base)), piece_files=pieces.files,
-            unread_ranges=unread,
-            lacking=tuple((one.start, one.end) for one in causes if one.start < base + length.value and one.end > base),
+            is_last=base == kept[-1], message_files=tuple(message_files[base]), piece_files=tuple(piece_files[base]),
+            unread_ranges=tuple(unread_of[base]), lacking=tuple(lacking_of[base]),
         )
         for base in kept
     )  # fmt: skip
@@ -231,6 +229,40 @@ def plan_log(
         {**messages.faults, **pieces.faults, **quarantine.faults},
         causes,
     )
+
+
+def _group_by_segment(bases: Sequence[int], size: int, items: Iterable[tuple[int, int, T]]) -> Mapping[int, list[T]]:
+    """Return for each segment the items whose interval, without its end, overlaps it; in the order of the items."""
+    found: dict[int, list[T]] = defaultdict(list)
+    for start, end, item in items:
+        for base in bases[bisect_right(bases, start - size) : bisect_left(bases, end)]:
+            found[base].append(item)
+    return found
+
+
+def _group_message_files(
+    bases: Sequence[int], size: int, files: Iterable[tuple[SnapshotFile, Collection[int]]]
+) -> Mapping[int, list[SnapshotFile]]:
+    """Return for each segment the files with its rows, or with offsets in it according to Delta's log."""
+    wanted = {*bases}
+    found: dict[int, list[SnapshotFile]] = defaultdict(list)
+    for file, some in files:
+        # Without limits, none of the segments is within them.
+        low, high = file.minimum("physical_offset", bases[-1] + size), file.maximum("physical_offset", -1)
+        within = bases[bisect_right(bases, low - size) : bisect_right(bases, high)]
+        for base in {*within, *some} & wanted:
+            found[base].append(file)
+    return found
+
+
+def _group_piece_files(bases: Sequence[int], files: Iterable[SnapshotFile]) -> Mapping[int, list[SnapshotFile]]:
+    """Return for each segment the files of `log_pieces` that may have its rows."""
+    found: dict[int, list[SnapshotFile]] = defaultdict(list)
+    for file in files:
+        low, high = file.minimum("segment", bases[0]), file.maximum("segment", bases[-1])
+        for base in bases[bisect_left(bases, low) : bisect_right(bases, high)]:
+            found[base].append(file)
+    return found
 
 
 def _explain_past_end(offset: int, end: int) -> str:

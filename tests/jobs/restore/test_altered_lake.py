@@ -1,6 +1,7 @@
 """Rows that another engine has updated in any column: each changed record is reported and not restored."""
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+import jobs.restore as restore_plan
 from jobs.lake.lake import Lake
-from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, MESSAGES, RECORD_CRC
-from jobs.restore import plan_log
+from jobs.lake.runs import KnownStore, Manifest
+from jobs.lake.snapshot_files import SnapshotFile
+from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, MESSAGES, RECORD_CRC, Table
+from jobs.restore import TableFiles, plan_log
 from jobs.restore.run import find_store
 from jobs.restore.segment import restore_segment
 from jobs.store.record_places import find_record
@@ -209,3 +213,37 @@ def _check_case(random: Random, engine: str, store: Path, whole: Path, folder: P
     changes = list(updates(lake, engine, random))
     ENGINES[engine](lake, changes)
     check(store, lake, folder, changes)
+
+
+@pytest.mark.parametrize("segments", [10, 40, 160])
+def test_a_plan_looks_at_each_file_once_and_gives_a_task_only_the_files_of_its_segment(
+    segments: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each segment was compared with each file, and each task carried all files with other bytes."""
+    size, looked_at = 1 << 20, Counter[str]()
+
+    def make_file(table: Table, number: int) -> SnapshotFile:
+        limits = {"store_id": "s", "segment": number * size, "physical_offset": number * size}
+        return SnapshotFile(
+            f"{table.name}-{number}", 1, 1, limits, {**limits, "physical_offset": (number + 1) * size - 1}
+        )
+
+    def count(self: SnapshotFile, column: str, otherwise: int, read: Callable[..., int] = SnapshotFile.minimum) -> int:
+        looked_at[column] += 1
+        return read(self, column, otherwise)
+
+    def find_files(lake: Lake, table: Table, _: str) -> TableFiles:
+        return TableFiles(lake, table, tuple(make_file(table, number) for number in range(segments)))
+
+    monkeypatch.setattr(restore_plan, "find_table_files", find_files)
+    monkeypatch.setattr(restore_plan, "_find_causes", lambda *_: ())
+    monkeypatch.setattr(TableFiles, "read_rows", lambda *_: iter(()))
+    monkeypatch.setattr(SnapshotFile, "minimum", count)
+    newest = Manifest("s", "b", 1, 0, segments * size, None, (), {})
+
+    plan = plan_log(Lake(str(tmp_path)), KnownStore("s", "b", (), newest))
+
+    assert segments == len(plan.segments)
+    assert {(1, 1)} == {(len(one.message_files), len(one.piece_files)) for one in plan.segments}
+    assert [f"messages-{number}" for number in range(segments)] == [one.message_files[0].path for one in plan.segments]
+    assert looked_at.total() <= 3 * segments
