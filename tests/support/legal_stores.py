@@ -7,6 +7,7 @@ queues and index files come from `tests.rmq_formats.reference`, which appends un
 of expired messages are deleted as retention does.
 """
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -263,8 +264,10 @@ def _end_with_stale_records(draft: Draft) -> None:
     if len({record.physical_offset // draft.segment_size for record in draft.records[before - 1 :]}) > 1:
         for base in [base for base in draft.segments if base > kept]:  # recovery deletes later segments
             del draft.segments[base]
+    # The clock goes on meanwhile: an old record with a later store time looks like one of the log.
+    time = max(time, *(record.store_timestamp for record in draft.records[before:])) + 100_000
     del draft.records[before:]
-    draft.next_offset, draft.queue_offsets, draft.time = kept, offsets, max(time, draft.time) + 5000
+    draft.next_offset, draft.queue_offsets, draft.time = kept, offsets, time
     left = draft.segment_size - kept % draft.segment_size
     draft.write(kept, bytes(min(30, left)))
     draft.append(Message({"body": b"after the start"}, draft.serialise({"KEYS": "after"})))
@@ -348,6 +351,7 @@ def draw_store(
         del files[f"commitlog/{file_name_of_offset(base)}"]
     index_time = _add_dispatched_files(files, draft, start)
     _add_checkpoint(files, draft, index_time, is_clean=ENDS[chosen_end].is_clean)
+    _add_configuration(files, {(record.topic, record.queue_id) for record in draft.records})
     records = [record for record in draft.records if record.physical_offset >= start]
     return LegalStore(make_rules(*draft.rules), chosen_end, records, files, has_expired=bool(first))
 
@@ -378,6 +382,25 @@ def _add_dispatched_files(files: dict[str, bytes], draft: Draft, start: int) -> 
             files[f"index/2025112001{number:07d}"] = file.encode(draft.release.empty_index_count)
     flushed = writer.files if draft.release.empty_index_count else writer.files[:-1]  # 5.0.0+: also when it stops
     return next((file.header.end_timestamp for file in reversed(flushed) if file.is_full), 0)
+
+
+def _add_configuration(files: dict[str, bytes], queues: Collection[tuple[str, int]]) -> None:
+    """Add the tables of a broker without consumers."""
+    topics = {
+        topic: {"topicName": topic, "readQueueNums": 8, "writeQueueNums": 8, "perm": 6, "topicFilterType": "SINGLE_TAG"}
+        for topic, _ in queues
+    }
+    groups = {
+        name: {"groupName": name, "consumeEnable": True}
+        for name in (topic.removeprefix("%RETRY%") for topic in topics if topic.startswith("%RETRY%"))
+    }
+    tables: dict[str, object] = {
+        "topics.json": {"topicConfigTable": topics},
+        "subscriptionGroup.json": {"subscriptionGroupTable": groups},
+        "consumerOffset.json": {"offsetTable": {}},
+        "lmqConsumerOffset.json": {"offsetTable": {}},
+    }
+    files |= {f"config/{name}": json.dumps(table).encode() for name, table in tables.items()}
 
 
 def _add_checkpoint(files: dict[str, bytes], draft: Draft, index_time: int, *, is_clean: bool) -> None:
