@@ -50,6 +50,7 @@ from jobs.lake.shorter_log import (
     DirectoryId,
     ReadDirectory,
     ShorterLog,
+    contradicts_lake,
     find_older_history,
     find_read_directory,
     find_shorter_log,
@@ -216,6 +217,8 @@ class _Run:
         # A log that ends before the first known offset has nothing that could differ.
         is_comparable = shorter is None or shorter.log_end > self.known_store.first_known_offset
         superseded = find_superseded_rows(self.lake, self.known_store, self.store) if is_comparable else None
+        if superseded is not None and not contradicts_lake(self.lake, superseded, shorter):
+            superseded = None
         older = find_older_history(self.lake, self.known_store, self.store, superseded)
         if older is not None and superseded is not None:
             self._set_start(None)

@@ -19,10 +19,12 @@ from typing import Any, NamedTuple, Self, cast
 
 from jobs.console.amounts import utc_time_text
 from jobs.console.process import tool_command
+from jobs.lake.commit import open_table
 from jobs.lake.identity import find_stores_with_record, has_fingerprint, read_first_record
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, SupersededRows
-from jobs.lake.tables import SUPERSEDED_MESSAGES
+from jobs.lake.snapshot_files import has_rows_within
+from jobs.lake.tables import MESSAGES, SUPERSEDED_MESSAGES
 from jobs.storage.local import read_creation_time
 from jobs.storage.locations import is_local, local_path
 from jobs.store.log_ends import find_end_after_crash, has_lost_end, newest_known_offset
@@ -34,7 +36,7 @@ from jobs.store.store import Store
 from rmq_formats.errors import is_disk_error
 
 DIRECTORIES_KEY = "directories"  # key in a manifest's state
-_CLOCKS_DIFFER_MS = 60_000  # the largest difference between the clocks of a master and its replicas
+_CLOCKS_DIFFER_MS = 5_000  # the largest difference between the clocks of a master and its replicas
 _MOST_DIRECTORIES = 16  # that are kept for each store, the most recently read ones
 
 
@@ -141,6 +143,15 @@ def find_shorter_log(known: KnownStore, store: Store, directory: DirectoryId) ->
     return ShorterLog(log_end, newest.to_offset, loss, copied)
 
 
+def contradicts_lake(lake: Lake, superseded: SupersededRows, shorter: ShorterLog | None) -> bool:
+    """Return whether a log has other records than the lake, and not only records of a part that the lake lacks."""
+    if shorter is None:
+        return True
+    snapshot = open_table(lake, MESSAGES.name)
+    compared = {"physical_offset": (superseded.from_offset, shorter.log_end - 1)}
+    return snapshot is not None and has_rows_within(lake, MESSAGES, snapshot, superseded.store_id, compared)
+
+
 class OlderHistory(NamedTuple):
     """The end of a log with other, older records than the lake, and the finding as text."""
 
@@ -154,8 +165,8 @@ def find_older_history(
     """
     Return that a log, which would supersede rows of the lake, is older than these; None if it is not.
 
-    The clock of a replica that becomes the master may be behind. So a log is older by a minute, or has records that an
-    earlier run has already superseded.
+    The clock of a replica that becomes the master may be behind. So a log is older by five seconds, or has records that
+    an earlier run has already superseded. A broker takes longer to start.
     """
     lake_ms = known.newest.store_timestamp if known.newest else None
     if superseded is None or lake_ms is None:

@@ -255,7 +255,7 @@ def test_a_promoted_replica_whose_clock_is_behind_replaces_the_messages_that_it_
     replica = broker.copied(tmp_path / "replica")
     broker.append(some_records(40, seed=2))
     ingest_store(broker.root, tmp_path / "lake", "b")
-    new = replica.append(some_records(20, seed=3, stored=STORED - 5_000))
+    new = replica.append(some_records(20, seed=3, stored=STORED - 3_000))
 
     summary = ingest_store(replica.root, tmp_path / "lake", "b")
 
@@ -279,3 +279,20 @@ def test_an_old_copy_that_ends_before_the_first_message_of_the_lake_is_not_anoth
     assert (summary.run, summary.exit_code) == (None, ExitCode.CLEAN)
     assert any("bytes before what the lake has" in note for note in summary.notes)
     assert state_without_locks(tmp_path / "lake") == before
+
+
+def test_a_copy_that_ends_in_a_part_that_the_lake_lacks_replaces_nothing(broker: Broker, tmp_path: Path) -> None:
+    """Retention deleted segments before they were read; the copy has the first of their messages."""
+    ingest_store(broker.root, tmp_path / "lake", "b")
+    broker.append(some_records(60, seed=2))
+    shutil.copytree(broker.root, tmp_path / "copy")
+    broker.append(some_records(200, seed=3, stored=STORED + 100))
+    broker.expire(3)
+    ingest_store(broker.root, tmp_path / "lake", "b")
+    rows = raw_rows(tmp_path / "lake")
+
+    summary = ingest_store(tmp_path / "copy", tmp_path / "lake", "b", acknowledge=True)
+
+    assert (summary.superseded, summary.left_out, summary.lost_end) == (None, None, None)
+    assert any("bytes before what the lake has" in note for note in summary.notes)
+    assert raw_rows(tmp_path / "lake") == rows
