@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from shlex import quote
 from typing import NamedTuple
 
+from jobs.console.amounts import count_text
 from jobs.console.result import Severity, worst_severity
 from jobs.inspect.usage_report import Usage
 from jobs.store.pending_messages import TimerState
@@ -22,6 +23,7 @@ from rmq_formats.detection import Era
 from rmq_formats.errors import FormatError, UnsupportedFormat, is_disk_error
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 
+_TOPICS_IN_ROCKSDB = frozenset({"config/topics", "config/metadata"})
 _LOST = frozenset({Severity.DAMAGE, Severity.GAP})
 
 
@@ -235,13 +237,31 @@ class StoreReport:
         if self.log.segments:
             if not self.has_index and not repairs:
                 steps.append((f"rebuild-index {store} --out DIR", "the store has no index"))
-            if not self.queues.queues and not self.queues.in_rocksdb:
+            # A broker with queues in RocksDB has its topics there as well. It reads no files, and writes the rows.
+            are_in_files = _TOPICS_IN_ROCKSDB.isdisjoint(folder for folder, *_ in self.state.folders)
+            if not self.queues.queues and not self.queues.in_rocksdb and are_in_files:
                 steps.append((f"rebuild-consumequeue {store} --out DIR", "the store has no queues"))
             if repairs:
                 steps.append((f"repair {store} --out REPAIR", "show the planned repairs (read-only)"))
+            steps += self._steps_before_start(store)
             steps.append((f"verify {store}", "compare log, queues and index with each other"))
             steps.append((f"ingest {store} --lake LAKE", "load the messages into tables"))
         return steps
+
+    def _steps_before_start(self, store: str) -> list[tuple[str, str]]:
+        """Return the commands that keep the broker's next start from deleting messages or keys."""
+        start = self.start and (self.start.after_repair or self.start)
+        if start and start.cuts_at is not None and start.deletes_messages:
+            messages = count_text(start.deletes_messages, "intact message")
+            lake = "restore the lost bytes from a lake, if there is one (read-only)"
+            why = f"or plan bridge records over the lost bytes: the broker then keeps the {messages} after them"
+            repair = f"repair {store} --out REPAIR"
+            return [(f"{repair} --lake LAKE", lake), (f"{repair} --bridge", why)]
+        if start and start.cuts_at is None and start.loses_keys is not None:
+            options = "--out NEW-INDEX --lost-only --install --advance-checkpoint"
+            why = "keep the keys of the index files that the broker deletes when it starts (run it before the start)"
+            return [(f"rebuild-index {store} {options}", why)]
+        return []
 
     def to_dict(self) -> dict[str, object]:
         """Return the report for JSON."""

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
+from shlex import quote
 
 from jobs.console.amounts import count_text
 from jobs.console.result import Severity
@@ -328,9 +329,10 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
         )
     for file in unknown:
         if file.path_facts.path.startswith(("commitlog/", "index/", "consumequeue/")):
+            target = quote(f"{store.root}/{file.location.rpartition('/')[2]}.copy")
             text = (
                 "brokers never create a file with this name, and may refuse to start while it exists. Move the file "
-                "out of the store"
+                f"out of its directory: mv -n {quote(file.location)} {target}"
             )
             problems.add_note(file.location, text)
 

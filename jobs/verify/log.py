@@ -30,7 +30,7 @@ from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import skip_lost_file
 from rmq_formats.properties import MAX_LONG
 from rmq_formats.release import Release
-from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, file_name_of_offset
+from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, COMMITLOG_FOLDER, FileKind, file_name_of_offset
 
 _FLUSHED = ("physical_timestamp", "logic_timestamp")
 _DISPATCHED = "dispatched_offset"
@@ -80,6 +80,7 @@ def findings_on_log(  # noqa: PLR0913, PLR0917 - the log, the releases that wrot
     findings += (_changed(one, store) for check in checks for one in check.doubtful_records)
     findings += map(LostRanges(lost).mark_consequence, _lost_start(store))
     findings += _overlapping(store)
+    findings += _stray_files(store)
     if lost_record_offset is None:
         for segment, usual in find_truncated_segments(store.segments):
             if segment is store.segments[-1]:  # for any other segment, the gap after it is a finding
@@ -208,6 +209,15 @@ def log_numbers(store: Store, checks: Sequence[RangeCheck], log_end: int) -> dic
         "damaged_bytes": sum(piece.size for check in checks for piece in check.damaged_pieces),
         "wrong_bodies": sum(len(check.wrong_records) for check in checks),
     }
+
+
+def _stray_files(store: Store) -> Iterator[Finding]:
+    """Yield a finding on each file in the log's directory whose name no broker uses."""
+    for path in sorted(file.path_facts.path for file in store.other_files_of_kind(FileKind.UNKNOWN)):
+        folder, _, name = path.rpartition("/")
+        if folder == COMMITLOG_FOLDER:
+            cause = "another program or a user created the file; a broker loads every file here, and refuses to start"
+            yield Finding(LOG, kinds.UNEXPECTED_FILE, path, None, "name", name, "20 digits below 2^63", cause)
 
 
 def _overlapping(store: Store) -> Iterator[Finding]:

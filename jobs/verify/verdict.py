@@ -330,9 +330,31 @@ def recommend_steps(
     repair = () if REPAIR_COMMAND in omitted_commands else (REPAIR_COMMAND.format(**words),)
     found += [(RecommendedStep(_MADE, repair), others), (RecommendedStep(_OPEN), open_ones)]
     advised = [one for one in found if one[1]]
+    advised += [(step, ()) for step in _steps_before_start(verdict, words, is_repair=repair_command is not None)]
     if INDEX in parts and parts[INDEX].unverified:
         advised.append((RecommendedStep(f"The {INDEX} could not be verified: {parts[INDEX].unverified}"), ()))
     return advised
+
+
+def _steps_before_start(verdict: Verdict, words: Mapping[str, str], *, is_repair: bool) -> Iterator[RecommendedStep]:
+    """Yield the steps that keep the broker's next start from deleting messages or keys."""
+    start = verdict.start.after_repair or verdict.start if verdict.start is not None else None
+    if start is None:
+        return
+    if start.cuts_at is not None and start.deletes_messages and not is_repair:
+        messages = count_text(start.deletes_messages, "intact message")
+        text = (
+            f"If no lake has the lost bytes, write bridge records over them. The broker then keeps the {messages} that "
+            "it would delete at its next start:"
+        )
+        yield RecommendedStep(text, (f"{words['repair']} --bridge",))
+    if start.cuts_at is None and start.loses_keys is not None:
+        text = (
+            "The broker deletes index files when it starts after a crash. To keep their keys, run this before the "
+            "start, with the broker stopped:"
+        )
+        command = "{program} rebuild-index {again} --out NEW-INDEX --lost-only --install --advance-checkpoint"
+        yield RecommendedStep(text, (command.format(**words),))
 
 
 def _of(
