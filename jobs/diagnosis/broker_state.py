@@ -416,7 +416,7 @@ def _find_positions_past_end(progress: Iterable[ReaderProgress], read_span: Read
             kind, field = kinds.DELAY_PAST_QUEUE_END, f"level {reader.queue_id + 1}"
             cause = (
                 "the offset of this delay level is past the end of its queue: the queue was truncated or recreated, so "
-                f"the next {skipped} of this level will not be delivered"
+                f"up to {skipped} of this level will not be delivered"
             )
         yield Finding(QUEUES, kind, reader.recorded_in, None, field, str(reader.next_offset), f"at most {end}", cause)
 
