@@ -19,7 +19,7 @@ from pathlib import Path
 
 from jobs.console.result import OtherRunActiveError
 from jobs.lake.lake import Lake
-from jobs.storage.local import flush_directory, make_directory, naming_file_in_errors
+from jobs.storage.local import close_file, flush_directory, make_directory, naming_file_in_errors
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.paths import path_exists
 
@@ -87,7 +87,7 @@ def _hold_file_lock(location: str) -> Iterator[bool]:
         with naming_file_in_errors(str(path)):
             os.ftruncate(descriptor, 0)  # an error or a kill leaves the note: the next run then looks for leftovers
     finally:
-        os.close(descriptor)
+        close_file(descriptor, str(path))
 
 
 def _open_lock_file(path: Path) -> int:

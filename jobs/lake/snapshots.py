@@ -75,17 +75,24 @@ def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
     try:
         with deltalake_errors_as_oserror(location, options, "read"):
             snapshot = DeltaTable(delta_location(location), storage_options=delta_options(location, options))
+    except TableNotFoundError as error:
+        if newest is not None:
+            raise _hidden_commit_error(newest) from error
+        raise
     except OSError:
         if newest is not None:
             _refuse_incomplete_commit(newest)
         raise
     if newest is not None and snapshot.version() < int(newest.stem):
-        raise OSError(
-            f"{newest}: this commit of the table exists, but it could not be read, and only version "
-            f"{snapshot.version()} could be opened. Check the disk or the network file system, and run the command "
-            "again"
-        )
+        raise _hidden_commit_error(newest, f", and only version {snapshot.version()} could be opened")
     return snapshot
+
+
+def _hidden_commit_error(newest: Path, opened: str = "") -> OSError:
+    return OSError(
+        f"{newest}: this commit of the table exists, but it could not be read{opened}. Check the disk or the network "
+        "file system, and run the command again"
+    )
 
 
 def refuse_older_version(location: str, version: int, recorded: int) -> None:

@@ -30,6 +30,7 @@ from jobs.rebuild.index import IndexRebuildSummary
 from jobs.rebuild.queue_run import QueueRebuildSummary
 from jobs.rebuild.queues import BuiltFile
 from jobs.storage.local import (
+    close_unwritten,
     explaining_full_disk,
     flush_directory,
     is_link_without_target,
@@ -355,7 +356,7 @@ def install(plan: Installation, step: BeforeStep = lambda name: name) -> None:
             shutil.rmtree(staging, ignore_errors=True)  # the error that is raised explains both
             raise
         finally:
-            os.close(made)
+            close_unwritten(made)
         flush_directory(staging_prefix.parent)
 
 

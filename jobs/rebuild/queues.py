@@ -23,7 +23,7 @@ import numpy as np
 from jobs.console.amounts import names_text
 from jobs.console.lines import printable_text
 from jobs.products.queues.unit_files import RangeUnits, has_units, read_units
-from jobs.storage.local import flush_directory, make_directory, write_all
+from jobs.storage.local import close_file, flush_directory, make_directory, write_all
 from jobs.storage.locations import local_path
 from jobs.storage.paths import is_directory
 from jobs.storage.scratch import Scratch
@@ -208,7 +208,7 @@ class _Files:
         try:
             yield descriptor
         finally:
-            os.close(descriptor)
+            close_file(descriptor, path)
 
     def finish(self, directory: Path, bases: Sequence[int] = ()) -> list[BuiltFile]:
         """Extend every file to its size, flush it, and move the folder into place."""

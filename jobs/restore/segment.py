@@ -29,7 +29,7 @@ from jobs.products.log_pieces import (
     build_entry_headers,
 )
 from jobs.restore import Interval, PlannedSegment, merge_and_find_overlaps, uncovered_parts
-from jobs.storage.local import flush_directory, make_directory, sha256_of, start_flush, write_all
+from jobs.storage.local import close_file, flush_directory, make_directory, sha256_of, start_flush, write_all
 from jobs.store.running_broker import FileState
 from rmq_formats.commitlog.assembly import ASSEMBLED_COLUMNS, AssembledRecords, assemble_records
 from rmq_formats.commitlog.columns import compute_record_crcs
@@ -200,7 +200,7 @@ def restore_segment(
         os.link(attempt, target)
         flush_directory(target.parent)
     finally:
-        os.close(descriptor)
+        close_file(descriptor, work.path)
         attempt.unlink(missing_ok=True)
     return result
 

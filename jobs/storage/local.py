@@ -262,8 +262,7 @@ class LocalStorage(Storage):
                 reader = LocalReader(descriptor, path, self.read_limits)
             yield reader
         finally:
-            with naming_file_in_errors(path):
-                os.close(descriptor)
+            close_unwritten(descriptor)
 
     def create(self, location: str, data: Buffer) -> None:
         """Write a new file through a temporary name; flush it and its directory."""
@@ -342,7 +341,7 @@ def _opened(path: str) -> int:
     try:
         _check_opened(descriptor, link_owner, path)
     except OSError:
-        os.close(descriptor)
+        close_unwritten(descriptor)
         raise
     return descriptor
 
@@ -358,6 +357,18 @@ def _check_opened(descriptor: int, link_owner: int | None, path: str) -> None:
         _check_link(link_owner, status.st_uid, path)
     if not stat.S_ISREG(status.st_mode):  # since it was listed
         raise OSError(errno.EINVAL, "not a regular file", path)
+
+
+def close_unwritten(descriptor: int) -> None:
+    """Close a descriptor through which nothing was written: it is closed even if this reports an error."""
+    with suppress(OSError):  # any: nothing can be lost, and the bytes that were read are right
+        os.close(descriptor)
+
+
+def close_file(descriptor: int, path: str) -> None:
+    """Close a descriptor; an error, which may mean that bytes were not written, names the file."""
+    with naming_file_in_errors(path):
+        os.close(descriptor)
 
 
 def write_all(descriptor: int, position: int, block: Buffer) -> None:
@@ -401,7 +412,7 @@ def read_small_file(path: Path, limit: int) -> bytes:
             if not data and stat.S_ISFIFO(os.fstat(descriptor).st_mode):
                 raise OSError(errno.ENODATA, "a pipe into which no process writes", str(path))
         finally:
-            os.close(descriptor)
+            close_unwritten(descriptor)
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"too large (limit: {limit:,} bytes)", str(path))
     return bytes(data)
@@ -463,7 +474,7 @@ def _flush(path: Path, flags: int) -> None:
         with naming_file_in_errors(str(path)):
             os.fsync(descriptor)
     finally:
-        os.close(descriptor)
+        close_unwritten(descriptor)
 
 
 _SUFFIX_LENGTH = 8  # length of the random suffix of a temporary directory's name
@@ -482,7 +493,7 @@ def temporary_directory_in(parent: Path, prefix: str, mode: int = 0o777) -> Iter
     for leftover in list_directory(parent, escape(prefix) + "[a-z0-9_]" * _SUFFIX_LENGTH):
         if (lock := _lock_directory(leftover, fcntl.LOCK_EX | fcntl.LOCK_NB)) is not None:
             delete_tree(leftover)  # it may belong to another user
-            _unlock_directory(lock)
+            close_unwritten(lock)
     make_directory(parent)
     while True:
         made = parent / f"{prefix}{uuid4().hex[:_SUFFIX_LENGTH]}"
@@ -491,23 +502,18 @@ def temporary_directory_in(parent: Path, prefix: str, mode: int = 0o777) -> Iter
         if path_exists(made):
             break
         if lock is not None:  # another process has deleted it before it was locked
-            _unlock_directory(lock)
+            close_unwritten(lock)
     try:
         yield made
     finally:
         delete_tree(made)
         if lock is not None:
-            _unlock_directory(lock)
+            close_unwritten(lock)
 
 
 def temporary_directory_for(out: Path) -> AbstractContextManager[Path]:
     """Create a hidden directory next to a file, for what the file is made of."""
     return temporary_directory_in(out.parent.absolute(), f".{out.name}.parts-", 0o700)
-
-
-def _unlock_directory(lock: int) -> None:
-    with suppress(OSError):  # a descriptor is closed even if this reports an error, and nothing was written
-        os.close(lock)
 
 
 def _lock_directory(path: Path, operation: int) -> int | None:
@@ -519,7 +525,7 @@ def _lock_directory(path: Path, operation: int) -> int | None:
     try:
         fcntl.flock(descriptor, operation)
     except OSError:  # another process has the lock, or the file system has no locks
-        _unlock_directory(descriptor)
+        close_unwritten(descriptor)
         return None
     return descriptor
 
@@ -550,6 +556,9 @@ def explaining_full_disk(location: str, size: int | None = None) -> Iterator[Non
             raise
         number = getattr(error, "errno", None) or errno.ENOSPC
         path = Path(local_path(location)) if is_local(location) else Path("/")
+        failed = getattr(error, "filename", None)
+        if isinstance(failed, str) and not Path(failed).absolute().is_relative_to(path.parent):  # of another directory
+            path, location = Path(failed), failed
         there = next(folder for folder in (path, *path.parents) if is_directory(folder))
         status = os.statvfs(there)
         needed = f"{size:,} bytes would be written, but only " if size is not None else ""

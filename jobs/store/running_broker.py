@@ -19,7 +19,14 @@ from typing import NamedTuple, Self
 
 from jobs.console.amounts import count_text, names_text
 from jobs.console.result import RequestError
-from jobs.storage.local import LOST_FOUND, ReadLimits, identify_enclosing_folders, lower_priority, real_path
+from jobs.storage.local import (
+    LOST_FOUND,
+    ReadLimits,
+    close_unwritten,
+    identify_enclosing_folders,
+    lower_priority,
+    real_path,
+)
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.paths import is_directory, is_regular_file, path_exists
 from jobs.store.store import SET_ASIDE_MARK
@@ -218,7 +225,7 @@ def lock_store(store: str, out: Path, commitlog: Sequence[str] = ()) -> Iterator
     finally:
         if descriptor is not None:
             _change_lock(descriptor, fcntl.F_UNLCK)  # forked workers may still have the descriptor
-            os.close(descriptor)
+            close_unwritten(descriptor)
 
 
 def _open_lock_file(path: Path) -> int:

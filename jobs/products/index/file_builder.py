@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from jobs.console.process import raise_if_stopped
 from jobs.products.index import ENTRIES_OF_FILE_ITSELF, KEYS_PER_BLOCK, KeyPart, read_key_blocks
 from jobs.storage import AnyStorage, storage_for
-from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
+from jobs.storage.local import close_file, flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local, join_location, local_path
 from jobs.storage.model import Reader, Storage
 from jobs.storage.scratch import Scratch
@@ -211,7 +211,7 @@ def _build_local(work: BuildTask, directory: Path, begun_in: Path) -> BuiltIndex
         state = FileState.from_status(os.fstat(descriptor))
         attempt.rename(directory / work.name)
     finally:
-        os.close(descriptor)
+        close_file(descriptor, str(directory / work.name))
         attempt.unlink(missing_ok=True)
     flush_directory(directory)
     recipe = work.recipe
