@@ -114,7 +114,7 @@ def contents(lake: Path, *names: str) -> dict[str, list[str]]:
     for name in names or [path.name for path in lake.iterdir() if path.name != "runs"]:
         if (lake / name / "_delta_log").exists():
             table = table_of(lake / name)
-            kept = [column for column in table.column_names if column not in {"run", "store_id"}]
+            kept = [column for column in table.column_names if column not in {"run", "ingested_at", "store_id"}]
             found[name] = sorted(map(repr, table.select(kept).to_pylist()))
     return found
 
