@@ -6,6 +6,7 @@ No option can write into a store, not even through a link: every option that nam
 one, or by its log: segments of a CommitLog, or a directory `commitlog` with segments.
 """
 
+import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -75,8 +76,10 @@ def _names(directory: Path) -> Iterator[str]:
     try:
         with os.scandir(directory) as entries:
             yield from (entry.name for entry in entries)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):  # the last one: of a directory above the place
-        return
+    except OSError as error:
+        # Without permission, the command reports it, or it is a directory above the place; ELOOP is a link to itself.
+        if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP}:
+            raise
 
 
 def named_places(ctx: click.Context) -> Iterator[tuple[str, "PlaceType", click.Parameter]]:

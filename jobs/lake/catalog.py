@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from jobs.console.result import RequestError
 from jobs.lake.commit import open_table, quote_sql_text
 from jobs.lake.features import needs_spark
 from jobs.lake.lake import Lake, list_views
-from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files
+from jobs.lake.snapshot_files import SnapshotFile, has_view_columns, list_snapshot_files
 from jobs.lake.snapshots import UnsupportedTableError
 from jobs.lake.tables import DEAD_LETTERS, TABLES, Table, sql_type
 from jobs.lake.upkeep import MergeGroup, merge_here, rewrite_files
@@ -297,7 +296,7 @@ def _rewrite_unreadable_files(lake: Lake, table: Table, snapshot: DeltaTable) ->
     unreadable = {
         file.path
         for file in list_snapshot_files(lake, snapshot, table)
-        if file.path.rpartition("/")[2].startswith(_OTHER_WRITERS) and _has_views(lake, table, file)
+        if file.path.rpartition("/")[2].startswith(_OTHER_WRITERS) and has_view_columns(lake, table, file)
     }
     if not unreadable:
         return False
@@ -309,16 +308,6 @@ def _rewrite_unreadable_files(lake: Lake, table: Table, snapshot: DeltaTable) ->
 
     rewrite_files(lake, table, plan, merge_here)
     return True
-
-
-def _has_views(lake: Lake, table: Table, file: SnapshotFile) -> bool:
-    with lake.open_arrow_file(f"{table.name}/{file.path}") as source:
-        return any(_contains_view(field.type) for field in pq.read_schema(source))
-
-
-def _contains_view(kind: pa.DataType) -> bool:
-    is_view = pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
-    return bool(is_view) or any(_contains_view(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _commit_difference(registered: "IcebergTable", lake: Lake, table: Table, snapshot: DeltaTable) -> tuple[int, int]:

@@ -184,6 +184,18 @@ def is_readable_parquet(lake: Lake, table: Table, file: SnapshotFile) -> bool:
     return True
 
 
+def has_view_columns(lake: Lake, table: Table, file: SnapshotFile) -> bool:
+    """Return whether the schema that a file states contains Arrow's views, such as `string_view`, at any depth."""
+    path = f"{table.name}/{file.path}"
+    with _naming_damaged_files(lake.locate(path), "this file of the lake"), lake.open_arrow_file(path) as source:
+        return any(_contains_view(field.type) for field in pq.read_schema(source))
+
+
+def _contains_view(kind: pa.DataType) -> bool:
+    is_view = pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
+    return bool(is_view) or any(_contains_view(kind.field(number).type) for number in range(kind.num_fields))
+
+
 def find_damaged_file(lake: Lake, files: Iterable[str], seconds: float) -> str | None:
     """Return the first of these files that is missing or not valid Parquet; None if none is found within *seconds*."""
     last_moment = monotonic() + seconds
