@@ -23,8 +23,10 @@ from jobs.source.format import RocketmqReader, RocketmqStreamReader
 from jobs.source.log import DataLossError
 from jobs.store.selection import Selection
 from jobs.store.store import list_store
+from rmq_formats.errors import CorruptData
 from rmq_formats.indexfile.layout import Geometry
 from tests.golden import StoreOf
+from tests.support.commands import Run
 from tests.support.data_source import read_offsets
 from tests.support.lakes import ingest_store
 from tests.support.query_stores import offsets
@@ -88,13 +90,40 @@ def test_an_answer_is_complete_or_names_the_missing_part(
     _check_readers(damaged, tmp_path / "lake", is_lost=kind == "commitlog")
 
 
-@pytest.mark.parametrize("at", [4, 89])  # magic code, body
-def test_a_bit_in_the_newest_record_of_a_closed_store_is_a_loss(at: int, store: Path, tmp_path: Path) -> None:
-    """The record looks like one that a broker is still writing."""
+def _flip_newest_record(store: Path, at: int) -> None:
     last = list_segments(store)[-1]
     newest = max(record.physical_offset for record, _ in read_records([last]))
     flip(last, newest - int(last.name) + at)
+
+
+def test_a_bit_in_the_magic_code_of_the_newest_record_of_a_closed_store_is_a_loss(store: Path, tmp_path: Path) -> None:
+    """The record looks like one that a broker is still writing."""
+    _flip_newest_record(store, at=4)
+
     _check_readers(store, tmp_path / "lake", is_lost=True)
+
+
+def test_a_bit_in_the_newest_body_of_a_closed_store_is_damage_like_one_in_any_other_body(
+    store: Path, tmp_path: Path, run: Run
+) -> None:
+    """A broker that was stopped has no unfinished record."""
+    path = {"path": str(store), "pollMilliseconds": "0"}
+    before = read_offsets(RocketmqReader(ReadOptions.parse(path)), RocketmqReader(ReadOptions.parse(path)).partitions())
+    _flip_newest_record(store, at=89)
+
+    exported = run("export", "--store", store, "--out", tmp_path / "out.ndjson", "--json")
+    taken = ingest_store(store, tmp_path / "lake")
+
+    assert ExitCode.DAMAGE == exported.code
+    assert (len(before) - 1, 1) == (exported.document["messages"], len(exported.document["damaged"]))
+    assert (len(before) - 1, 1) == (taken.messages, taken.quarantined)
+    lenient, strict = ReadOptions.parse(path), ReadOptions.parse({**path, "mode": "failfast"})
+    assert before[:-1] == read_offsets(RocketmqReader(lenient), RocketmqReader(lenient).partitions())
+    assert before[:-1] == _read_stream(RocketmqStreamReader(lenient))
+    with pytest.raises(CorruptData, match="wrong CRC"):
+        read_offsets(RocketmqReader(strict), RocketmqReader(strict).partitions())
+    with pytest.raises(CorruptData, match="wrong CRC"):
+        _read_stream(RocketmqStreamReader(strict))
 
 
 def _check_readers(store: Path, lake: Path, *, is_lost: bool) -> None:
