@@ -153,7 +153,7 @@ def _refuse_incomplete_commit(newest: Path) -> None:
         raise OSError(f"{problem}, and without its first commit a table cannot be read. Restore it from a backup")
     raise OSError(
         f"{problem}. If the power failed before its bytes were on the disk, delete the file: the command that was "
-        f"interrupted commits again. Otherwise, restore the file from a backup. To delete it:\nrm {quote(str(newest))}"
+        f"interrupted commits again. Otherwise, restore the file from a backup. To delete it: rm {quote(str(newest))}"
     )
 
 

@@ -35,7 +35,7 @@ from jobs.lake.snapshots import (
 )
 from jobs.launch.engine import count_memory
 from jobs.storage.local import explaining_full_disk, temporary_directory_for
-from jobs.storage.locations import is_local, join_location, local_path, normalise_location
+from jobs.storage.locations import is_local, join_location, local_path, normalise_location, why_unsupported
 from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
 from rmq_formats.arrow import MESSAGE_SCHEMA, type_without_dictionary
 from rmq_formats.errors import NotAStore, UnsupportedFormat
@@ -358,7 +358,9 @@ def _check_row_count(file: str) -> None:
 
 
 def is_lake(location: str, options: Mapping[str, str]) -> bool:
-    """Return whether a location has a table of messages."""
+    """Return whether a location has a table of messages; a place where no lake can be, such as HDFS, has none."""
+    if why_unsupported(location, to_write=True) is not None:
+        return False
     try:
         LakeTables(location, options)
     except NotAStore:
