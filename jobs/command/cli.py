@@ -4,7 +4,6 @@ The command line: loads verbs when they are called, and is the only place that t
 The command of a verb returns an ExitCode, or nothing for a clean end.
 """
 
-import _thread
 import os
 import re
 import shlex
@@ -215,7 +214,7 @@ def _terminated_like_interrupted() -> Iterator[None]:
             process.repeat_main_thread_error(dropped.exc_value)
         if issubclass(dropped.exc_type, KeyboardInterrupt | process.CommandEndedError):
             # SIGINT may be ignored, as in a background process.
-            threading.Timer(_REPEAT_SECONDS, _thread.interrupt_main, (signal.SIGTERM,)).start()
+            threading.Timer(_REPEAT_SECONDS, _interrupt_main_thread).start()
         else:
             report(dropped)
 
@@ -241,6 +240,12 @@ def _terminated_like_interrupted() -> Iterator[None]:
         sys.unraisablehook = report
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _interrupt_main_thread() -> None:
+    """Send SIGTERM to the main thread if a handler is set: it also ends a write to a reader that takes nothing."""
+    if callable(signal.getsignal(signal.SIGTERM)):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
 def _run(arguments: Sequence[str]) -> ExitCode:

@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -368,6 +368,9 @@ def test_an_interrupt_that_another_error_wraps_or_follows_is_one(probe: Probe) -
         assert ExitCode.INTERRUPTED == cli.main(["probe"])
 
 
+_RELEASE_SECONDS = 60.0  # ends the system call if the interrupt does not
+
+
 def raise_in_finalizer(number: signal.Signals) -> None:
     """Raise a signal in a finalizer, such as one of llvmlite while numba starts: Python drops the interrupt."""
 
@@ -375,9 +378,19 @@ def raise_in_finalizer(number: signal.Signals) -> None:
         def __del__(self) -> None:
             signal.raise_signal(number)
 
-    Finalized()
-    for _ in range(1000):  # a single sleep would not be interrupted
-        time.sleep(0.01)
+    reading, writing = os.pipe()
+    release = threading.Timer(_RELEASE_SECONDS, os.write, (writing, b"released"))
+    release.start()
+    try:
+        Finalized()
+        os.read(reading, 1)  # a system call that only a signal ends, like a write to a reader that takes nothing
+    finally:
+        was_released = release.finished.is_set()
+        release.cancel()
+        release.join()
+        os.close(reading)
+        os.close(writing)
+        assert not was_released, "the command waited until the system call returned"
 
 
 @pytest.fixture(autouse=True)
