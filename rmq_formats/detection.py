@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from rmq_formats.commitlog.layout import HOST_BITS, INNER_BATCH, MAGIC_V2, TransactionType, transaction_type
-from rmq_formats.commitlog.record import MessageRecord, has_right_property_crc
+from rmq_formats.commitlog.record import MessageRecord, has_right_body_crc, has_right_property_crc
 from rmq_formats.indexfile.keys import index_keys, tag_text, typed_index_keys
 from rmq_formats.indexfile.layout import IndexHeader
 from rmq_formats.properties import (
@@ -143,7 +143,8 @@ def _transaction_marks(record: MessageRecord, names: Collection[str]) -> Iterato
     offset = record.physical_offset
     if record.topic == HALF_TOPIC:
         yield Mark(f"a half message in {HALF_TOPIC}", "half_message_in_real_topic", (False,), offset)
-    if record.topic == OP_TOPIC:
+    # A body that is damaged, or not in the lake, does not tell a list from one offset.
+    if record.topic == OP_TOPIC and record.body and has_right_body_crc(record):
         lists = b"," in record.body
         messages = "several half messages" if lists else "one half message"
         yield Mark(f"an op message for {messages}", "op_message_lists_offsets", (lists,), offset)
