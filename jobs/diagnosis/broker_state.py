@@ -124,7 +124,7 @@ def _check(store: Store, config: BrokerConfig, read_span: ReadSpan, *, are_ends_
     queues: Sequence[StoredQueue] = ()
     with suppress(FormatError):  # a damaged queue database is reported with the queues
         queues = list_queues(store)
-    clients = find_client_topics(store, queues)
+    clients = find_client_topics(store, queues) if _has_traces_of_broker(store) else {}
     lost = _find_lost_files(store, config, queues, clients, read_span)
     lost += _find_unlisted_topics(store, config, clients)
     lost += _find_lost_timer_files(store, queues, read_span)
@@ -216,6 +216,20 @@ def _effect_of_loss(store: Store, name: str) -> str:
 
 
 # files that are missing
+
+
+def _has_traces_of_broker(store: Store) -> bool:
+    """
+    Return whether files other than log, queues and index show that a broker opened this store.
+
+    A generated store, or a log that was copied alone, never had a configuration. A broker creates `lock` and `abort` at
+    its start, and writes times into the checkpoint when it flushes the first message.
+    """
+    kinds_of_broker = (FileKind.LOCK, FileKind.ABORT, FileKind.CONFIG, FileKind.CONFIG_BACKUP)
+    if any(store.other_files_of_kind(kind) for kind in kinds_of_broker):
+        return True
+    checkpoint = read_checkpoint(store)
+    return checkpoint is not None and any(checkpoint)
 
 
 class _Configuration(NamedTuple):

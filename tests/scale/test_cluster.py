@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]  # for a busy mach
 STORE = "b498-base"
 SEGMENT = 16384  # the segment size of the store
 RANGES = 7  # of a segment
-OF_A_RUN = ("store_id", "modified", "time")  # columns that differ from run to run
+OF_A_RUN = ("store_id", "modified", "time", "ingested_at")  # columns that differ from run to run
 
 SPECULATION = {
     "spark.speculation": "true",

@@ -82,7 +82,7 @@ def test_the_archives_contain_all_files_that_a_run_needs_and_no_tests(built: Pat
         for name in (
             "demo/orders.tar.xz",
             "demo/store.tar.xz",
-            "report/templates/page.css",
+            "browse/templates/page.css",
             "browse/templates/base.html",
             "py.typed",
         )
