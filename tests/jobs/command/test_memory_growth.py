@@ -66,7 +66,7 @@ LINES = {
     "repair": "repair {store} --out {out} --lake {lake} {forms}",
     "ingest": "ingest {store} --lake {out} {forms}",
     "diff": "diff {store} {lake} {broker}",
-    "restore": "restore {lake} --out {out} {broker}",
+    "restore": "restore {lake} --out {out} {broker} {without}",
     "export of a store": "export --store {store} --out {out}",
     "export of a lake": "export --lake {lake} --out {out}",
     "list of a store": "query list --store {store} -t Bench000 {release}",
@@ -101,6 +101,7 @@ class Input(NamedTuple):
     store: Path
     forms: str
     broker: str = ""
+    without: str = ""  # parts that the lake cannot restore
 
     def line(self, verb: str) -> list[str]:
         """Return the words of a command, with a new output directory and a new copy of the lake."""
@@ -111,7 +112,7 @@ class Input(NamedTuple):
             shutil.copytree(lake, copy)
         segment = min((self.store / "commitlog").iterdir())
         words = {"store": self.store, "lake": lake, "out": out / "new", "copy": copy, "segment": segment, "id": ID}
-        words |= {"types": self.folder / "types.toml"}
+        words |= {"types": self.folder / "types.toml", "without": self.without}
         out.mkdir()
         return shlex.split(LINES[verb].format(forms=self.forms, release=RELEASE, broker=self.broker, key=KEY, **words))
 
@@ -156,7 +157,7 @@ def make_input_of_brokers(folder: Path, amount: int) -> Input:
     for number, store in enumerate(stores):
         _run(f"ingest {store} --lake {folder / 'lake'} --broker b{number} {RELEASE}")
     (folder / "types.toml").write_text(TYPES)
-    return Input(folder, stores[0], RELEASE, "--broker b0")
+    return Input(folder, stores[0], RELEASE, "--broker b0", "--no-index")
 
 
 def make_input_of_copies(folder: Path, amount: int) -> Input:
