@@ -172,13 +172,21 @@ def _find_evidence(store: Store, log_end: int) -> tuple[str, str]:
 
 
 def _has_beginning_of_record(store: Store, segment: Segment, position: int) -> bool:
-    """Return whether a part of a record follows the end of a log; a broker that we do not see may be writing it."""
+    """
+    Return whether the beginning of a record, up to its own offset, follows the end of a log.
+
+    A broker that we do not see may be writing a shorter beginning, or one that has grown when it is read again.
+    """
     if position < 0:
         return False
     with store.open(segment) as reader:
         written = bytes(reader.read(position, _NEAR_END)).rstrip(b"\0")
         reader.read(position + len(written), HEAD.size)  # the next bytes that a broker would write
-        return bool(written) and bytes(reader.read(position, _NEAR_END)).rstrip(b"\0") == written
+        if bytes(reader.read(position, _NEAR_END)).rstrip(b"\0") != written:
+            return False
+    start = _record_start(written)
+    stated = written[start + _PLACE :][:8].ljust(8, b"\0")
+    return len(written) > start + _PLACE and int.from_bytes(stated) == segment.base_offset + position + start
 
 
 def _end_of_records(store: Store, newest: int) -> int | None:
@@ -254,6 +262,11 @@ _PLACE = RECORD[0].offset("physical_offset")
 _LONGEST_RECORD = 8 << 20
 
 
+def _record_start(data: bytes) -> int:
+    """Return the position of the record in *data*, which begins with it or with its entry header."""
+    return DLEDGER_ENTRY.size if data.startswith(DLEDGER_MAGIC.to_bytes(4)) else 0
+
+
 def find_right_segment_name(store: Store, segment: Segment, read: Read) -> int | None:
     """
     Return the right name of a segment whose first record states another offset; None if nothing proves it.
@@ -262,7 +275,7 @@ def find_right_segment_name(store: Store, segment: Segment, read: Read) -> int |
     must agree: the record, with its CRC, and the gap or the record's unit. A changed bit would contradict one of them,
     and in a segment of another log the unit contradicts the record.
     """
-    start = DLEDGER_ENTRY.size if int.from_bytes(read(0, 4)) == DLEDGER_MAGIC else 0
+    start = _record_start(bytes(read(0, 4)))
     right, size = int.from_bytes(read(start + _PLACE, 8)) - start, usual_segment_size(store.segments)[0]
     is_missing = any(start == right for _, start, _ in find_holes(store.segments))
     if not is_missing and not (right < store.start_offset and size and right % size == 0):
