@@ -16,8 +16,8 @@ from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, encode_record, has_right_body_crc, record_from_row
 from rmq_formats.commitlog.scan import RawRecords
-from rmq_formats.commitlog.segment import Framing, Piece, PieceKind
-from rmq_formats.properties import PropertyParser
+from rmq_formats.commitlog.segment import NO_EVIDENCE, Framing, Piece, PieceKind, TailEvidence, is_fully_written
+from rmq_formats.properties import PropertyParser, ends_in_complete_value
 from rmq_formats.store import file_name_of_offset
 from tests.rmq_formats.builders import STORED, frame_record, make_blank, make_record
 from tests.support.stores import walk_store
@@ -45,12 +45,15 @@ class TinyStore:
     segments: dict[int, bytearray]  # by base offset
     records: list[MessageRecord]
     mutated: list[tuple[int, int]]  # ranges of offsets that mutations changed
+    is_closed: bool = True  # whether a broker shut it down
 
     def write(self, root: Path) -> None:
         folder = root / ("commitlog" if self.framing is Framing.PLAIN else "dledger-n0/data")
         folder.mkdir(parents=True)
         for base_offset, content in self.segments.items():
             (folder / file_name_of_offset(base_offset)).write_bytes(content)
+        if not self.is_closed:
+            (root / "abort").touch()
 
 
 def make_mutated_store(random: Random) -> TinyStore:
@@ -59,6 +62,7 @@ def make_mutated_store(random: Random) -> TinyStore:
         base = random.choice(list(store.segments))
         if store.segments[base]:
             _mutate(store, base, random)
+    store.is_closed = random.random() < 0.5
     return store
 
 
@@ -128,7 +132,9 @@ def read_with_reference(root: Path) -> Result:
     rows: Rows = []
     damage: Damage = []
     end = 0
-    for segment, pieces in walk_store(root):
+    is_closed = not (root / "abort").exists()
+    evidence = TailEvidence(is_complete=_is_complete_in_closed_store) if is_closed else NO_EVIDENCE
+    for segment, pieces in walk_store(root, evidence):
         for piece in pieces:
             if piece.kind in {PieceKind.UNWRITTEN, PieceKind.WAITING}:
                 return Result(rows, sorted(damage), piece.offset)
@@ -143,6 +149,13 @@ def read_with_reference(root: Path) -> Result:
                     damage.append((record.physical_offset, record.total_size))
         end = pieces[-1].end if pieces else max(end, segment.base_offset)
     return Result(rows, sorted(damage), end)
+
+
+def _is_complete_in_closed_store(record: MessageRecord) -> bool:
+    """Return whether the last record was not cut by a copy of the store, which has no checkpoint."""
+    ends_in_zeros = (record.properties_raw or record.topic_raw).endswith(b"\0")
+    may_end_in_zeros = has_right_body_crc(record) and ends_in_complete_value(record.properties_raw)
+    return is_fully_written(record) or not ends_in_zeros or may_end_in_zeros
 
 
 def read_with_pipeline(root: Path, range_size: int) -> Result:

@@ -22,7 +22,14 @@ from jobs.verify.queues import verify_queues
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, walk_segment
+from rmq_formats.commitlog.segment import (
+    NO_EVIDENCE,
+    Piece,
+    PieceKind,
+    SegmentBytes,
+    TailEvidence,
+    walk_segment,
+)
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.store import FileKind, classify
 
@@ -48,17 +55,19 @@ def list_segments(store: Path) -> list[Path]:
     return sorted(found, key=lambda path: path.name)
 
 
-def walk_log(segments: Sequence[Path]) -> Iterator[tuple[SegmentBytes, list[Piece]]]:
+def walk_log(
+    segments: Sequence[Path], evidence: TailEvidence = NO_EVIDENCE
+) -> Iterator[tuple[SegmentBytes, list[Piece]]]:
     """Walk a log with the readable modules; a segment is full if a later one is not empty."""
     newest = max((path.name for path in segments if any(path.read_bytes()[:8])), default="")
     for path in segments:
         plain = SegmentBytes.from_buffer(path.read_bytes(), int(path.name))
         segment = replace(plain, framing=find_framing(plain.read, plain.size, plain.base_offset))
-        yield segment, list(walk_segment(segment, final=path.name < newest))
+        yield segment, list(walk_segment(segment, final=path.name < newest, evidence=evidence))
 
 
-def walk_store(store: Path) -> Iterator[tuple[SegmentBytes, list[Piece]]]:
-    return walk_log(list_segments(store))
+def walk_store(store: Path, evidence: TailEvidence = NO_EVIDENCE) -> Iterator[tuple[SegmentBytes, list[Piece]]]:
+    return walk_log(list_segments(store), evidence)
 
 
 def read_records(segments: Sequence[Path]) -> Iterator[StoredRecord]:
