@@ -79,6 +79,11 @@ class IndexVerification:
         if self._settings is not None:
             self.new_collectors = [partial(new_range_key_collector, self._settings.rules.value.rules, scratch)]
 
+    @property
+    def has_files(self) -> bool:
+        """Whether the store has index files."""
+        return bool(self._files)
+
     def build_report(
         self,
         workers: Workers,

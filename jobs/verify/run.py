@@ -33,7 +33,7 @@ from jobs.store.queue_files import queues_in_files
 from jobs.store.ranges import plan_ranges
 from jobs.store.release import UndecidedError, Writers, parse_rules
 from jobs.store.running_broker import check_disk_space, find_broker_process
-from jobs.store.store import Store, StoreRequest
+from jobs.store.store import Store, StoredFile, StoreRequest, relist_store
 from jobs.store.topics import RecordedTopics
 from jobs.store.workers import Workers
 from jobs.verify import LostRanges, PartReport, locate_offset
@@ -83,21 +83,24 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     return _compare_readable_files(request, workers, request.list_store(workers.options, workers.processes))
 
 
-def _compare_readable_files(request: VerifyRequest, workers: Workers, store: Store) -> Verdict:
+def _compare_readable_files(
+    request: VerifyRequest, workers: Workers, store: Store, left_out: frozenset[StoredFile] = frozenset()
+) -> Verdict:
     """Compare a store; if the disk cannot read some files, compare it without them, and report them."""
     try:
-        return _compare(request, workers, store)
+        return _compare(request, workers, store, left_out)
     except OSError as error:  # of the disk: the files become findings
         unreadable = find_unreadable_files(store, error, workers)
         if not unreadable:
             raise
-    verdict = _compare_readable_files(request, workers, leave_out_files(store, {file for file, _ in unreadable}))
+    left_out |= {file for file, _ in unreadable}
+    verdict = _compare_readable_files(request, workers, leave_out_files(store, left_out), left_out)
     for file, why in unreadable:
         report_unreadable_file(file, why, verdict.parts)
     return verdict
 
 
-def _compare(request: VerifyRequest, workers: Workers, store: Store) -> Verdict:
+def _compare(request: VerifyRequest, workers: Workers, store: Store, left_out: frozenset[StoredFile]) -> Verdict:
     place = request.scratch.location if isinstance(request.scratch, Scratch) else request.scratch
     share = _SHARE_OF_UNITS + _SHARE_OF_KEYS * bool(store.index_files)
     check_disk_space(store.root, place or gettempdir(), int(store.log_size * share))
@@ -105,7 +108,9 @@ def _compare(request: VerifyRequest, workers: Workers, store: Store) -> Verdict:
         read = partial(_log_and_queues, request, workers, scratch)
         indexing, queues, joined, checks, writers, outcomes = retry_if_expired(store, read)
         store = indexing.store
-        index = retry_if_expired(store, partial(_index, request, workers, checks, indexing, outcomes, scratch))
+        index = retry_if_expired(
+            store, partial(_index, request, workers, checks, indexing, outcomes, scratch, left_out)
+        )
     known_ahead = [finding.log_offset for finding in index.findings if finding.kind == kinds.AHEAD_OF_LOG]
     ahead = max(
         [offset for offset in (*known_ahead, joined.find_newest_offset_ahead()) if offset is not None], default=None
@@ -209,10 +214,14 @@ def _index(  # noqa: PLR0913, PLR0917 - the request, and data from the pass over
     indexing: IndexVerification,
     outcomes: Sequence[RangeOutcome[Results]],
     scratch: Scratch,
+    left_out: frozenset[StoredFile],
     store: Store,
 ) -> PartReport:
+    if not indexing.has_files:  # a broker may have created some, or retention deleted those that were listed
+        now = leave_out_files(relist_store(store), left_out)
+        store = now if now.index_files else store
     ranges = plan_ranges(store, range_size=request.range_size)
-    if store is not indexing.store:  # retention has deleted files since
+    if store is not indexing.store:
         indexing = IndexVerification(store, request.given_settings, scratch)
         if indexing.new_collectors:
             _, outcomes = read_ranges_not_deleted(workers, store, ranges, indexing.new_collectors)

@@ -81,6 +81,17 @@ def test_a_file_filled_while_the_log_is_read_explains_the_time_in_the_checkpoint
     assert [finding.kind for finding in report.findings] == kinds
 
 
+def test_index_files_that_a_broker_creates_after_the_listing_are_not_lost(store: Path) -> None:
+    """The listing had none, but the checkpoint, which is read later, has the end of the first file."""
+    (store / "abort").touch()
+    listed = list_store(str(store))
+    with patch.object(VerifyRequest, "list_store", return_value=replace(listed, index_files=())):
+        report = verify_index(store)
+
+    assert report.findings == []
+    assert report.numbers["equal"] == len(listed.index_files)
+
+
 def copy_without_index(store: Path, folder: Path) -> tuple[Path, list[MessageRecord]]:
     """Copy a store without its index files; also return its records."""
     copy = Path(shutil.copytree(store, folder / "store", ignore=shutil.ignore_patterns("index")))
