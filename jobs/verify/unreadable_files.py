@@ -65,7 +65,11 @@ def leave_out_files(store: Store, left_out: Container[StoredFile]) -> Store:
 
 
 def report_unreadable_file(file: StoredFile, error: OSError, parts: Mapping[str, PartReport]) -> None:
-    """Add the finding on a file that was left out; findings on its missing contents become consequences of it."""
+    """
+    Add the finding on a file that was left out; findings on its missing contents become consequences of it.
+
+    The file is there: findings and notes that it is missing are removed.
+    """
     path, kind = file.path_facts.path, file.path_facts.kind
     name = _PART_OF_KIND.get(kind, QUEUES)
     reason = os.strerror(error.errno or 0)
@@ -74,6 +78,10 @@ def report_unreadable_file(file: StoredFile, error: OSError, parts: Mapping[str,
     parts[name].doubts = [
         doubt for doubt in parts[name].doubts if doubt != NO_CHECKPOINT or kind != FileKind.CHECKPOINT
     ]
+    parts[name].findings = [
+        one for one in parts[name].findings if one.kind not in kinds.LOST_STATE_KINDS or one.file != path
+    ]
+    parts[name].notes = [note for note in parts[name].notes if not note.startswith(f"{path} does not exist")]
     folder = path.rpartition("/")[0]
     for number, one in enumerate(parts[name].findings):
         follows = one.kind in _FOLLOWING_KINDS and (one.file == folder or one.file.startswith(f"{folder}/"))

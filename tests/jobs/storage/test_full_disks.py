@@ -1,6 +1,7 @@
 """Full disks, and S3 servers that deny requests or fail: errors name the location, and no data is lost."""
 
 import errno
+import os
 import re
 import resource
 import shlex
@@ -19,7 +20,7 @@ from pyarrow.fs import FileInfo, FileSelector, FileType
 from jobs.console.result import ExitCode
 from jobs.launch.failures import one_line_message
 from jobs.storage import s3
-from jobs.storage.local import LocalStorage, explaining_full_disk
+from jobs.storage.local import LocalStorage, close_file, explaining_full_disk
 from jobs.storage.model import Storage
 from jobs.storage.s3 import ObjectStorage
 from tests.golden import StoreOf
@@ -227,18 +228,34 @@ def test_arrow_readers_retry_failed_calls() -> None:
     assert failing.left == 0
 
 
-@pytest.mark.parametrize("call", ["fstat", "close"])
-def test_an_error_while_a_file_is_opened_or_closed_names_the_file(
-    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The arguments of these calls are descriptors, so errors of the system do not name the file."""
+def test_an_error_while_a_file_is_opened_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The argument of the call is a descriptor, so an error of the system does not name the file."""
     (tmp_path / "file").write_bytes(b"x")
-    monkeypatch.setattr(f"jobs.storage.local.os.{call}", Mock(side_effect=OSError(errno.ESTALE, "Stale file handle")))
+    monkeypatch.setattr("jobs.storage.local.os.fstat", Mock(side_effect=OSError(errno.ESTALE, "Stale file handle")))
     with pytest.raises(OSError, match="Stale") as raised, LocalStorage().open(str(tmp_path / "file")):
         pass
     monkeypatch.undo()
 
     assert f"{tmp_path / 'file'}: Stale file handle" == one_line_message(raised.value)
+
+
+def test_an_error_while_a_file_is_closed_is_reported_with_the_file_if_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After reads nothing can be lost; after writes, the bytes may not be on the disk."""
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    descriptor = os.open(path, os.O_WRONLY)
+    monkeypatch.setattr("jobs.storage.local.os.close", Mock(side_effect=OSError(errno.ESTALE, "Stale file handle")))
+    with LocalStorage().open(str(path)) as reader:
+        found = bytes(reader.read(0, 1))
+    with pytest.raises(OSError, match="Stale") as raised:
+        close_file(descriptor, str(path))
+    monkeypatch.undo()
+    os.close(descriptor)
+
+    assert found == b"x"
+    assert f"{path}: Stale file handle" == one_line_message(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,12 @@ def test_rows_may_point_to_a_segment_created_meanwhile(tmp_path: Path, golden: S
 
 @pytest.mark.parametrize(
     "paths",
-    [f"consumequeue/T1/0/{200:020} consumequeue/T1/1/{0:020} checkpoint", "index/", "config/subscriptionGroup.json"],
+    [
+        f"consumequeue/T1/0/{200:020} consumequeue/T1/1/{0:020} checkpoint",
+        "index/",
+        "config/subscriptionGroup.json",
+        "config/consumerOffset.json config/consumerOffset.json.bak",  # which were also reported as missing
+    ],
 )
 def test_files_that_the_disk_cannot_read_are_reported_and_the_rest_is_compared(
     golden: StoreOf, monkeypatch: pytest.MonkeyPatch, paths: str, tmp_path: Path
