@@ -244,7 +244,7 @@ class _Run:
         self.timer.end_step("planning")
         if self.request.dry_run:
             self._note_holes(self.newest[0].base_offset if self.newest else 0)
-            self.summary.plan = describe_plan(ranges, written_size(ranges))
+            self.summary.plan = describe_plan(ranges, self._find_written_size(ranges))
             self.summary.open = self._earlier_damage
             return
         output, collectors = self._output, [one.collector for one in started if one.collector is not None]
@@ -272,6 +272,16 @@ class _Run:
         if not self.is_registered:
             self._register()
         self._commit_read(outcomes, superseded)
+
+    def _find_written_size(self, ranges: Sequence[Range]) -> int:
+        """Return the bytes that a dry run prints; a part that the disk cannot read counts in full, as damage."""
+        try:
+            return written_size(ranges)
+        except OSError as error:
+            if not is_disk_error(error):
+                raise
+            self.summary.unreadable.append(one_line_message(error))
+            return sum(one.size for one in ranges)
 
     def _determine_topics(self) -> None:
         """Determine the topics of the run: those of earlier runs, unless the request changes them."""

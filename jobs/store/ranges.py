@@ -138,11 +138,15 @@ def _cuts(start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
 def written_sizes(ranges: Sequence[Range]) -> list[int]:
     """Return the written bytes of each range; in the last file, which is mostly unwritten, up to twice as many."""
     doubled = [_STEP << doubling for doubling in range(max((one.size for one in ranges), default=0).bit_length())]
-    return [one.size if one.final else _written_in(one, doubled) for one in ranges]
+    return [one.size if one.final else _estimate_written(one, doubled) for one in ranges]
 
 
 def written_size(ranges: Sequence[Range]) -> int:
-    """Return the written bytes of all ranges, up to 4 KiB more for each range of the last file."""
+    """
+    Return the written bytes of all ranges, up to 4 KiB more for each range of the last file.
+
+    Errors of reads are raised: a dry run ends without a task that would report them.
+    """
     return sum(one.size if one.final else _written_steps(one) for one in ranges)
 
 
@@ -151,30 +155,31 @@ def _written_steps(range_: Range) -> int:
     first = 0
     while True:
         written = _written_in(range_, range(first, range_.size, _STEP))
-        try:
-            with range_.open() as file:
-                after = bytes(file.read(range_.start + written, min(_LONGEST_ZEROS, range_.size - written)))
-        except OSError:  # this is an estimate; the task that reads the range reports the error
-            return range_.size
+        with range_.open() as file:
+            after = bytes(file.read(range_.start + written, min(_LONGEST_ZEROS, range_.size - written)))
         if not (data := after.rstrip(b"\0")):
             return written
         first = written + -(-len(data) // _STEP) * _STEP
 
 
+def _estimate_written(range_: Range, candidates: Sequence[int]) -> int:
+    try:
+        return _written_in(range_, candidates)
+    except OSError:  # this is an estimate; the task that reads the range reports the error
+        return range_.size
+
+
 def _written_in(range_: Range, candidates: Sequence[int]) -> int:
     """Return the lowest of the ascending *candidates* that zeros follow in a range, otherwise its size."""
     steps = candidates[: bisect_left(candidates, range_.size)]
-    try:
-        with range_.open() as file:
+    with range_.open() as file:
 
-            def is_unwritten(step: int) -> int:
-                start, size = range_.start + step, min(_UNWRITTEN, range_.size - step)
-                return file.next_written(start) >= start + size or not any(file.read(start, size))
+        def is_unwritten(step: int) -> int:
+            start, size = range_.start + step, min(_UNWRITTEN, range_.size - step)
+            return file.next_written(start) >= start + size or not any(file.read(start, size))
 
-            number = bisect_left(steps, 1, key=is_unwritten)
-            return steps[number] if number < len(steps) else range_.size
-    except OSError:  # this is an estimate; the task that reads the range reports the error
-        return range_.size
+        number = bisect_left(steps, 1, key=is_unwritten)
+        return steps[number] if number < len(steps) else range_.size
 
 
 def balance_ranges(

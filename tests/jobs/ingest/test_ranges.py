@@ -1,5 +1,6 @@
 """Any division of a log into ranges gives the same pieces, for any bytes."""
 
+import errno
 import random
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.console.result import Severity
 from jobs.store.chain import read_chained
 from jobs.store.ranges import (
     Range,
@@ -27,6 +29,7 @@ from rmq_formats.store import file_name_of_offset
 from tests.golden import GOLDEN, StoreOf
 from tests.rmq_formats.builders import make_record
 from tests.support.lakes import ingest_into_own_lake
+from tests.support.meanwhile import fail_reads_of_first_segment
 from tests.support.stores import log_folders, read_store_records
 
 SEGMENT = 1 << 14
@@ -163,3 +166,13 @@ def test_a_dry_run_counts_all_messages_and_not_the_preallocated_rest_of_the_last
     assert len(data) <= plan_bytes() < len(data) + 4096
     ingest_into_own_lake(store)
     assert plan_bytes() == 0
+
+
+def test_a_dry_run_reports_what_the_disk_cannot_read(tmp_path: Path) -> None:
+    """It printed a larger size, and ended with exit code 0."""
+    store = _log(tmp_path, encode_record(make_record(b"one")) + bytes(1 << 20))
+    with fail_reads_of_first_segment(errno.EIO, lambda at, _: at >= 1 << 18):
+        summary = ingest_into_own_lake(store, dry_run=True)
+
+    assert [f"{store}/commitlog/{0:020}: Input/output error"] == summary.unreadable
+    assert summary.severity is Severity.DAMAGE
