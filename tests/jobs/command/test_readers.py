@@ -62,7 +62,11 @@ def words(golden: StoreOf, newer_lake: Path) -> Callable[[str], list[str]]:
 @contextmanager
 def _started(words: list[str], output: int) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "jobs.main", *words]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.PIPE, text=True)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
     try:
         yield process
     finally:
