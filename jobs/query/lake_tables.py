@@ -162,10 +162,15 @@ class LakeTables:
         """The version of each table that the newest finished run of any store recorded."""
         if self._table(RUNS_NAME) is None:
             return {}
-        newest = "SELECT store_id AS id, max(run) AS newest FROM runs WHERE state = 'done' GROUP BY store_id"
-        rows = self.rows(
-            f"SELECT detail FROM runs JOIN ({newest}) ON store_id = id AND run = newest WHERE state = 'done'"  # noqa: S608 - no names of users
-        )
+        # Two statements: a join would hold all rows of `runs` in memory.
+        newest = self.rows("SELECT store_id, max(run) AS run FROM runs WHERE state = 'done' GROUP BY store_id")
+        of_run = "SELECT detail FROM runs WHERE state = 'done' AND store_id = {} AND run = {}"
+        rows = [
+            row
+            for one in newest
+            if one["store_id"] is not None and one["run"] is not None  # another engine may have removed them
+            for row in self.rows(of_run.format(quote_literal(one["store_id"]), one["run"]))
+        ]
         found: dict[str, int] = {}
         for row in rows:
             versions = parse_run_detail(self.location, row["detail"]).get("versions") or {}
