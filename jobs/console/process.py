@@ -212,7 +212,7 @@ def _pipe_that_ends() -> Iterator[int]:
 
 
 def _wait_until_reader_leaves(output: int, over: int, leave: Callable[[], None]) -> None:
-    """Call *leave* when nobody reads *output* any more; return when *over* ends."""
+    """Call *leave* when the reader of *output* has closed it; return when *over* ends."""
     poll = select.poll()
     poll.register(output, 0)  # only errors
     poll.register(over, select.POLLIN)

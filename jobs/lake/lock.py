@@ -80,7 +80,7 @@ def _hold_file_lock(location: str) -> Iterator[bool]:
         with naming_file_in_errors(str(path)):
             os.pwrite(descriptor, note, 0)  # before truncating: after a kill, the file must not be empty
             os.ftruncate(descriptor, len(note))
-            os.fsync(descriptor)  # after a power failure, too, the next run must look for leftovers
+            os.fsync(descriptor)  # the next run must also look for leftovers after a power failure
         if is_new:
             flush_directory(path.parent)
         yield was_cut_off

@@ -144,7 +144,7 @@ class Remarks:
         self.known_losses[text] = None
 
     def warn_of_lost_message(self, text: str, physical_offset: int) -> None:
-        """Add an offset to which a queue or the index points, and at which there is no message."""
+        """Add an offset without a message to which a queue or the index points."""
         self.lost_offsets.setdefault(text, set()).add(physical_offset)
 
     def include(self, other: "Remarks") -> None:

@@ -1,5 +1,5 @@
 """
-Whether local paths exist, and what is below them.
+Examines local paths and lists directories; every error except "not found" is raised.
 
 The methods of `Path` treat some errors as "does not exist", and which ones depends on the version of Python: with 3.13,
 `exists` and `is_file` hide every error, and `rglob` omits directories that cannot be read. A file that a disk or a full
