@@ -341,7 +341,7 @@ def _effective(ctx: click.Context, *, as_json: bool) -> str:
     ]
     limit = line_width_limit(sys.stdout)
     origins = max(len(f"  # {origin}") for _, origin in lines)
-    width = max(len(text) for text, _ in lines if limit is None or len(text) + origins <= limit)
+    width = max((len(text) for text, _ in lines if limit is None or len(text) + origins <= limit), default=0)
     spark = shlex.join(mask_settings(given_spark_options()))
     head = [f"[{verb}]", *([f"# Spark's options: {spark}"] if spark else [])]
     head += [f"# engine auto: {engine_rule_text(verb)}"] if "engine" in settings else []

@@ -194,6 +194,15 @@ def test_only_ingest_and_repair_get_the_lake_of_the_sample(run: Run, monkeypatch
     assert {name: None if name in without else "/data/rocketmq/store" for name in stores} == stores
 
 
+def test_settings_are_shown_on_a_terminal_that_is_narrower_than_each_of_their_origins(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.command.configuration.line_width_limit", lambda _: 20)
+    shown = run("ingest", "--config", CONF_DIRECTORY / "job.toml", "--show-config")
+
+    assert tomllib.loads(shown.out)["ingest"]["lake"] == "/data/lake"
+
+
 # Any value of an option is accepted, or refused with a message, but never with a traceback.
 VERB_OPTIONS = [option for option in OPTIONS if option.verb and option.parameter.name not in {"help", "show_config"}]
 CONFIGURED = [option for option in VERB_OPTIONS if option.parameter in configurable_parameters(option.command)]
