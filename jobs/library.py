@@ -64,7 +64,7 @@ def ingest(  # noqa: PLR0913 - the options of the verb
     exclude_topics: str | Sequence[str] = (),
     bodies: bool = True,
     release: str | None = None,
-    settle_ms: int = 0,
+    min_age_ms: int = 0,
     max_rate: int | None = None,
     workers: Workers | None = None,
 ) -> Summary:
@@ -76,7 +76,7 @@ def ingest(  # noqa: PLR0913 - the options of the verb
     """
     from jobs.ingest.run import ingest as run
 
-    _require_at_least(0, settle_ms=settle_ms)
+    _require_at_least(0, min_age_ms=min_age_ms)
     _require_at_least(1, max_rate=max_rate)
     enclosing = str(store) if is_within(str(lake), str(store)) else find_enclosing_store(str(lake))
     if enclosing is not None:
@@ -91,7 +91,7 @@ def ingest(  # noqa: PLR0913 - the options of the verb
         selection=Selection(_as_tuple(topics), _as_tuple(exclude_topics), bodies),
         release=release,
         conf=conf,
-        settle_ms=settle_ms,
+        min_age_ms=min_age_ms,
         read_limits=read_limits,
     )
     return run(request, workers or _threads(read_limits))
@@ -150,12 +150,12 @@ def open_source(  # noqa: PLR0913 - what the command line has as options
     broker: str | None = None,
     release: str | None = None,
     broker_conf: Path | None = None,
-    through_log: bool = False,
+    scan_log: bool = False,
 ) -> Iterator[Source]:
     """Open either a store or a lake; the release is detected unless it is given."""
     if (store is None) == (lake is None):
         raise ValueError("pass exactly one of store and lake")
     given = Release.from_version(release) if release else None
     store, lake = (None if place is None else str(place) for place in (store, lake))
-    with open_place(Place(store, lake, None, broker_conf, broker, given, None, through_log)) as source:
+    with open_place(Place(store, lake, None, broker_conf, broker, given, None, scan_log)) as source:
         yield source

@@ -15,7 +15,7 @@ from time import monotonic
 import click
 
 from jobs.command.engine import get_chosen_engine
-from jobs.command.options import bundle, json_option, quiet_option, unused_verbose_option, verbose_option
+from jobs.command.options import bundle, json_option, quiet_option, verbose_option
 from jobs.console.lines import line_width_limit, printable_with_colours, wrap_line
 from jobs.console.log import mask_secrets
 from jobs.console.process import tool_command
@@ -102,6 +102,6 @@ def typed_command_text(*added_words: str, dropped_word: str = "", replacement: t
     return " ".join([tool_command(), *map(quote, (*(values.get(word, word) for word in words), *added_words))])
 
 
-answer_options = bundle(ResultPrinter, as_json=json_option, quiet=quiet_option, verbose=verbose_option)
-# For commands that read only a lake, and detect no release.
-lake_answer_options = bundle(ResultPrinter, as_json=json_option, quiet=quiet_option, verbose=unused_verbose_option)
+answer_options = bundle(ResultPrinter, as_json=json_option, quiet=quiet_option)
+# For commands that print the evidence for the broker's release.
+verbose_answer_options = bundle(ResultPrinter, as_json=json_option, quiet=quiet_option, verbose=verbose_option)

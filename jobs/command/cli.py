@@ -21,8 +21,9 @@ import click
 from jobs import __version__
 from jobs.command import VERBS
 from jobs.command.answer import COMMAND_LINE_META_KEY
-from jobs.command.configuration import bind_environment_variables
+from jobs.command.configuration import bind_environment_variables, leaf_commands
 from jobs.command.engine import uses_s3
+from jobs.command.old_names import explain_old_name
 from jobs.console import process
 from jobs.console.lines import line_width_limit, wrap_line
 from jobs.console.log import JsonLines, log_as_json, log_message
@@ -302,6 +303,8 @@ def _explained(error: click.ClickException, words: list[str]) -> click.ClickExce
     if isinstance(error, click.exceptions.NoSuchCommand) and re.fullmatch(_OF_MQADMIN, error.command_name):
         line = shlex.join(words[words.index(error.command_name) :])
         text = f"To run an mqadmin command, use:\n{tool_command()} query mqadmin --store STORE {line}"
+    elif context is not None and isinstance(error, click.NoSuchOption) and _explain_old_option(error, context):
+        text = _explain_old_option(error, context)
     elif stores and isinstance(error, click.NoSuchOption) and error.option_name == "--store":
         text = "No such option '--store': pass STORE without an option name."
     elif isinstance(error, click.NoSuchOption) and error.option_name in SPARK_OPTIONS_WITH_VALUE:
@@ -311,6 +314,12 @@ def _explained(error: click.ClickException, words: list[str]) -> click.ClickExce
         takes = f"`{context.command.name}` takes exactly one STORE"
         text = f"{error.message}: {'pass a store as --store STORE, and a lake as --lake LAKE' if is_option else takes}"
     return click.UsageError(text, context) if text else error
+
+
+def _explain_old_option(error: click.NoSuchOption, context: click.Context) -> str:
+    """Return what to use instead of an option that only earlier versions had; empty for other options."""
+    parameters = (one for _, command in leaf_commands(context.command, ()) for one in command.params)
+    return explain_old_name(error.option_name, {name for one in parameters for name in one.opts}) or ""
 
 
 def run_nested(arguments: Sequence[str]) -> ExitCode:

@@ -21,6 +21,7 @@ import click
 from click.core import ParameterSource
 
 from jobs.command import VERBS
+from jobs.command.old_names import explain_old_name
 from jobs.command.options import (
     FILE,
     TIME_TYPES,
@@ -57,7 +58,7 @@ _OF_A_VERB = "lake"  # this key is not shared by all verbs, because its role dif
 # Keys that may be before the first table, although not every verb has the option.
 _SHARED = frozenset(
     (
-        *("store", "commitlog", "broker-conf", "broker", "engine", "report", "max-rate", "hash-slots", "index-num"),
+        *("store", "commitlog", "broker-conf", "broker", "engine", "max-rate", "hash-slots", "index-num"),
         *("consume-queue-size", "release", "time-zone", "json", "quiet", "verbose"),
     )
 )
@@ -106,7 +107,8 @@ def _defaults(values: dict[str, object], ctx: click.Context) -> dict[str, object
             if key in inner and not is_table:
                 raise _bad_file(f"{name} must be a table, not {_shown(value)}", ctx)
             if key not in inner and (is_table or key not in keys):
-                hint = _meant(key, keys | inner)
+                renamed = None if is_table else explain_old_name(key, keys)
+                hint = f": {renamed}" if renamed else _meant(key, keys | inner)
                 raise _bad_file(f"unknown key {f'[{name}]' if is_table else name}{hint}", ctx)
             if key not in inner and key in known:
                 option = str(known[key].name)
@@ -294,7 +296,8 @@ def bind_environment_variables(command: click.Command, *names: str) -> None:
     given = {name for name in os.environ if name.startswith(f"{_PREFIX}_") and not _is_of_service(name)}
     for unknown in sorted(given - known - _GENERAL_VARIABLES):
         if unknown.startswith(own):
-            raise click.UsageError(f"{unknown}: no such option{_meant(unknown, known)}")
+            renamed = explain_old_name(unknown, known)
+            raise click.UsageError(renamed or f"{unknown}: no such option{_meant(unknown, known)}")
         if not unknown.startswith(tuple(others)):
             option_name = unknown.split("_", 3)[-1]
             similar = {*known, *_GENERAL_VARIABLES, *(f"{prefix}{option_name}" for prefix in others)}

@@ -15,7 +15,7 @@ from jobs.console.log import log_message
 from jobs.launch.arguments import effective_spark_settings, file_system_options, given_spark_options
 from jobs.launch.engine import (
     AUTO_ENGINE,
-    HERE,
+    LOCAL,
     SPARK,
     VERBS_WITH_THREADS,
     EngineChoice,
@@ -40,11 +40,20 @@ _MOST_FOLDERS = 10_000
 _WITHOUT_LOG = {"consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config"}
 _BLOCK = 512  # bytes: the unit of `st_blocks`
 
+
+class _EngineType(click.Choice[str]):
+    """The engines; 1.0.0 called this process `here`."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name of the engine."""
+        return super().convert(LOCAL if value == "here" else value, param, ctx)
+
+
 engine_option = option(
     None,
-    "Run in this process (here) or on Spark. auto: Spark above the size limit (see --show-config), or with a Spark "
+    "Run in this process (local) or on Spark. auto: Spark above the size limit (see --show-config), or with a Spark "
     "option.",
-    click.Choice([AUTO_ENGINE, HERE, SPARK]),
+    _EngineType([AUTO_ENGINE, LOCAL, SPARK]),
     default=AUTO_ENGINE,
     show_default=True,
 )
@@ -90,19 +99,19 @@ def start_workers(
         return make_workers(choice.engine, half=half)
     from jobs.store.workers import WorkersOnDemand
 
-    here = make_workers(HERE, half=half)
+    local = make_workers(LOCAL, half=half)
 
     @cache
     def start_spark() -> "Workers":
         lacking = why_spark_cannot_start()
-        changed = choice._replace(engine=HERE if lacking else SPARK, missing_part=lacking)
+        changed = choice._replace(engine=LOCAL if lacking else SPARK, missing_part=lacking)
         context.meta[_CHOICE] = changed
         if lacking:
             log_message(f"rmq-lake: {changed.spark_benefit_text()}")
-            return here
+            return local
         return make_workers(SPARK, half=half)
 
-    return WorkersOnDemand(start_spark, here, choice.limit)
+    return WorkersOnDemand(start_spark, local, choice.limit)
 
 
 def uses_s3(context: click.Context) -> bool:
@@ -115,7 +124,7 @@ def uses_s3(context: click.Context) -> bool:
 def make_workers(engine: str, *, half: bool = False) -> "Workers":
     """Return the workers of an engine; for Spark, start the session if none is running."""
     context = click.get_current_context()
-    if engine == HERE:
+    if engine == LOCAL:
         from jobs.store.workers import InProcessWorkers
 
         is_threaded = context.info_name in VERBS_WITH_THREADS

@@ -245,7 +245,6 @@ _RELEASE_HELP = "The broker's release; overrides detection."
 json_option = flag("Print only JSON on standard output.", names="--json")
 quiet_option = flag("Print neither progress nor summary.", names="--quiet -q")
 verbose_option = flag("Also list the evidence for the broker's release.")
-unused_verbose_option = flag("No effect in this command.")
 releases_option = option("X.Y.Z[,X.Y.Z@OFFSET…]", _RELEASE_HELP, ParsedType("release", _release))
 one_release_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", parse_release))
 commitlog_option = option("PATH[,PATH…]", "Directories of the CommitLog, if not STORE/commitlog.", LOG_DIRECTORIES)

@@ -39,7 +39,7 @@ class IngestRequest(StoreRequest):
     conf: BrokerConf = field(default_factory=BrokerConf)
     tables: frozenset[str] = PRODUCT_NAMES  # the products to write
     step_bytes: int | None = None  # bytes of the log that one run reads at most; the next run continues
-    settle_ms: int = 0
+    min_age_ms: int = 0
     acknowledge: bool = False  # the damage that earlier runs have reported
     dry_run: bool = False
     command_id: str = field(default_factory=lambda: uuid4().hex)  # an id in all runs that are its steps

@@ -468,7 +468,7 @@ class _Run:
             from_offset,
             min(self.request.range_size, self.request.step_bytes or self.request.range_size),
             newest.store_timestamp if newest and at_watermark else None,
-            compute_settle_limits(self.request.settle_ms),
+            compute_settle_limits(self.request.min_age_ms),
         )
         read_to = self._find_end_of_step(ranges)
         ranges = [range_ for range_ in ranges if range_.start_offset < read_to]

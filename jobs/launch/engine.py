@@ -32,7 +32,7 @@ class SetupError(Exception):
 JVMS: "list[tuple[Popen[bytes], bool]]" = []
 _DEATH_SECONDS = 5  # the time until a JVM whose connections are closed has ended, on a busy machine
 # The values of the option `--engine`: this process, Spark, or the one that the rule selects.
-HERE, SPARK, AUTO_ENGINE = "here", "spark", "auto"
+LOCAL, SPARK, AUTO_ENGINE = "local", "spark", "auto"
 
 _OWN_GROUPS, _CONTROL_GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _START_SECONDS = 3.5  # the additional time that Spark needs: JVM, session, first task, workers' imports
@@ -135,7 +135,7 @@ def engine_rule_text(verb: str) -> str:
         size_text(one_process_limit(verb, cores=count_cores(), is_remote=is_remote)) for is_remote in (False, True)
     )
     of_remote = f" ({remote} if it is on another machine)" if remote != limit else ""
-    return f"here (in this process) below {limit}{of_remote}, otherwise spark; always spark if a Spark option is given"
+    return f"local (in this process) below {limit}{of_remote}, otherwise spark; always spark if a Spark option is given"
 
 
 def choose_engine(
@@ -154,7 +154,7 @@ def choose_engine(
     if is_spark_requested():
         return EngineChoice(SPARK, size, limit, usable)
     lacking = why_spark_cannot_start() if size is not None and size > limit else None
-    return EngineChoice(HERE if lacking != "" else SPARK, size, limit, usable, lacking or "")
+    return EngineChoice(LOCAL if lacking != "" else SPARK, size, limit, usable, lacking or "")
 
 
 def has_session() -> bool:

@@ -173,11 +173,11 @@ class LakeSource(Source):
         store: LakeStore,
         release: Release | None = None,
         *,
-        through_log: bool = False,
+        scan_log: bool = False,
         is_only: bool = True,
     ) -> None:
         """
-        Detect the release unless it is given; with *through_log*, search as if there were no index entries.
+        Detect the release unless it is given; with *scan_log*, search as if there were no index entries.
 
         *is_only*: no other store of the lake is asked.
         """
@@ -187,7 +187,7 @@ class LakeSource(Source):
         self.broker = None if self.label in {"", DEFAULT_BROKER} else self.label
         self.remarks = Remarks()
         self._runs = RunRecords(tables, self.store_id)
-        self._through_log = through_log
+        self._scan_log = scan_log
         self._given_release = release
         self._is_only = is_only
 
@@ -332,14 +332,14 @@ class LakeSource(Source):
             key_hash = index_key_hash(wanted.hashed_text(self.release))
             found = self._newest_first(INDEX_ENTRIES_NAME, f"key_hash = {key_hash}", f"key = {key}", *of_topic)
         else:
-            if not self._through_log:
+            if not self._scan_log:
                 self.remarks.note(f"{self._runs.why_no_index}: searching the keys of every message")
             found = self._newest_first(MESSAGES_NAME, f"array_has(keys, {key})", *of_topic)
         yield from filter(wanted.is_kept_by_client, found)
 
     @property
     def _has_index(self) -> bool:
-        return not self._through_log and not self._runs.why_no_index
+        return not self._scan_log and not self._runs.why_no_index
 
     def by_key_hash(self, wanted: KeyQuery) -> Iterator[Message]:
         if not self._has_index:
@@ -670,7 +670,7 @@ class LakeSource(Source):
 
 
 def open_lake_stores(
-    lake: str, broker: str | None = None, release: Release | None = None, *, through_log: bool = False
+    lake: str, broker: str | None = None, release: Release | None = None, *, scan_log: bool = False
 ) -> list[LakeSource]:
     """Open each store of a lake, or those of *broker*; `OtherBrokerError` if it only has other stores."""
     tables = LakeTables(lake, file_system_options())
@@ -680,7 +680,7 @@ def open_lake_stores(
         raise OtherBrokerError(f"broker {broker!r} is not in this lake. Brokers in this lake: {', '.join(brokers)}")
     stores = named or [(broker or "", "")]
     is_only = len(stores) == 1
-    return [LakeSource(tables, store, release, through_log=through_log, is_only=is_only) for store in stores]
+    return [LakeSource(tables, store, release, scan_log=scan_log, is_only=is_only) for store in stores]
 
 
 def _store_text(store: LakeStore) -> str:

@@ -160,14 +160,14 @@ def by_unique_key(  # noqa: PLR0913 - the options of the query
 
 
 @one_question
-def by_offset_id(source: Source, text: str, *, any_host: bool = False) -> Answer:
-    """Find the message with an offset id; another broker's id is only used with *any_host*."""
-    found, named = _at_offset_id(source, text, any_host=any_host), reasons.parse_offset_id(text)
+def by_offset_id(source: Source, text: str, *, ignore_host: bool = False) -> Answer:
+    """Find the message with an offset id; another broker's id is only used with *ignore_host*."""
+    found, named = _at_offset_id(source, text, ignore_host=ignore_host), reasons.parse_offset_id(text)
     if found is not None:
         return Answer([found])
     if named is None:
         return Answer(reason=reasons.explain_invalid_offset_id(text))
-    if not any_host:
+    if not ignore_host:
         message, hosts = source.by_offset(named.physical_offset), set(source.hosts())
         if message is not None or named.host not in hosts:
             known = hosts if message is None else {*hosts, message.record.store_host}
@@ -175,18 +175,18 @@ def by_offset_id(source: Source, text: str, *, any_host: bool = False) -> Answer
     return Answer(reason=source.why_no_message_at(named.physical_offset))
 
 
-def _at_offset_id(source: Source, text: str, *, any_host: bool) -> Message | None:
+def _at_offset_id(source: Source, text: str, *, ignore_host: bool) -> Message | None:
     named = reasons.parse_offset_id(text)
     if named is None:
         return None
     message = source.by_offset(named.physical_offset)
-    return message if any_host or message is None or message.record.store_host == named.host else None
+    return message if ignore_host or message is None or message.record.store_host == named.host else None
 
 
 @one_question
-def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = False) -> Answer:
+def by_any_id(source: Source, text: str, topic: str | None, *, ignore_host: bool = False) -> Answer:
     """Find the message with an id, read as an offset id first, then as a producer's id."""
-    at_offset = _at_offset_id(source, text, any_host=any_host)
+    at_offset = _at_offset_id(source, text, ignore_host=ignore_host)
     if at_offset is not None:
         return Answer([at_offset])
     for candidate in [topic] if topic else sorted(source.topics_of_unique_key(text)):
@@ -198,7 +198,7 @@ def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = 
         topic = next(unique, None)
     if not topic and reasons.parse_offset_id(text) is None:
         return Answer(reason=reasons.explain_unknown_id(text))
-    answer = by_offset_id(source, text, any_host=any_host)
+    answer = by_offset_id(source, text, ignore_host=ignore_host)
     if topic and answer.reason and not reasons.confirms_offset_id(answer.reason):
         of_topic = reasons.explain_no_message_with_key(source, KeyQuery(KeyKind.UNIQUE, topic, text))
         if answer.reason.kind is not ReasonKind.OTHER_BROKER or of_topic.kind is not ReasonKind.NOT_ON_DISK:

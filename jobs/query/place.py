@@ -34,7 +34,7 @@ class Place:
     broker: str | None = None  # the broker's name; in a lake also the id of its store
     release: Release | None = None
     geometry: Geometry | None = None  # the geometry of index files
-    through_log: bool = False  # read the log, or the messages, even where there is an index
+    scan_log: bool = False  # read the log, or the messages, even where there is an index
 
     @property
     def location(self) -> str:
@@ -74,7 +74,7 @@ def open_stores(place: Place, search_progress: OnProgress = do_nothing) -> Itera
     if place.lake is not None:
         from jobs.query.lake_source import open_lake_stores  # loads the SQL engine
 
-        yield open_lake_stores(place.lake, place.broker, place.release, through_log=place.through_log)
+        yield open_lake_stores(place.lake, place.broker, place.release, scan_log=place.scan_log)
         return
     from jobs.query.store_log import KeptSearches
     from jobs.query.store_reader import StoreReader
@@ -95,7 +95,7 @@ def open_stores(place: Place, search_progress: OnProgress = do_nothing) -> Itera
             StoreSource(
                 reader,
                 *releases,
-                through_log=place.through_log,
+                scan_log=place.scan_log,
                 broker=broker,
                 delay_levels=levels,
                 writers=writers,

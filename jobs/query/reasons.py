@@ -87,12 +87,12 @@ def _same_kind(seen: list[Occurrence], wanted: KeyQuery, *, is_part: bool) -> Re
     if not any(one.is_indexed for one in inside):
         text = (
             f"the key {key!r} is in the log but not in the index, so mqadmin would have found nothing; `verify` shows "
-            f"why, and --through-log finds the message ({_places(inside, is_part=is_part)})"
+            f"why, and --scan-log finds the message ({_places(inside, is_part=is_part)})"
         )
         return Reason(ReasonKind.NOT_INDEXED, text)
     text = (
         f"the index has a time outside the requested range for the key {key!r}: its times are whole seconds, and wrong "
-        f"if the broker's clock was changed; --through-log finds the message ({_places(inside, is_part=is_part)})"
+        f"if the broker's clock was changed; --scan-log finds the message ({_places(inside, is_part=is_part)})"
     )
     return Reason(ReasonKind.NOT_INDEXED, text)
 
@@ -157,7 +157,7 @@ def explain_unknown_topic(source: Source, topic: str) -> Reason:
         first, last = stored
         text = (
             f"the topic {topic} was deleted: the broker has neither its queues nor its configuration. Its messages are "
-            f"still in the log, from {_place(first)}, to {_place(last)}; --through-log finds them"
+            f"still in the log, from {_place(first)}, to {_place(last)}; --scan-log finds them"
         )
         return Reason(ReasonKind.TOPIC_DELETED, text)
     if topic.startswith(LMQ_PREFIX) and source.config is None:  # a lake
@@ -197,7 +197,7 @@ def explain_other_broker(source: Source, text: str, offset_id: OffsetId, known: 
     ours = ", ".join(map(host_port_text, known)) or "none"
     text = (
         f"the id belongs to the broker {host_port_text(offset_id.host)} (offset {offset_id.physical_offset:,}), but "
-        f"this store has messages of {ours}; to read this offset anyway, pass --any-host"
+        f"this store has messages of {ours}; to read this offset anyway, pass --ignore-host"
     )
     return Reason(ReasonKind.OTHER_BROKER, text)
 
@@ -218,7 +218,7 @@ def explain_no_message_at_offset(
         ids = ", ".join(map(str, source.queue_ids(topic))) or "none"
         text = f"{topic} has no queue {queue_id}; its queues: {ids}"
         if any(message.record.queue_id == queue_id for message in source.find_first_and_last(topic) or ()):
-            text += "; the log has messages of this queue, but its files are lost: --through-log finds them in the log"
+            text += "; the log has messages of this queue, but its files are lost: --scan-log finds them in the log"
         return Reason(ReasonKind.QUEUE_UNKNOWN, text)
     queue = f"queue {queue_id} of {topic} has {offsets}"
     lacks = f"; {source.damage_text}" if source.damage_text else ""
@@ -229,7 +229,7 @@ def explain_no_message_at_offset(
         return Reason(ReasonKind.OFFSET_BELOW_MIN, f"offset {queue_offset:,} {is_gone}: {queue}{lacks}")
     if source.config is None:  # a lake
         return Reason(ReasonKind.UNIT_DANGLES, f"the queue has no message at offset {queue_offset:,}: {queue}{lacks}")
-    text = f"unit {queue_offset:,} of queue {queue_id} does not point to a message; --through-log searches the log"
+    text = f"unit {queue_offset:,} of queue {queue_id} does not point to a message; --scan-log searches the log"
     return Reason(ReasonKind.UNIT_DANGLES, text)
 
 

@@ -238,7 +238,7 @@ class StoreIndex:
                 if wanted.begin <= row.store_timestamp <= wanted.end:
                     yield row.physical_offset
         except CorruptData as damage:
-            self._remarks.warn(f"damaged index in RocksDB: {damage}; --through-log searches the log itself")
+            self._remarks.warn(f"damaged index in RocksDB: {damage}; --scan-log searches the log itself")
 
 
 def _find_covered_span(file: IndexReader) -> range | None:

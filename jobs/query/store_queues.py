@@ -47,20 +47,20 @@ def _without_damaged_database(
 
 
 class StoreQueues:
-    """The queues and topics of a store; with *through_log*, as if the queue files were lost."""
+    """The queues and topics of a store; with *scan_log*, as if the queue files were lost."""
 
-    def __init__(self, reader: StoreReader, log: StoreLog, remarks: Remarks, *, through_log: bool) -> None:
+    def __init__(self, reader: StoreReader, log: StoreLog, remarks: Remarks, *, scan_log: bool) -> None:
         self._reader = reader
         self._log = log
         self._remarks = remarks
-        self._through_log = through_log
+        self._scan_log = scan_log
         self._ranges: dict[tuple[str, int], OffsetRange | None] = {}
         self._completed: set[str] = set()  # topics whose queues are compared with the log
 
     @property
     def searches_log(self) -> bool:
         """Whether the log is searched where queue files leave a doubt."""
-        return self._through_log or self._log.is_short
+        return self._scan_log or self._log.is_short
 
     def drop_database(self, error: FormatError) -> None:
         """Answer this question from the log, and note it, if *error* is about the queues in RocksDB; or raise it."""
@@ -100,7 +100,7 @@ class StoreQueues:
         return message.record.store_timestamp if message else None
 
     def _find(self, topic: str, queue_id: int) -> StoredQueue | None:
-        return None if self._through_log else self._reader.queues.get((topic, queue_id))
+        return None if self._scan_log else self._reader.queues.get((topic, queue_id))
 
     def _find_in_log(self, topic: str, queue_id: int) -> LogQueue | None:
         return self._log.find_queues(topic).get(queue_id) if self._is_in_log(topic) else None
@@ -122,7 +122,7 @@ class StoreQueues:
         if not self.searches_log:
             queues = self.list_of_topic(topic)
             for queue_id in sorted({*self.list_ids(topic)} - {queue.name.queue_id for queue in queues}):
-                self._remarks.note(f"{topic}/{queue_id} has no files; --through-log searches the log for its messages")
+                self._remarks.note(f"{topic}/{queue_id} has no files; --scan-log searches the log for its messages")
             for queue in queues:
                 if self._may_lack_files(queue, self._find_offsets_in_files(queue)):
                     self._remarks.warn(f"the first or last queue files of {topic}/{queue.name.queue_id} may be missing")
@@ -135,7 +135,7 @@ class StoreQueues:
             queue = self._find(topic, queue_id)
             if queue is None:
                 logged = self._find_in_log(topic, queue_id)
-                end = None if self._through_log else self._reader.ends_without_units.get(name)
+                end = None if self._scan_log else self._reader.ends_without_units.get(name)
                 self._ranges[name] = logged.offsets if logged else None if end is None else OffsetRange(end, end)
             else:
                 offsets = self._find_offsets_in_files(queue)
@@ -176,7 +176,7 @@ class StoreQueues:
         """Return a queue's offsets from its files and from the log, which is searched unless it is too long."""
         queue = f"the queue files of {name.topic}/{name.queue_id}"
         if not self.searches_log:
-            self._remarks.note(f"the first or last of {queue} may be missing; --through-log also searches the log")
+            self._remarks.note(f"the first or last of {queue} may be missing; --scan-log also searches the log")
             return offsets
         logged = self._log.find_queues(name.topic).get(name.queue_id)
         if logged is None:
@@ -194,7 +194,7 @@ class StoreQueues:
     def _is_lost(self, topic: str) -> bool:
         """Return whether the log must be searched, because no file of the topic's queues exists."""
         reader = self._reader
-        if self._through_log:
+        if self._scan_log:
             return True
         if self.list_of_topic(topic):
             return False
@@ -235,7 +235,7 @@ class StoreQueues:
             )
         if queue.is_batch or not self.searches_log:
             if pointed_at is None:
-                self._remarks.warn(f"{topic}/{queue_id} has no unit {queue_offset:,}; --through-log searches the log")
+                self._remarks.warn(f"{topic}/{queue_id} has no unit {queue_offset:,}; --scan-log searches the log")
             return pointed_at
         message = self._read_from_log(topic, queue_id, queue_offset)
         if message is not None:
@@ -362,7 +362,7 @@ class StoreQueues:
     def topics(self) -> frozenset[str]:
         """Every topic; those of the log only if queues or settings may be missing."""
         known = frozenset({topic for topic, _ in self._reader.queues} | set(self._reader.topic_config))
-        is_complete = bool(known) and not self._through_log and self._reader.why_rocksdb_queues_unknown is None
+        is_complete = bool(known) and not self._scan_log and self._reader.why_rocksdb_queues_unknown is None
         return known if is_complete or not self.searches_log else known | self._log.find_topics()
 
     # evidence

@@ -51,14 +51,14 @@ class StoreSource(Source):
         self,
         reader: StoreReader,
         *releases: Release,
-        through_log: bool = False,
+        scan_log: bool = False,
         broker: str | None = None,
         delay_levels: str = DEFAULT_DELAY_LEVELS,
         writers: Known[Writers] | None = None,
         searches: KeptSearches | None = None,
     ) -> None:
         """
-        Answer as the newest of *releases* would; with *through_log*, as if index and queue files were lost.
+        Answer as the newest of *releases* would; with *scan_log*, as if index and queue files were lost.
 
         *writers* are the releases as they were detected; None if the user has given the release. *searches* are those
         of earlier questions.
@@ -66,7 +66,7 @@ class StoreSource(Source):
         self.possible_releases = releases
         self.broker = broker
         self.reader = reader
-        self._through_log = through_log
+        self._scan_log = scan_log
         self._delay_levels = delay_levels
         self._writers = writers
         self._searches = searches or KeptSearches()
@@ -75,7 +75,7 @@ class StoreSource(Source):
         if writers is not None:
             remarks.note_assumed_release(writers)
         self._log = StoreLog(reader, self.release, self._delay_levels, self._searches, remarks)
-        self.queues = StoreQueues(reader, self._log, remarks, through_log=self._through_log)
+        self.queues = StoreQueues(reader, self._log, remarks, scan_log=self._scan_log)
         self._index = StoreIndex(reader, self._log, self.possible_releases, remarks)
         self._evidence = StoreEvidence(reader, self._log, self.queues, self._index)
 
@@ -83,7 +83,7 @@ class StoreSource(Source):
         return type(self)(
             self.reader,
             *self.possible_releases,
-            through_log=self._through_log,
+            scan_log=self._scan_log,
             broker=self.broker,
             delay_levels=self._delay_levels,
             writers=self._writers,
@@ -96,7 +96,7 @@ class StoreSource(Source):
 
     @property
     def place_of_unique_keys(self) -> str:
-        return "the log" if self._through_log else "the index of any topic"
+        return "the log" if self._scan_log else "the index of any topic"
 
     # messages of the log
 
@@ -126,7 +126,7 @@ class StoreSource(Source):
 
     def _why_no_index(self, kind: KeyKind) -> str | None:
         """Return why the index is not used; None if it is, empty if the user does not want it."""
-        return "" if self._through_log else self._index.why_not_searchable(kind)
+        return "" if self._scan_log else self._index.why_not_searchable(kind)
 
     def by_key(self, wanted: KeyQuery) -> Iterator[Message]:
         why_not = self._why_no_index(wanted.kind)
@@ -154,14 +154,14 @@ class StoreSource(Source):
             for one in wanted
             for message in islice(self._find_without_log(one), 1)
         )
-        is_searched = self._through_log or self.reader.store.log_size <= max_searched_bytes
+        is_searched = self._scan_log or self.reader.store.log_size <= max_searched_bytes
         for one in chain(indexed, islice(self._find_in_log(text), MAX_OCCURRENCES if is_searched else 0)):
             place = (one.message.record.physical_offset, one.kind, one.is_hidden_by_batch_id)
             if place not in given:  # the log also has the messages that the index found
                 given.add(place)
                 yield one
         if not is_searched:
-            self.remarks.note("only index files were searched; --through-log also searches the log")
+            self.remarks.note("only index files were searched; --scan-log also searches the log")
 
     def _find_without_log(self, wanted: KeyQuery) -> Iterator[Message]:
         return self._index.find_without_log(wanted)

@@ -156,9 +156,9 @@ class Story:
 
 
 @lookups.one_question
-def find_copies_by_id(source: Source, text: str, topic: str | None, *, any_host: bool = False) -> Answer:
+def find_copies_by_id(source: Source, text: str, topic: str | None, *, ignore_host: bool = False) -> Answer:
     """Find the message with an id, even if it is still in a system topic, or was truncated."""
-    return _or_elsewhere(source, lookups.by_any_id(source, text, topic, any_host=any_host), topic, text)
+    return _or_elsewhere(source, lookups.by_any_id(source, text, topic, ignore_host=ignore_host), topic, text)
 
 
 @lookups.one_question

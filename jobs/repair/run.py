@@ -129,7 +129,7 @@ class RepairRequest(StoreRequest):
     apply: bool = False
     bridge: bool = False  # write records over lost bytes, so that the broker passes over them
     deliver_empty: bool = False  # also bridges that consumers receive
-    restores_older: bool = False  # restore the lake's segments before the store's first one
+    restore_older: bool = False  # restore the lake's segments before the store's first one
     accepted_files: frozenset[str] = (
         frozenset()
     )  # names or patterns of undecided files for which the user trusts the log
@@ -503,7 +503,7 @@ class _Repair:
         older = [one for one in found.differences if one.is_before_log and not one.severity.is_alarm]
         if not older:
             return
-        if self.request.restores_older:
+        if self.request.restore_older:
             bases = {segment.base_offset for segment in plan.segments}
             while (start := start - plan.size.value) in bases:
                 yield start
@@ -513,7 +513,7 @@ class _Repair:
         self.summary.notes.append(
             f"the lake has {messages} from before the store's first segment (offsets {first:,} to {last:,}). Nothing "
             "in the store shows that they were lost, so retention has probably deleted them. To restore their "
-            "segments anyway, pass --older"
+            "segments anyway, pass --restore-older"
         )
 
     def _make_files(self, verdict: Verdict) -> None:

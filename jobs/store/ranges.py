@@ -43,10 +43,10 @@ MAX_RANGES = 100_000  # ranges of one run; each is a task, and a file in the com
 SettleLimits = tuple[int, int]
 
 
-def compute_settle_limits(settle_ms: int) -> SettleLimits | None:
-    """Return the limits that exclude records of the last *settle_ms*; None for 0."""
+def compute_settle_limits(min_age_ms: int) -> SettleLimits | None:
+    """Return the limits that exclude records of the last *min_age_ms*; None for 0."""
     now = time.time_ns() // 1_000_000
-    return (now - settle_ms, now + _CLOCKS_DIFFER_MS) if settle_ms else None
+    return (now - min_age_ms, now + _CLOCKS_DIFFER_MS) if min_age_ms else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import ResultPrinter, answer_options
+from jobs.command.answer import ResultPrinter, verbose_answer_options
 from jobs.command.configuration import verb
 from jobs.command.engine import engine_option, make_workers, start_workers
 from jobs.command.options import (
@@ -36,7 +36,7 @@ from jobs.lake.lake import Lake
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import (
     AUTO_ENGINE,
-    HERE,
+    LOCAL,
     SPARK,
     is_spark_requested,
     one_process_limit,
@@ -95,13 +95,13 @@ def ingest(  # noqa: PLR0913 - one argument an option
     inflate: bool = flag(
         "Also store compressed bodies in decompressed form, in body_inflated, so that any engine can read their text."
     ),
-    no_damage: bool = flag("Store only a sample of each damaged range; `restore` cannot restore these ranges."),
-    settle_ms: int = option(
+    no_damaged_bytes: bool = flag("Store only a sample of each damaged range; `restore` cannot restore these ranges."),
+    min_age_ms: int = option(
         "DURATION",
         "Skip messages stored less than DURATION ago, for example 5s; a later run ingests them. A plain number is in "
         "milliseconds.",
         MILLISECONDS,
-        names="--settle",
+        names="--min-age",
         default=0,
     ),
     named_tables: str | None = option(
@@ -135,7 +135,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
     iceberg: str | None = iceberg_option_of_ingest,
     max_rate: int | None = max_rate_option,
     engine: str = engine_option,
-    answer: ResultPrinter = answer_options,
+    answer: ResultPrinter = verbose_answer_options,
 ) -> ExitCode:
     """
     Append the new messages of STORE to the Delta tables of LAKE, each exactly once.
@@ -148,7 +148,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
         lake=lake,
         broker=broker,
         commitlog=place.log_directories(conf),
-        selection=Selection(_patterns(topics), _patterns(exclude_topics), not no_body, inflate, not no_damage),
+        selection=Selection(_patterns(topics), _patterns(exclude_topics), not no_body, inflate, not no_damaged_bytes),
         change_topics=change_topics,
         release=release,
         hash_slots=hash_slots,
@@ -156,7 +156,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
         conf=conf,
         tables=frozenset(named_tables.split(",")) if named_tables else PRODUCT_NAMES,
         step_bytes=step_bytes,
-        settle_ms=settle_ms,
+        min_age_ms=min_age_ms,
         acknowledge=acknowledge,
         dry_run=dry_run,
         read_limits=limit_load_beside_broker(place.store, max_rate),
@@ -218,7 +218,7 @@ def _once(request: IngestRequest, asked: str) -> _Done:
     places = (request.store, request.lake, *request.commitlog)
     if asked == AUTO_ENGINE and request.read_limits is not None and request.read_limits.max_rate:
         # The rate of each process is fixed before the run knows how much it reads.
-        asked = AUTO_ENGINE if all(map(is_local, places)) or is_spark_requested() else HERE
+        asked = AUTO_ENGINE if all(map(is_local, places)) or is_spark_requested() else LOCAL
     workers = start_workers(asked, *places, size=check.estimate_new_bytes, half=half)
 
     from jobs.ingest.run import ingest
@@ -259,11 +259,11 @@ def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":
     def for_large_steps() -> "Workers":
         if request.read_limits is not None and request.read_limits.max_rate:
             # The store was listed with the whole rate for each process, before the engine of this step was known.
-            return make_workers(HERE, half=half)
+            return make_workers(LOCAL, half=half)
         lacking = why_spark_cannot_start()
         if lacking:
             announce_once(f"rmq-lake: a large step is read in one process; Spark would use more cores. {lacking}")
-            return make_workers(HERE, half=half)
+            return make_workers(LOCAL, half=half)
         return make_workers(SPARK, half=half)
 
     is_all_local = all(map(is_local, (request.store, request.lake, *request.commitlog)))
@@ -271,7 +271,7 @@ def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":
     if not is_all_local or is_spark_requested():
         return WorkersOnDemand(for_large_steps, serial)
     limit = one_process_limit("ingest", cores=usable_cores(half=half))
-    return WorkersOnDemand(for_large_steps, WorkersOnDemand(lambda: make_workers(HERE, half=half), serial), limit)
+    return WorkersOnDemand(for_large_steps, WorkersOnDemand(lambda: make_workers(LOCAL, half=half), serial), limit)
 
 
 def _follow(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.command.answer import ResultPrinter, answer_options, lake_answer_options
+from jobs.command.answer import ResultPrinter, answer_options, verbose_answer_options
 from jobs.command.configuration import verb
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.options import (
@@ -158,7 +158,7 @@ def catalog(
         callback=_checked,
     ),
     iceberg: str | None = iceberg_option,
-    answer: ResultPrinter = lake_answer_options,
+    answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
     Print SQL statements that register every table of LAKE in a catalog.
@@ -214,7 +214,7 @@ def optimize(
     dry_run: bool = flag("Show which files would be merged and deleted; change nothing."),
     iceberg: str | None = iceberg_option,
     engine: str = engine_option,
-    answer: ResultPrinter = lake_answer_options,
+    answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
     Compact the tables of LAKE, and delete files that have been obsolete for longer than the retention time.
@@ -282,7 +282,7 @@ def restore(  # noqa: PLR0913 - one argument an option
     resume: bool = flag("Continue a restore that was interrupted."),
     settings: StoreSettings = settings_options,
     engine: str = engine_option,
-    answer: ResultPrinter = answer_options,
+    answer: ResultPrinter = verbose_answer_options,
 ) -> ExitCode:
     """
     Restore a store from LAKE into DIR: the log and configuration byte for byte; queues and index files are rebuilt.

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC
@@ -59,7 +59,7 @@ from rmq_formats.release import NEWEST
 
 _ATTEMPTS = 3
 _MOST_ON_TERMINAL = 1000  # rows that `sql` prints on a terminal
-_LONGEST_S = 1_000_000  # maximum of --seconds: eleven days
+_LONGEST_S = 1_000_000  # maximum of --timeout: eleven days
 _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
 
 
@@ -81,7 +81,7 @@ class QueryOptions(NamedTuple):
 
     place: Place
     printer: Printer
-    any_host: bool
+    ignore_host: bool  # whether to look up an offset id that names another host
 
     def time_window(self, since: TimeArgument | None, until: TimeArgument | None) -> TimeWindow:
         """Return the requested time window; refuse one that ends before it begins."""
@@ -118,28 +118,31 @@ def _options(  # noqa: PLR0913 - one argument an option
     time_zone: ZoneInfo | None = option("ZONE", "Time zone of given and printed times; default: this machine's.", ZONE),
     hash_slots: int | None = hash_slots_option,
     index_num: int | None = index_num_option,
-    through_log: bool = flag("Search the log instead of index and queue files."),
-    any_host: bool = flag("Accept an offset id that names another host."),
+    scan_log: bool = flag("Search the log instead of index and queue files."),
+    ignore_host: bool = flag("Accept an offset id that names another host."),
     as_json: bool = json_option,
     output: str = output_option,
     quiet: bool = quiet_option,
     body: bool = flag("Print the decompressed body."),
     charset: str = option("NAME", "The body's charset.", CHARSET, default="UTF-8", show_default=True),
-    bodies: Path | None = option("DIR", "Write each decompressed body to a file in DIR.", OUTPUT_DIRECTORY),
+    body_dir: Path | None = option("DIR", "Write each decompressed body to a file in DIR.", OUTPUT_DIRECTORY),
 ) -> QueryOptions:
     if (hash_slots is None) != (index_num is None):
         raise click.UsageError("--hash-slots and --index-num must be given together")
     geometry = Geometry(hash_slots, index_num) if hash_slots and index_num else None
-    printer = _make_printer(output, time_zone, quiet, bodies, charset if body else None, as_json=as_json)
-    return QueryOptions(replace(place, geometry=geometry, through_log=through_log), printer, any_host)
+    printer = _make_printer(output, time_zone, quiet, body_dir, charset if body else None, as_json=as_json)
+    return QueryOptions(replace(place, geometry=geometry, scan_log=scan_log), printer, ignore_host)
 
 
-_of_query = bundle(_options)
-_NO_BODIES: Mapping[str, Any] = {"body": False, "charset": "", "bodies": None}
-_of_story = bundle(
-    partial(_options, **_NO_BODIES),
-    **{name: one for name, one in options_of_function(_options).items() if name not in _NO_BODIES},
-)
+def _bundle_options(**fixed: Any) -> Any:  # noqa: ANN401 - values and the default of parameters
+    """Declare the options of a query, except those with a *fixed* value, which the command does not have."""
+    declared = {name: one for name, one in options_of_function(_options).items() if name not in fixed}
+    return bundle(partial(_options, **fixed), **declared)
+
+
+_of_query = _bundle_options(ignore_host=False)
+_of_id_query = _bundle_options()
+_of_story = _bundle_options(body=False, charset="", body_dir=None)
 
 
 @contextmanager
@@ -269,7 +272,7 @@ def by_id(
     *,
     message_ids: str = option("ID[,ID…]", "Offset ids or unique keys.", names="-i --id", required=True),
     topic: str | None = option("TOPIC", "The topic to search for a unique key.", names="-t --topic"),
-    options: QueryOptions = _of_query,
+    options: QueryOptions = _of_id_query,
 ) -> ExitCode:
     """Print messages by id, as queryMsgById does. An id is tried as an offset id first, then as a unique key."""
     texts = [part.strip() for part in message_ids.split(",") if part.strip()]
@@ -283,7 +286,7 @@ def message(
     *,
     message_id: str = option("ID", "An offset id or a unique key.", names="-i --id", required=True),
     topic: str | None = option("TOPIC", "The topic to search for a unique key.", names="-t --topic"),
-    options: QueryOptions = _of_query,
+    options: QueryOptions = _of_id_query,
 ) -> ExitCode:
     """Print one message; `by-id` prints several. The id is tried as an offset id first, then as a unique key."""
     return _print_ids(options, [message_id.strip()], topic)
@@ -295,7 +298,7 @@ def _print_ids(options: QueryOptions, texts: Sequence[str], topic: str | None) -
     def print_each(sources: Sequence[Source]) -> ExitCode:
         outcome = ExitCode.CLEAN
         for text in texts:
-            ask = partial(lookups.by_any_id, text=text, topic=topic, any_host=options.any_host)
+            ask = partial(lookups.by_any_id, text=text, topic=topic, ignore_host=options.ignore_host)
             answer = merge_answers(sources, ask).answer
             printer.print_details(answer)
             outcome = max(outcome, printer.finish(answer))
@@ -360,14 +363,14 @@ def list_messages(  # noqa: PLR0913 - one argument an option
         "KEY", "One of the message's KEYS, or its unique key.", names="-k --key", callback=_not_empty
     ),
     tag: str | None = option("TAG", "Only messages with exactly these TAGS."),
-    words: str | None = option("TEXT", "Only messages whose decompressed body contains TEXT."),
+    body_contains: str | None = option("TEXT", "Only messages whose decompressed body contains TEXT."),
     since: TimeArgument | None = since_option(),
     until: TimeArgument | None = until_option(),
     before: str | None = option(
         "POSITION", "Continue from POSITION, which is printed at the end of the previous page."
     ),
     limit: int = _limit(KEY_QUERY_LIMIT, "Print the newest N messages.", least=1),
-    seconds: float = option(
+    timeout: float = option(
         "S", "Stop after S seconds.", click.FloatRange(0, _LONGEST_S), default=60.0, show_default=True
     ),
     options: QueryOptions = _of_query,
@@ -375,14 +378,14 @@ def list_messages(  # noqa: PLR0913 - one argument an option
     """List messages by log offset, newest first."""
     if queue_id is not None and topic is None:
         raise click.UsageError("--queue requires -t TOPIC")
-    wanted = ListConditions(topic, key, tag, words, *options.time_window(since, until), queue_id)
+    wanted = ListConditions(topic, key, tag, body_contains, *options.time_window(since, until), queue_id)
     with raise_as_usage_errors(UnsupportedFormat):
         start = None if before is None else parse_positions(before)
 
     def show(merged: MergedAnswer) -> None:
         options.printer.print_rows(merged.answer, topic or "", "K", key or "", has_index_key=False)
 
-    merge = partial(list_newest, wanted=wanted, before=start, limit=limit, seconds=seconds)
+    merge = partial(list_newest, wanted=wanted, before=start, limit=limit, seconds=timeout)
     return _merge(options, merge, show)
 
 
@@ -408,7 +411,7 @@ def story(
     def ask(source: Source) -> Answer:
         if key is not None:
             return stories.find_copies_by_key(source, topic or "", key)
-        return stories.find_copies_by_id(source, (message_id or "").strip(), topic, any_host=options.any_host)
+        return stories.find_copies_by_id(source, (message_id or "").strip(), topic, ignore_host=options.ignore_host)
 
     def show(merged: MergedAnswer) -> None:
         width = line_width_limit(sys.stdout)
@@ -445,7 +448,7 @@ def sql(  # noqa: PLR0913 - one argument an option
         f"Return the first N rows; 0: all. By default: all, but {_MOST_ON_TERMINAL:,} on a terminal.",
         NOT_NEGATIVE_INTEGER,
     ),
-    seconds: float | None = option("S", "Stop after S seconds.", click.FloatRange(0, _LONGEST_S, min_open=True)),
+    timeout: float | None = option("S", "Stop after S seconds.", click.FloatRange(0, _LONGEST_S, min_open=True)),
     quiet: bool = quiet_option,
 ) -> ExitCode:
     """
@@ -467,7 +470,7 @@ def sql(  # noqa: PLR0913 - one argument an option
     printer = Printer(quiet=quiet)
     most = limit if limit is not None else _MOST_ON_TERMINAL if out is None and sys.stdout.isatty() else 0
     try:
-        with time_limit(seconds, TimeLimitError()), raise_as_usage_errors(UnsupportedFormat):
+        with time_limit(timeout, TimeLimitError()), raise_as_usage_errors(UnsupportedFormat):
             if out is not None:
                 cut = write_parquet(ResultBatches(tables, statement or ""), out, most)
             else:
@@ -484,7 +487,7 @@ def sql(  # noqa: PLR0913 - one argument an option
                     found.close()
     except TimeLimitError:
         discard_unwritten_output()
-        log_message(f"rmq-lake: stopped after {seconds:g} s: not all rows were printed; pass a larger --seconds")
+        log_message(f"rmq-lake: stopped after {timeout:g} s: not all rows were printed; pass a larger --timeout")
         return ExitCode.FAILED
     if cut:
         printer.note(f"only the first {most:,} rows are shown; --limit 0 shows all")
@@ -521,7 +524,7 @@ def decode_id(
 def mqadmin_line(
     *,
     arguments: tuple[str, ...] = argument("COMMAND [OPTIONS]…", click.UNPROCESSED, nargs=-1, required=True),
-    options: QueryOptions = _of_query,
+    options: QueryOptions = _of_id_query,
 ) -> ExitCode:
     """
     Run an mqadmin command line unchanged, with the options of the RocketMQ release that wrote the store.
@@ -530,6 +533,8 @@ def mqadmin_line(
     printMsgByQueue, consumeMessage, queryCq, topicStatus, topicList, consumerProgress, getConsumerConfig.
     Options of this tool come before the mqadmin command; -n and the cluster option are accepted and ignored.
     """
+    if arguments[0].startswith("-"):
+        raise click.NoSuchOption(arguments[0].partition("=")[0], ctx=click.get_current_context())
     from jobs.query.mqadmin import commands as mqadmin
     from jobs.query.mqadmin.arguments import parse_mqadmin_line
 
@@ -538,7 +543,7 @@ def mqadmin_line(
             # An invalid line is reported before a missing store.
             parse_mqadmin_line(arguments, options.place.release or NEWEST)
         now = time.time_ns() // 1_000_000
-        choose = partial(mqadmin.choose_call, printer=options.printer, now_ms=now, any_host=options.any_host)
+        choose = partial(mqadmin.choose_call, printer=options.printer, now_ms=now, ignore_host=options.ignore_host)
         return _query(options, lambda sources: mqadmin.run_command(choose(arguments, sources)))
     except UnsupportedFormat as error:
         raise click.UsageError(str(error)) from error

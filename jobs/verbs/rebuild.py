@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from jobs.command.answer import ResultPrinter, answer_options, typed_command_text
+from jobs.command.answer import ResultPrinter, typed_command_text, verbose_answer_options
 from jobs.command.configuration import verb
 from jobs.command.engine import StoreCommand, engine_option
 from jobs.command.options import (
@@ -88,7 +88,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
     ),
     settings: StoreSettings = settings_and_rate_options,
     engine: str = engine_option,
-    answer: ResultPrinter = answer_options,
+    answer: ResultPrinter = verbose_answer_options,
 ) -> ExitCode:
     """Rebuild the index files of STORE from its log into DIR, byte for byte as the broker writes them."""
     root, out = place.store, form.out
@@ -146,7 +146,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     ),
     settings: StoreSettings = settings_and_rate_options,
     engine: str = engine_option,
-    answer: ResultPrinter = answer_options,
+    answer: ResultPrinter = verbose_answer_options,
 ) -> ExitCode:
     """
     Rebuild the queues of STORE from its log.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import ResultPrinter, lake_answer_options
+from jobs.command.answer import ResultPrinter, answer_options
 from jobs.command.configuration import verb
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.options import FILE, ParsedType, argument, flag, option
@@ -71,7 +71,7 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     infer: bool = flag("Print types inferred from the bodies of TOPIC, and how many bodies do not match them."),
     topics: tuple[str, ...] = option("TOPIC", "With --infer: the topic.", names="-t --topic", multiple=True),
     engine: str = engine_option,
-    answer: ResultPrinter = lake_answer_options,
+    answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
     Decode message bodies into typed tables, one per topic: LAKE/typed/TOPIC.

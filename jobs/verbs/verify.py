@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import ResultPrinter, answer_options, typed_command_text
+from jobs.command.answer import ResultPrinter, answer_options, typed_command_text, verbose_answer_options
 from jobs.command.configuration import verb
 from jobs.command.engine import StoreCommand, engine_option
 from jobs.command.options import (
@@ -47,7 +47,7 @@ def verify(  # noqa: PLR0913 - one argument an option
     *,
     place: StorePlace = store_options,
     limit: int = limit_option("findings"),
-    shows_places: bool = flag("Print each affected location, not only the first one of each cause.", names="--places"),
+    all_locations: bool = flag("Print each affected location, not only the first one of each cause."),
     scratch: str | None = option(
         "DIR",
         "A directory for temporary data that tasks share; on a cluster, a path or URI that all workers can access.",
@@ -59,7 +59,7 @@ def verify(  # noqa: PLR0913 - one argument an option
     broker: str | None = option("NAME", "Label of the broker in the findings lake."),
     settings: StoreSettings = settings_and_rate_options,
     engine: str = engine_option,
-    answer: ResultPrinter = answer_options,
+    answer: ResultPrinter = verbose_answer_options,
 ) -> ExitCode:
     """Compare the queues and index files of STORE with its log, and check the log."""
     run = StoreCommand(place, engine, settings.max_rate)
@@ -73,7 +73,9 @@ def verify(  # noqa: PLR0913 - one argument an option
     )  # fmt: skip
     verdict = verify_store(request, run.workers)
     # Printed first: the verdict must not be lost if it cannot be written.
-    exit_code = answer.print_outcome(verdict, verdict_lines(verdict, limit, places=shows_places), with_byte_count=True)
+    exit_code = answer.print_outcome(
+        verdict, verdict_lines(verdict, limit, all_locations=all_locations), with_byte_count=True
+    )
     if findings_lake is not None:
         _keep(run.open_lake(findings_lake), broker or run.conf.broker_name, request, verdict)
     return exit_code
@@ -161,7 +163,7 @@ def repair(  # noqa: PLR0913 - one argument an option
     deliver_empty: bool = flag(
         "With --bridge: also bridge ranges where consumers will receive an all-zero message instead of the lost one."
     ),
-    older: bool = flag(
+    restore_older: bool = flag(
         "Also restore segments older than the first one of STORE. Use this only if they were lost, not deleted by "
         "retention."
     ),
@@ -217,7 +219,7 @@ def repair(  # noqa: PLR0913 - one argument an option
         applies,
         bridges,
         deliver_empty,
-        older,
+        restore_older,
         frozenset(accepted),
         commitlog=run.commitlog,
         read_limits=run.read_limits,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import ResultPrinter, answer_options
+from jobs.command.answer import ResultPrinter, verbose_answer_options
 from jobs.command.configuration import verb
 from jobs.command.options import (
     NOT_NEGATIVE_INTEGER,
@@ -59,7 +59,7 @@ def inspect(
     usage: bool = flag(
         "Show the space that each topic takes in the log, and what retention deletes next, instead of the overview."
     ),
-    answer: ResultPrinter = answer_options,
+    answer: ResultPrinter = verbose_answer_options,
 ) -> ExitCode:
     """
     Show a store's segments, queues, index files, checkpoint and release, and recommend the next command.

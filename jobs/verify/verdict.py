@@ -88,8 +88,8 @@ class Verdict(RatedOutcome):
         }  # fmt: skip
 
 
-def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iterator[str]:
-    """Yield the lines of text: at most *limit* causes, one line each, and with *places* all their consequences."""
+def verdict_lines(verdict: Verdict, limit: int, *, all_locations: bool = False) -> Iterator[str]:
+    """Yield the lines of text: one line for each of *limit* causes, and with *all_locations* for each consequence."""
     groups, facts = verdict.findings_by_cause, verdict.facts
     notes = [note for part in verdict.parts.values() for note in part.notes]
     word, more = str(verdict.severity), len(verdict.findings) - len(groups)
@@ -101,7 +101,11 @@ def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iter
     rows = [part_row(name, part, ["see NOTE"] * bool(part.open_reasons)) for name, part in verdict.parts.items()]
     yield from _table(rows)
     yield from (f"  NOTE {name}: {reason}" for name, part in verdict.parts.items() for reason in part.open_reasons)
-    causes = [line for number, group in enumerate(groups[:limit], 1) for line in _group(number, group, places=places)]
+    causes = [
+        line
+        for number, group in enumerate(groups[:limit], 1)
+        for line in _group(number, group, all_locations=all_locations)
+    ]
     known = [f"  {fact.kind}: {fact.file}: {fact.expected} - {fact.cause_text}" for fact in facts[:limit]]
     for shown, count in ((causes, len(groups)), (known, len(facts))):
         shown.extend([f"  … {count - limit} more (--limit, --json)"] * (count > limit))
@@ -115,13 +119,14 @@ def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iter
         yield from ["", *lines]
 
 
-def _group(number: int, group: CauseWithConsequences, *, places: bool) -> Iterator[str]:
+def _group(number: int, group: CauseWithConsequences, *, all_locations: bool) -> Iterator[str]:
     cause, consequences = group
     word = "" if cause.severity.value == cause.kind else f"{cause.severity.styled()} "
     following = sum(one.times for one in consequences)
-    more = f" ({count_text(following, 'more place')} affected; --places shows {'it' if following == 1 else 'them'})"
-    yield f"  {number}. {word}{cause.text}{more if consequences and not places else ''}"
-    for finding in consequences if places else ():
+    locations, them = count_text(following, "more location"), "it" if following == 1 else "them"
+    more = f" ({locations} affected; --all-locations shows {them})"
+    yield f"  {number}. {word}{cause.text}{more if consequences and not all_locations else ''}"
+    for finding in consequences if all_locations else ():
         place = finding.file if finding.offset is None else f"{finding.file} @{finding.offset}"
         often = f" ({finding.times:,} times)" if finding.times > 1 else ""
         yield f"       → {finding.kind}: {place}{often}"
@@ -271,7 +276,7 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
         INDEX, _IN_ROCKSDB,
         ("The index in RocksDB contradicts the log, and this tool does not modify it. Until a broker has rebuilt "
         "the index, search the log instead:"),
-        ("{program} query by-key --store {place} -t TOPIC -k KEY --through-log",),
+        ("{program} query by-key --store {place} -t TOPIC -k KEY --scan-log",),
     ),
 )  # fmt: skip
 _MADE = "Files have the wrong size, are missing, or contradict the log. Show the planned repairs (read-only):"

@@ -198,7 +198,7 @@ def find_different_answers(
     captured.readouterr()
     source = ("--lake", str(lake)) if lake else ("--store", str(stage.snapshot))
     place = [*source, "--release", stage.release, "--time-zone", "UTC", "--broker", "b0", "--quiet"]
-    place += ["--bodies", str(bodies)] if bodies else []
+    place += ["--body-dir", str(bodies)] if bodies else []
     found: list[tuple[AnsweredLine, int, str]] = []
     for answered in stage.answered_lines:
         code = cli.main(["query", "mqadmin", *place, *answered.arguments])

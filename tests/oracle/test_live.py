@@ -81,7 +81,7 @@ def test_inspect_and_verify_next_to_a_working_broker_report_no_problem(
     store = tmp_path / "store"
     run = runner(capfd)
     geometry = ["--hash-slots", str(_GEOMETRY.hash_slots), "--index-num", str(_GEOMETRY.index_entries)]
-    looks = [["inspect", "--json"], ["verify", "--json", "--engine", "here", "--release", release, *geometry]]
+    looks = [["inspect", "--json"], ["verify", "--json", "--engine", "local", "--release", release, *geometry]]
     outcomes: list[tuple[str, int, list[dict[str, object]]]] = []
     with real_store(release, store, _GEOMETRY) as opened, _producing(opened):
         for number in range(_LOOKS):

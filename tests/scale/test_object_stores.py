@@ -317,7 +317,7 @@ def test_a_rest_catalog_has_the_rows_of_delta(
         for number in range(3):
             broker.append(some_records(20, seed=number))
             assert ExitCode.CLEAN == verb("ingest", broker.root, "--lake", lake, "--iceberg", "here").code
-        assert ExitCode.CLEAN == verb("optimize", lake, "--engine", "here", "--iceberg", "here").code
+        assert ExitCode.CLEAN == verb("optimize", lake, "--engine", "local", "--iceberg", "here").code
         catalog = load_catalog("here")
         names = [name for _, name in catalog.list_tables("rocketmq")]
         assert {"messages", "consume_queue", "index_entries", "runs"} <= set(names)

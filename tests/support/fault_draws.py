@@ -630,7 +630,7 @@ def _run_command(*words: str | Path) -> CommandResult:
 
 def _export_messages(*words: str | Path, out: Path) -> CommandResult:
     out.unlink(missing_ok=True)
-    code = _run_command("export", *words, "--engine", "here", "--out", out, "--quiet").code
+    code = _run_command("export", *words, "--engine", "local", "--out", out, "--quiet").code
     rows = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
     return CommandResult(code, {row["physical_offset"]: row for row in rows})
 

@@ -83,7 +83,7 @@ _WORDS = {
 # --- verbs -----------------------------------------------------------------------------------------------------------
 
 _RELEASE = ("--release", "5.3.3")
-_HERE = (*_RELEASE, "--engine", "here", "--quiet")
+_HERE = (*_RELEASE, "--engine", "local", "--quiet")
 _GEOMETRY = ("--hash-slots", "100", "--index-num", "20")
 
 

@@ -96,11 +96,11 @@ def write_segment(root: Path, records: Sequence[MessageRecord]) -> Path:
 
 @contextmanager
 def opened(
-    root: Path, release: Release = RELEASE, geometry: Geometry | None = GEOMETRY, *, through_log: bool = False
+    root: Path, release: Release = RELEASE, geometry: Geometry | None = GEOMETRY, *, scan_log: bool = False
 ) -> Iterator[StoreSource]:
     """Open a store for queries; with a *geometry* of None, that of its index files is detected."""
     with StoreReader(list_store(str(root)), geometry) as reader:
-        yield StoreSource(reader, release, through_log=through_log)
+        yield StoreSource(reader, release, scan_log=scan_log)
 
 
 def write_lake(store: Path, lake: Path, **options: Any) -> Path:  # noqa: ANN401 - fields of the request

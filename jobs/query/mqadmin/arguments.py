@@ -109,7 +109,7 @@ class MqadminCall(NamedTuple):
     source: Source
     printer: Printer
     now_ms: int  # the current time, for windows that are relative to it
-    any_host: bool = False
+    ignore_host: bool = False
 
     def integer_option(self, name: str, default: int | None = None) -> int:
         """Return an integer option."""

@@ -69,7 +69,7 @@ _Reported = tuple[Trace, Message]  # a line of a trace, and the message whose bo
 
 
 def choose_call(
-    arguments: Sequence[str], sources: Sequence[Source], printer: Printer, now_ms: int, *, any_host: bool
+    arguments: Sequence[str], sources: Sequence[Source], printer: Printer, now_ms: int, *, ignore_host: bool
 ) -> MqadminCall:
     """
     Parse a line like the mqadmin of the release, and return it with the only source that can answer it.
@@ -78,7 +78,7 @@ def choose_call(
     """
 
     def parsed(source: Source) -> MqadminCall:
-        return MqadminCall(*parse_mqadmin_line(arguments, source.release), source, printer, now_ms, any_host)
+        return MqadminCall(*parse_mqadmin_line(arguments, source.release), source, printer, now_ms, ignore_host)
 
     call = parsed(sources[0].begin_question())
     if len(sources) == 1:
@@ -197,7 +197,7 @@ def _by_id(call: MqadminCall) -> ExitCode:
     outcome = ExitCode.CLEAN
     for text in filter(None, (part.strip() for part in call.options["msgId"].split(","))):
         if source.release.by_id_takes_unique_key:
-            answer = lookups.by_any_id(source, text, topic, any_host=call.any_host)
+            answer = lookups.by_any_id(source, text, topic, ignore_host=call.ignore_host)
             answer = _of_topic(answer, topic, text, source.release)
         else:
             answer = _offset_id_only(text, call)
@@ -223,7 +223,7 @@ def _of_topic(answer: Answer, topic: str | None, text: str, release: Release) ->
 
 
 def _offset_id_only(text: str, call: MqadminCall) -> Answer:
-    answer = lookups.by_offset_id(call.source, text, any_host=call.any_host)
+    answer = lookups.by_offset_id(call.source, text, ignore_host=call.ignore_host)
     if answer.messages or reasons.confirms_offset_id(answer.reason):
         return answer
     if lookups.by_any_id(call.source, text, None).messages:

@@ -14,7 +14,7 @@ from jobs.command import cli
 from jobs.command.engine import count_stored_bytes, get_chosen_engine, start_workers, uses_s3
 from jobs.console.result import ExitCode
 from jobs.launch import engine
-from jobs.launch.engine import HERE, SPARK, EngineChoice, choose_engine, one_process_limit
+from jobs.launch.engine import LOCAL, SPARK, EngineChoice, choose_engine, one_process_limit
 from jobs.store.store import list_store
 from tests.golden import StoreOf
 from tests.support.commands import Run, copy_store
@@ -60,7 +60,7 @@ def test_both_engines_print_and_write_the_same(
     min((broken / "index").iterdir()).unlink()
     for number, command in enumerate(COMMANDS):
         results = []
-        for one in (HERE, SPARK):
+        for one in (LOCAL, SPARK):
             out, lake = tmp_path / f"{one}-{number}", tmp_path / f"lake-{one}"
             places = {"store": store, "broken": broken, "lake": lake, "out": out, "one_lake": tmp_path / "lake-here"}
             verb, *words = command.format(**places).split()
@@ -79,9 +79,9 @@ def test_the_engine_depends_on_bytes_and_cores(monkeypatch: pytest.MonkeyPatch) 
 
     assert GIB < eight < two
     assert one_process_limit("verify", cores=1) == two
-    assert choose_engine("verify", two) == EngineChoice(HERE, two, two, 2)
+    assert choose_engine("verify", two) == EngineChoice(LOCAL, two, two, 2)
     assert choose_engine("verify", 0, "spark").engine == SPARK
-    assert choose_engine("verify", two * 9, "here").engine == HERE
+    assert choose_engine("verify", two * 9, "local").engine == LOCAL
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_run_of_unknown_size_starts_spark_at_the_first_plan_above_the_limit(
     monkeypatch.setattr(engine, "is_spark_requested", lambda: False)
     monkeypatch.setattr(engine, "count_cores", lambda: 2)
     monkeypatch.setattr("jobs.command.engine.why_spark_cannot_start", lambda: "")
-    made: dict[str, Mock] = {name: Mock(name=name) for name in (HERE, SPARK)}
+    made: dict[str, Mock] = {name: Mock(name=name) for name in (LOCAL, SPARK)}
     monkeypatch.setattr("jobs.command.engine.make_workers", lambda name, **_: made[name])
     limit = limit_mib << 20
     with click.Context(click.Command("ingest"), info_name="ingest"):
@@ -104,12 +104,12 @@ def test_a_run_of_unknown_size_starts_spark_at_the_first_plan_above_the_limit(
         workers.map([1], id, "reading", [limit - 1])
         before = get_chosen_engine()
 
-        assert (1, 0) == (made[HERE].map.call_count, made[SPARK].map.call_count)
+        assert (1, 0) == (made[LOCAL].map.call_count, made[SPARK].map.call_count)
 
         workers.map([1], id, "reading", [limit])
 
-        assert (1, 1) == (made[HERE].map.call_count, made[SPARK].map.call_count)
-        assert [EngineChoice(name, None, limit, 2) for name in (HERE, SPARK)] == [before, get_chosen_engine()]
+        assert (1, 1) == (made[LOCAL].map.call_count, made[SPARK].map.call_count)
+        assert [EngineChoice(name, None, limit, 2) for name in (LOCAL, SPARK)] == [before, get_chosen_engine()]
 
 
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -160,7 +160,7 @@ def test_without_java_one_process_reads_any_amount_and_reports_the_benefit_of_ja
     """A job that runs every five minutes must not fail when it has a backlog."""
     choice = choose_engine("ingest", 900 * GIB)
 
-    assert choice.engine == HERE
+    assert choice.engine == LOCAL
     assert re.fullmatch(r"reading 900\.0 GiB in one process; Spark would .* Java 17 .*", choice.spark_benefit_text())
     assert not choose_engine("verify", 1).missing_part
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "--master local[1]")
@@ -185,7 +185,7 @@ def test_bytes_are_counted_only_if_the_engine_depends_on_them(
     """Determining the size of a store on S3 may take thousands of requests."""
     monkeypatch.setattr("jobs.command.engine.count_stored_bytes", Mock(side_effect=AssertionError("counted")))
 
-    assert run("verify", golden("b551-base"), "--engine", "here").code is ExitCode.CLEAN
+    assert run("verify", golden("b551-base"), "--engine", "local").code is ExitCode.CLEAN
 
 
 def test_a_file_that_disappears_does_not_end_the_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

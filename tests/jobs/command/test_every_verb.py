@@ -255,7 +255,7 @@ def test_a_store_is_verified_ingested_and_queried_from_python(
         (ingest, {"lake": "lake"}, "Choose a location outside the store"),
         (ingest, {"lake": "commitlog/lake"}, "Choose a location outside the store"),
         (ingest, {"lake": "../lake", "max_rate": 0}, "max_rate is 0.* must be at least"),  # it waited forever
-        (ingest, {"lake": "../lake", "settle_ms": -1}, "settle_ms is -1.* must be at least"),
+        (ingest, {"lake": "../lake", "min_age_ms": -1}, "min_age_ms is -1.* must be at least"),
         (verify, {"hash_slots": 0}, "hash_slots is 0.* must be at least"),
         (verify, {"index_num": 1}, "index_num is 1.* must be at least"),
     ],

@@ -72,7 +72,7 @@ LINES = {
     "list of a store": "query list --store {store} -t Bench000 {release}",
     "list of a lake": "query list --lake {lake} -t Bench000 {broker}",
     "by-key in a store": "query by-key --store {store} -t Bench001 -k {key} {forms}",
-    "by-key in a log": "query by-key --store {store} -t Bench001 -k {key} --through-log {release}",
+    "by-key in a log": "query by-key --store {store} -t Bench001 -k {key} --scan-log {release}",
     "by-key in a lake": "query by-key --lake {lake} -t Bench001 -k {key} {broker}",
     "story in a store": "query story --store {store} {id} {forms}",
     "story in a lake": "query story --lake {lake} {id} {broker}",

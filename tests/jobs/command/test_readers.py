@@ -35,7 +35,7 @@ COMMANDS = {
     "list": "query list --store {store} -m 100",
     "list_array": "query list --store {store} -m 100 --output json",
     "list_lake": "query list --lake {lake} -m 100 --output ndjson",
-    "words": "query list --lake {lake} --words body -m 100 --output csv",
+    "words": "query list --lake {lake} --body-contains body -m 100 --output csv",
     "key": "query by-key --store {store} -t T1 -k k1 -m 0 --output json",
     "pull": "query mqadmin --store {store} printMsg -t T1 -d true",
     "pull_lake": "query mqadmin --lake {lake} --json printMsg -t T1",
@@ -202,10 +202,10 @@ def test_a_command_ends_with_its_reader_before_it_has_printed_anything(newer_lak
 @pytest.mark.parametrize("form", ["table", "json"])
 def test_the_time_limit_of_a_statement_holds_while_it_prints(form: str, newer_lake: Path) -> None:
     """The engine was never slower than the printer, so that the limit was never looked at."""
-    words = ["query", "sql", "--lake", str(newer_lake), _ENDLESS, "--output", form, "--seconds", "1.5"]
+    words = ["query", "sql", "--lake", str(newer_lake), _ENDLESS, "--output", form, "--timeout", "1.5"]
     outcome, got = _run_with_reader(words, None)
 
-    limit = "rmq-lake: stopped after 1.5 s: not all rows were printed; pass a larger --seconds\n"
+    limit = "rmq-lake: stopped after 1.5 s: not all rows were printed; pass a larger --timeout\n"
     assert (ExitCode.FAILED, limit) == (outcome.code, outcome.err)
     if form == "json":
         with pytest.raises(json.JSONDecodeError):
@@ -213,7 +213,7 @@ def test_the_time_limit_of_a_statement_holds_while_it_prints(form: str, newer_la
 
 
 def test_the_time_limit_of_a_statement_holds_while_nobody_reads(newer_lake: Path) -> None:
-    words = ["query", "sql", "--lake", str(newer_lake), _ENDLESS, "--output", "ndjson", "--seconds", "1.5"]
+    words = ["query", "sql", "--lake", str(newer_lake), _ENDLESS, "--output", "ndjson", "--timeout", "1.5"]
     reading, writing = _small_pipe()
     with _started(words, writing) as process:
         os.close(writing)

@@ -98,7 +98,7 @@ def test_standard_output_receives_the_same_bytes_as_a_file(
     ignore_spark_session(monkeypatch)
     monkeypatch.setattr("jobs.export.export._AT_ONCE", 2)
     store = write_store(tmp_path / "store", stored([Sent(body=b"%d" % number) for number in range(200)]))
-    command = ("export", "--store", store, "--format", kind, "--engine", "here")
+    command = ("export", "--store", store, "--format", kind, "--engine", "local")
     run(*command, "--out", tmp_path / "file")
     streamed = run(*command, "--out", "-")
     assert len(list((store / "commitlog").iterdir())) > 4
@@ -359,7 +359,7 @@ def test_an_export_of_a_lake_without_bodies_says_so(form: str, bodiless: list[st
 
 def test_words_cannot_be_searched_in_a_lake_without_bodies(bodiless: list[str], run: Run) -> None:
     """The answer was that no message contains them."""
-    outcome = run("query", "list", *bodiless, "--words", "red")
+    outcome = run("query", "list", *bodiless, "--body-contains", "red")
 
     assert (ExitCode.USAGE, "") == (outcome.code, outcome.out)
     assert outcome.err.startswith("rmq-lake: this lake has no message bodies (`ingest --no-body`)")
@@ -370,7 +370,7 @@ def test_words_that_some_bodies_of_a_lake_may_have_are_an_incomplete_answer(run:
     lake = tmp_path / "lake"
     write_lake(write_store(tmp_path / "a", stored(messages)), lake, selection=Selection(with_body=False))
     write_lake(write_store(tmp_path / "b", stored([*messages, Sent(body=b"reddish")])), lake)
-    outcome = run("query", "list", "--lake", lake, "--words", "red", "--json")
+    outcome = run("query", "list", "--lake", lake, "--body-contains", "red", "--json")
 
     assert ExitCode.DAMAGE == outcome.code
     assert [2] == [message["queue_offset"] for message in outcome.lines]
@@ -381,7 +381,7 @@ def test_bodies_of_a_lake_without_bodies_are_not_printed_as_empty(
     bodiless: list[str], run: Run, tmp_path: Path
 ) -> None:
     first = ("by-offset", "-t", "Orders", "-i", "0", "-o", "0")
-    text = run("query", *first, *bodiless, "--body", "--bodies", tmp_path / "bodies")
+    text = run("query", *first, *bodiless, "--body", "--body-dir", tmp_path / "bodies")
     (row,) = run("query", *first, *bodiless, "--body", "--json").lines
 
     assert ExitCode.CLEAN == text.code

@@ -32,7 +32,7 @@ from jobs.lake import upkeep
 from jobs.lake.commit import FILE_RETENTION_PROPERTY, LOG_RETENTION_PROPERTY, Savings
 from jobs.lake.lake import Lake
 from jobs.lake.tables import MESSAGES, Table
-from jobs.launch.engine import AUTO_ENGINE, HERE, SPARK
+from jobs.launch.engine import AUTO_ENGINE, LOCAL, SPARK
 from jobs.products.index import entries
 from jobs.storage.local import ReadLimits
 from jobs.store.chain import read_chained
@@ -303,7 +303,7 @@ def test_small_steps_do_not_start_a_spark_session(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_rate", "step_bytes", "engine"), [(1 << 20, 1 << 40, HERE), (None, 1 << 40, SPARK), (None, 1 << 27, HERE)]
+    ("max_rate", "step_bytes", "engine"), [(1 << 20, 1 << 40, LOCAL), (None, 1 << 40, SPARK), (None, 1 << 27, LOCAL)]
 )
 def test_large_steps_stay_in_this_process_if_it_is_faster_or_has_a_max_rate(
     max_rate: int | None, step_bytes: int, engine: str, broker: Broker, monkeypatch: pytest.MonkeyPatch

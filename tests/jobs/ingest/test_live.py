@@ -1,4 +1,4 @@
-"""Ingest a store that changes or is damaged: incomplete records, sealed and deleted segments, `--settle`."""
+"""Ingest a store that changes or is damaged: incomplete records, sealed and deleted segments, `--min-age`."""
 
 import errno
 import os
@@ -204,8 +204,8 @@ def test_settle_leaves_out_the_newest_records_of_the_open_segment(
     for seed, (count, stored) in enumerate(parts):
         broker.append(some_records(count, seed=seed, stored=now + stored))
 
-    assert ingest_into_own_lake(broker.root, settle_ms=HOUR // 6).messages == ingested
-    assert ingest_into_own_lake(broker.root, settle_ms=HOUR // 6).run is None
+    assert ingest_into_own_lake(broker.root, min_age_ms=HOUR // 6).messages == ingested
+    assert ingest_into_own_lake(broker.root, min_age_ms=HOUR // 6).run is None
     assert ingest_into_own_lake(broker.root).messages == sum(count for count, _ in parts) - ingested
 
 

@@ -122,7 +122,7 @@ def test_any_change_requires_a_run(ingested: IngestedStore, change: str) -> None
 
 
 def test_another_run_that_commits_before_the_note_is_left_prevents_it(ingested: IngestedStore) -> None:
-    request = replace(ingested.request, settle_ms=1)
+    request = replace(ingested.request, min_age_ms=1)
     check = PreRunCheck(request)
     assert check.summary_if_nothing_new() is None
     summary = ingest(request, SerialWorkers())

@@ -133,11 +133,11 @@ def test_missing_evidence_of_the_release_is_reported_once(
     """The range of possible releases was wider without a note."""
     (store / name).touch()
     refuse_to_open(f"/{name}", errno.EIO, monkeypatch)
-    ingested = run("ingest", store, "--lake", tmp_path / "lake", "--engine", "here")
+    ingested = run("ingest", store, "--lake", tmp_path / "lake", "--engine", "local")
     line = f"{store / name}: Input/output error; the release of the broker was detected without this file"
     assert 1 == ingested.err.count(line)
     assert ingested.code is ExitCode.CLEAN
-    assert line not in run("verify", store, "--engine", "here").err
+    assert line not in run("verify", store, "--engine", "local").err
 
 
 def test_an_unreadable_sector_is_damage_and_the_rest_is_read(store: Path, run: Run) -> None:
@@ -184,6 +184,6 @@ def test_files_that_a_broker_deletes_or_writes_meanwhile_are_not_damage(
     monkeypatch.setattr(f"jobs.{module}.list_store", deleted)
     monkeypatch.setattr("jobs.store.broker_config.sleep", lambda _: topics.write_bytes(whole))
     with hold_lock(store):
-        document = run(verb, "--json", *(["--engine", "here"] if verb == "verify" else []), store).document
+        document = run(verb, "--json", *(["--engine", "local"] if verb == "verify" else []), store).document
 
     assert document["problems" if verb == "inspect" else "findings"] == []

@@ -118,7 +118,7 @@ def test_iceberg_readers_return_the_same_rows_as_delta(
             "ingest", store_with_lake.broker.root, "--lake", store_with_lake.path, "--broker", "b", "--iceberg", "here"
         )
         assert ExitCode.CLEAN == done.code
-    assert ExitCode.CLEAN == run("optimize", store_with_lake.path, "--engine", "here", "--iceberg", "here").code
+    assert ExitCode.CLEAN == run("optimize", store_with_lake.path, "--engine", "local", "--iceberg", "here").code
 
     assert_equal_to_delta(store_with_lake.path)
     messages = catalog().load_table(("rocketmq", "messages"))

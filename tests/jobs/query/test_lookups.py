@@ -64,11 +64,11 @@ MESSAGES = st.lists(
 
 @contextmanager
 def open_three_ways(records: list[MessageRecord]) -> Iterator[list[StoreSource]]:
-    """Open the same log with index and queues, without them, and with them but with `through_log`."""
+    """Open the same log with index and queues, without them, and with them but with `scan_log`."""
     with TemporaryDirectory() as folder:
         whole = write_store(Path(folder) / "whole", records)
         bare = write_store(Path(folder) / "bare", records, with_index=False, with_queues=False)
-        with opened(whole) as by_files, opened(bare) as by_need, opened(whole, through_log=True) as by_wish:
+        with opened(whole) as by_files, opened(bare) as by_need, opened(whole, scan_log=True) as by_wish:
             yield [by_files, by_need, by_wish]
 
 

@@ -114,7 +114,7 @@ def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(  # noqa: PLR091
     elif source == "the log alone":
         monkeypatch.setitem(sys.modules, "rocksdict", None)
         store = Path(shutil.copytree(store, tmp_path / "store"))  # databases are cached
-    code, out, err = mqadmin(store, line, "--release", "5.5.0", "--bodies", str(tmp_path))
+    code, out, err = mqadmin(store, line, "--release", "5.5.0", "--body-dir", str(tmp_path))
 
     expected = ROCKSDB[line]["stdout"].replace("/tmp/rocketmq/msgbodys/", f"{tmp_path}/")
     assert out == expected.replace("WARN: No Consumer", "")

@@ -158,7 +158,7 @@ def test_without_a_statement_tables_and_views_are_listed(run: Run, newer_lake: P
 
 def test_a_limit_on_time_ends_a_statement_that_the_engine_does_not_end(newer_lake: Path) -> None:
     crossed = "SELECT count(*) FROM messages " + " ".join(f"CROSS JOIN messages m{n}" for n in range(12))
-    line = ["query", "sql", "--lake", str(newer_lake), crossed, "--seconds", "0.5"]
+    line = ["query", "sql", "--lake", str(newer_lake), crossed, "--timeout", "0.5"]
     ended = subprocess.run([sys.executable, "-m", "jobs.main", *line], capture_output=True, check=False, timeout=60)
     assert ended.returncode == ExitCode.FAILED
     assert b"stopped after 0.5 s" in ended.stderr

@@ -115,7 +115,7 @@ def test_each_recorded_line_is_answered_byte_for_byte(
         asked = lake if place == "lake" else earlier if is_earlier else store
         bodies = tmp_path / path.stem
         own = ["--broker", "b0", f"--{place}", str(asked), "--release", release_of(name), "--time-zone", "UTC"]
-        code = cli.main(["query", "mqadmin", *own, "--bodies", str(bodies), *call.arguments])
+        code = cli.main(["query", "mqadmin", *own, "--body-dir", str(bodies), *call.arguments])
         sys.stdout.flush()
         captured = capfdbinary.readouterr()
 

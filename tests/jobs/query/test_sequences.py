@@ -77,7 +77,7 @@ def _draw_place(kind: str, random: Random, golden: StoreOf, folder: Path) -> Pla
         ingest_store(store, folder / "lake", "b0", selection=selection)
         return Place(lake=str(folder / "lake"))
     _damage(store, random)
-    return Place(store=str(store), through_log=random.random() < 0.2)
+    return Place(store=str(store), scan_log=random.random() < 0.2)
 
 
 def _draw_url(random: Random, seen: list[str]) -> str:
@@ -173,7 +173,7 @@ def _ask(source: Source, name: str, arguments: tuple[object, ...]) -> tuple[obje
 def test_a_function_returns_the_same_after_other_calls(kind: str, seed: int, golden: StoreOf, tmp_path: Path) -> None:
     random = Random(f"functions {kind} {seed}")
     place = _draw_place(kind, random, golden, tmp_path)
-    options = {"store": place.store, "lake": place.lake, "through_log": place.through_log}
+    options = {"store": place.store, "lake": place.lake, "scan_log": place.scan_log}
     with open_source(**options) as source:  # type: ignore[arg-type] # the fields of the place
         for name, arguments in _draw_questions(random):
             with open_source(**options) as fresh:  # type: ignore[arg-type]

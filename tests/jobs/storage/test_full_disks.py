@@ -262,7 +262,7 @@ def test_an_error_while_a_file_is_closed_is_reported_with_the_file_if_it_was_wri
     ("line", "limit"),
     [
         ("ingest {store} --lake {lake} --metrics {out}/x.prom", 600),
-        ("query list -t T1 --store {store} --bodies {out}", 600),
+        ("query list -t T1 --store {store} --body-dir {out}", 600),
         ("query sql 'SELECT * FROM messages' --lake {lake} --output parquet --out {out}/x.parquet", 5000),
     ],
 )

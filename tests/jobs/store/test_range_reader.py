@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from jobs.command.engine import make_workers
 from jobs.console.process import raise_if_stopped
-from jobs.launch.engine import HERE
+from jobs.launch.engine import LOCAL
 from jobs.storage import AnyStorage
 from jobs.storage.local import LocalReader, LocalStorage, ReadLimits
 from jobs.store import record_places as walking
@@ -257,4 +257,4 @@ def test_verbs_use_up_to_four_cores_that_the_broker_does_not_use(
 ) -> None:
     monkeypatch.setattr("jobs.launch.engine.count_cores", lambda: cores)
     with click.Context(click.Command(verb), info_name=verb):
-        assert make_workers(HERE, half=half).width == width
+        assert make_workers(LOCAL, half=half).width == width

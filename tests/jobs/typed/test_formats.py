@@ -261,7 +261,7 @@ def test_the_tutorial_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.
             (tmp_path / "types.toml").write_text(text)
         elif language == "console":
             command, *lines = text.splitlines()
-            outcome = run(*command.split()[2:], "--engine", "here")
+            outcome = run(*command.split()[2:], "--engine", "local")
             assert ExitCode.CLEAN is outcome.code
             assert lines == outcome.out.splitlines()[: len(lines)]
         else:

@@ -139,7 +139,7 @@ def test_spark_types_the_same_rows(spark: SparkSession, tmp_path: Path, run: Run
         '[topic.Orders]\nformat = "json"\nschema = "id int, d decimal(5,2), at timestamp, who struct<n: array<int>>"'
     )
     found = []
-    for engine in ("here", "spark"):
+    for engine in ("local", "spark"):
         folder = tmp_path / engine
         fitting = b'{"id": 1, "d": 1.5, "at": "2026-11-23T10:00:00Z", "who": {"n": [1, null]}}'
         ingested(folder, *[body for body in (fitting, b'{"id": 1.5}', b"") for _ in range(20)])
@@ -181,7 +181,7 @@ def type_orders(tmp_path: Path, run: Run) -> Callable[..., tuple[int, int]]:
     def type_orders(declared: str, *options: str) -> tuple[int, int]:
         types, metrics = tmp_path / "types.toml", tmp_path / "metrics"
         types.write_text(declared)
-        outcome = run("type", tmp_path / "lake", "--types", types, "--engine", "here", "--metrics", metrics, *options)
+        outcome = run("type", tmp_path / "lake", "--types", types, "--engine", "local", "--metrics", metrics, *options)
         lines = [line.removeprefix("rmq_lake_type_") for line in metrics.read_text().splitlines()]
 
         assert f"exit_code {outcome.code}" in lines
