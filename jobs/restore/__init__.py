@@ -373,6 +373,12 @@ def read_last_store_timestamp(lake: Lake, known: KnownStore, end: int) -> int:
     return max(_read_extremes(lake, known.store_id, "store_timestamp", within, pc.max), default=0)
 
 
+def read_first_store_timestamp(lake: Lake, known: KnownStore, segment: PlannedSegment) -> int:
+    """Return the store time of the first message of a segment; 0 if it has none."""
+    within = {"physical_offset": (segment.base_offset, segment.base_offset + segment.size - 1)}
+    return min(_read_extremes(lake, known.store_id, "store_timestamp", within, pc.min), default=0)
+
+
 def _read_extremes(
     lake: Lake, store_id: str, column: str, within: Limits, extreme: Callable[[pa.Array], pa.Scalar]
 ) -> Iterator[int]:

@@ -68,10 +68,12 @@ def create_or_accept_file(path: Path, data: bytes) -> FileState:
 
 
 def restore_config_files(
-    lake: Lake, store_id: str, out: Path, log_end: int | None, newest_hashes: Mapping[str, str]
-) -> tuple[dict[str, FileState], list[str], dict[str, str]]:
+    lake: Lake, store_id: str, out: Path | None, log_end: int | None, newest_hashes: Mapping[str, str]
+) -> tuple[dict[str, FileState | None], list[str], dict[str, str]]:
     """
     Write the newest version of each file; return the files, notes, and the lost rows of the lake, with reasons.
+
+    Without *out*, the files are only read.
 
     For a log that ends at *log_end*, write the newest version from a run whose log ended no later. If there is none,
     write the oldest version, except files of consumer offsets: consumers must not be ahead of the log. The newest run
@@ -88,7 +90,7 @@ def restore_config_files(
         newest[name] = max(newest.get(name, version), version, key=itemgetter("run"))
         if log_end is None or version["to_offset"] <= log_end:
             in_time[name] = max(in_time.get(name, version), version, key=itemgetter("run"))
-    left_out, written = [], dict[str, FileState]()
+    left_out, written = [], dict[str, FileState | None]()
     missing = [] if source.faults else sorted(newest_hashes.keys() - newest.keys())
     lost = {f"config_files, {name}:": ROWS_DELETED for name in missing}
     for name in sorted(newest):
@@ -100,8 +102,10 @@ def restore_config_files(
             continue
         if log_end is None and name in newest_hashes and sha256(data).hexdigest() != newest_hashes[name]:
             lost[f"config_files, {name}:"] = f"{ROWS_DELETED}, so an older version was restored"
-        path = out / CONFIG_FOLDER / name
-        written[str(path)] = create_or_accept_file(path, data)
+        elif chosen["sha256"] not in {None, sha256(data).hexdigest()}:
+            lost[f"config_files, {name}:"] = f"another engine has changed the version of run {chosen['run']}"
+        path = (out or Path()) / CONFIG_FOLDER / name
+        written[str(path)] = None if out is None else create_or_accept_file(path, data)
     notes = [] if written or left_out else [_NONE]
     notes += [f"{', '.join(left_out)}: not restored, because {_FROM_LATER}"] if left_out else []
     return written, notes, {**source.faults, **lost}

@@ -171,6 +171,10 @@ class RestoreSummary(RatedOutcome):
         yield from (f"  {form}" for form in self.forms)
         if self.resumed:
             yield f"  {self.resumed:,} of these segments were already complete"
+        yield from self.finding_lines()
+
+    def finding_lines(self) -> Iterator[str]:
+        """Yield the lines on the configuration, and on bytes that are assumed, missing or wrong."""
         if self.assumed:
             ends = "segment end was" if len(self.assumed) == 1 else "segment ends were"
             how = "written in the format of RocketMQ 4.9.1 and later, because the original bytes are unknown"
@@ -222,7 +226,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     works = [replace(one, path=str(paths[one.base_offset])) for one in plan.segments if one.base_offset not in done]
     made = workers.map(works, partial(_restore_and_note, folder=str(unfinished)), "writing segments")
     results = sorted([*made, *done.values()])
-    summary = _summarize(request, known, plan, results, resumed=len(done))
+    summary = summarize_segments(request, known, plan, results, resumed=len(done))
     state: Mapping[str, Any] = known.newest.state if known.newest else {}
     recorded = (state.get("config_files") or {}).get("files", {})
     written, notes, lost = restore_config_files(request.lake, known.store_id, request.out, request.end_offset, recorded)
@@ -407,9 +411,15 @@ def _as_tuples(value: Any) -> Any:  # noqa: ANN401 - JSON
     return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
-def _summarize(
-    request: RestoreRequest, known: KnownStore, plan: RestorePlan, results: Sequence[RestoredSegment], *, resumed: int
+def summarize_segments(
+    request: RestoreRequest,
+    known: KnownStore,
+    plan: RestorePlan,
+    results: Sequence[RestoredSegment],
+    *,
+    resumed: int = 0,
 ) -> RestoreSummary:
+    """Return the summary of restored or checked segments."""
     gaps = sorted([*plan.absent_ranges, *(interval for result in results for interval in result.missing)])
     unreadable = dict.fromkeys(name for result in results for name in result.unreadable)
     lost = dict(plan.lost_files) | dict.fromkeys(unreadable, "can be read only in part")

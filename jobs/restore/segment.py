@@ -1,8 +1,9 @@
 """
-Restores one segment from its rows, in constant memory.
+Restores one segment from its rows, in constant memory, or only checks whether it can be restored.
 
 Records are written to their offsets, then the bytes between them that the lake has kept. The file gets its name when
-all of it is on disk, so a killed run leaves no incomplete segment under a segment's name.
+all of it is on disk, so a killed run leaves no incomplete segment under a segment's name. A check builds the same
+bytes, and writes none.
 """
 
 import os
@@ -61,10 +62,10 @@ class RestoredSegment(NamedTuple):
 
 @dataclass(slots=True)
 class _Segment:
-    """A file being written."""
+    """A file being written, or, without a descriptor, one that is only checked."""
 
     work: PlannedSegment
-    descriptor: int
+    descriptor: int | None
     covered: list[tuple[Integers, Integers]] = field(default_factory=list)  # starts and ends
     records: int = 0
     incomplete: list[int] = field(default_factory=list)
@@ -89,6 +90,8 @@ class _Segment:
         self.covered.append((offsets[first], ends[last]))
 
     def _write(self, data: memoryview, offset: int) -> None:
+        if self.descriptor is None:
+            return
         position = offset - self.work.base_offset
         write_all(self.descriptor, position, data)
         end = position + data.nbytes
@@ -126,6 +129,9 @@ class _Segment:
             start, end = row["physical_offset"], row["physical_offset"] + row["length"]
             some = slice(*np.searchsorted(offsets, [start, end]).tolist())
             at = offsets[some] - ENTRY_HEADER_SIZE
+            self.covered.append((at, offsets[some]))
+            if self.descriptor is None:
+                continue
             headers = build_entry_headers(at, sizes[some], row["entry_index"] + np.arange(at.size), row["entry_term"])
             items = headers.view(np.uint8).reshape(-1, ENTRY_HEADER_SIZE)
             positions = at - self.work.base_offset
@@ -136,7 +142,6 @@ class _Segment:
                     part = slice(first, first + _HEADERS_AT_ONCE)
                     target[positions[part, None] + np.arange(ENTRY_HEADER_SIZE)] = items[part]
                 del target
-            self.covered.append((at, offsets[some]))
 
     def fill_end(self, covered: Sequence[Interval]) -> list[Interval]:
         """Write the blank at the end of a full file, unless records may be missing there; return its interval."""
@@ -163,39 +168,9 @@ def restore_segment(
     descriptor = os.open(attempt, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         os.ftruncate(descriptor, work.size)
-        segment = _Segment(work, descriptor)
-        unreadable: list[str] = []
-        pieces = [
-            row
-            for file in work.piece_files
-            for batch in _read_readable_rows(work, LOG_PIECES, file, unreadable)
-            for row in batch.filter(_find_rows_of_segment(work, batch)).to_pylist()
-            if row["physical_offset"] is not None and row["length"] is not None  # emptied by another engine
-        ]
-        places: list[tuple[Integers, Sizes]] | None = [] if any(row["kind"] == ENTRIES_ROW for row in pieces) else None
-        changed, unchecked = list[int](), list[tuple[Integers, Integers]]()
-        for batch in read_segment_rows(work, unreadable):
-            made = assemble_records(batch)
-            is_changed, is_unchecked = check_crcs(batch, made)
-            changed += made.offsets[is_changed].tolist()
-            unchecked.append(made.select(is_unchecked).offset_bounds)
-            made = made.select(~is_changed) if work.proven_only else made
-            segment.add(made)
-            if places is not None:
-                places.append((made.offsets, made.sizes))
-        segment.add_pieces(pieces)
-        segment.add_entries([row for row in pieces if row["kind"] == ENTRIES_ROW], places or [])
-        covered, twice = merge_and_find_overlaps(segment.covered)
-        assumed = segment.fill_end(covered)
-        limit = min(work.base_offset + work.size, work.log_end)
-        lost = tuple(uncovered_parts([*covered, *assumed], work.base_offset, limit))
-        digest = sha256_of(attempt)
+        built = _build_segment(work, descriptor)
+        result = built._replace(sha256=sha256_of(attempt))
         os.fsync(descriptor)
-        result = RestoredSegment(
-            work.base_offset, work.size, digest, segment.records, lost, tuple(assumed),
-            tuple(sorted(segment.incomplete)), tuple(twice), tuple(unreadable), tuple(sorted({*changed})),
-            tuple(merge_and_find_overlaps(unchecked)[0]),
-        )  # fmt: skip
         note(result, FileState.from_status(os.fstat(descriptor)))
         os.link(attempt, target)
         flush_directory(target.parent)
@@ -203,6 +178,46 @@ def restore_segment(
         close_file(descriptor, work.path)
         attempt.unlink(missing_ok=True)
     return result
+
+
+def check_segment(work: PlannedSegment) -> RestoredSegment:
+    """Build one segment of the log as `restore_segment` does, but write nothing; the result has no SHA-256."""
+    return _build_segment(work, None)
+
+
+def _build_segment(work: PlannedSegment, descriptor: int | None) -> RestoredSegment:
+    """Write one segment to an open file, or only check it; the result has no SHA-256 yet."""
+    segment = _Segment(work, descriptor)
+    unreadable: list[str] = []
+    pieces = [
+        row
+        for file in work.piece_files
+        for batch in _read_readable_rows(work, LOG_PIECES, file, unreadable)
+        for row in batch.filter(_find_rows_of_segment(work, batch)).to_pylist()
+        if row["physical_offset"] is not None and row["length"] is not None  # emptied by another engine
+    ]
+    places: list[tuple[Integers, Sizes]] | None = [] if any(row["kind"] == ENTRIES_ROW for row in pieces) else None
+    changed, unchecked = list[int](), list[tuple[Integers, Integers]]()
+    for batch in read_segment_rows(work, unreadable):
+        made = assemble_records(batch)
+        is_changed, is_unchecked = check_crcs(batch, made)
+        changed += made.offsets[is_changed].tolist()
+        unchecked.append(made.select(is_unchecked).offset_bounds)
+        made = made.select(~is_changed) if work.proven_only else made
+        segment.add(made)
+        if places is not None:
+            places.append((made.offsets, made.sizes))
+    segment.add_pieces(pieces)
+    segment.add_entries([row for row in pieces if row["kind"] == ENTRIES_ROW], places or [])
+    covered, twice = merge_and_find_overlaps(segment.covered)
+    assumed = segment.fill_end(covered)
+    limit = min(work.base_offset + work.size, work.log_end)
+    lost = tuple(uncovered_parts([*covered, *assumed], work.base_offset, limit))
+    return RestoredSegment(
+        work.base_offset, work.size, "", segment.records, lost, tuple(assumed),
+        tuple(sorted(segment.incomplete)), tuple(twice), tuple(unreadable), tuple(sorted({*changed})),
+        tuple(merge_and_find_overlaps(unchecked)[0]),
+    )  # fmt: skip
 
 
 def check_crcs(batch: pa.RecordBatch, assembled: AssembledRecords) -> tuple[RowMask, RowMask]:

@@ -1,6 +1,7 @@
 """`optimize`, `catalog` and `restore`, and the option `--iceberg`, which registers a lake in an Iceberg catalog."""
 
 import re
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from threading import Thread
@@ -254,13 +255,18 @@ def _text(saved: "Savings", *, dry_run: bool) -> str:
     "restore /data/lake --broker broker-a --out /data/restored",
     "restore LAKE --out DIR --until '2026-11-17 12:00'",
     "restore LAKE --out DIR --resume",
+    "restore LAKE --check",
 )
 def restore(  # noqa: PLR0913 - one argument an option
     *,
     lake: str = argument("LAKE", LAKE),
     broker: str | None = option("NAME", "The broker's label in the lake, or the id of its store."),
-    out: Path = option(
-        "DIR", "An empty or new directory; with --resume, that of the interrupted restore.", NEW_STORE, required=True
+    out: Path | None = option(
+        "DIR", "An empty or new directory; with --resume, that of the interrupted restore.", NEW_STORE
+    ),
+    check: bool = flag(
+        "Write nothing: build every byte of the log, verify its checksums, and print the part that can be restored. "
+        "Without --broker, check every broker of LAKE."
     ),
     start: int | TimeArgument | None = option(
         "OFFSET|TIME", "Skip segments that end before this offset or time.", OFFSET_OR_TIME, names="--from"
@@ -287,23 +293,46 @@ def restore(  # noqa: PLR0913 - one argument an option
     """
     Restore a store from LAKE into DIR: the log and configuration byte for byte; queues and index files are rebuilt.
 
-    A broker can then start on DIR. Times without a zone in --from and --until are in this machine's time zone.
+    A broker can then start on DIR. With --check, nothing is written. Times without a zone in --from and --until are in
+    this machine's time zone.
     """
     if topics:
         raise click.BadParameter(_NO_TOPICS, param_hint="'-t' / '--topic'")
-    if not resume:
+    if check and (out is not None or resume):
+        raise click.UsageError("--check writes nothing: it cannot be combined with --out or --resume")
+    if not check and out is None:
+        raise click.UsageError("missing option --out DIR (or --check, to write nothing)")
+    if out is not None and not resume:
         refuse_nonempty_directory(str(out))
     workers = start_workers(engine, lake)
     from jobs.restore import NothingToRestoreError, find_offset_at_time
     from jobs.restore.run import RestoreRequest, find_store, restore
 
     source = Lake(lake, workers.options)
-    store_id = find_store(source, broker).store_id
+    given = settings.given_settings(read_broker_conf(broker_conf))
 
-    def resolved(place: int | TimeArgument | None) -> int | None:
+    def resolved(place: int | TimeArgument | None, store_id: str) -> int | None:
         return find_offset_at_time(source, store_id, place.milliseconds()) if isinstance(place, TimeArgument) else place
 
-    first = resolved(start)
+    if out is None:
+        from jobs.restore.check import CheckRequest, check_restore
+
+        checked = check_restore(
+            CheckRequest(
+                source,
+                broker,
+                partial(resolved, start or 0),
+                partial(resolved, until),
+                segment_size,
+                given,
+                with_index=not no_index,
+                starts_at_time=isinstance(start, TimeArgument),
+            ),
+            workers,
+        )
+        return answer.print_outcome(checked, checked.lines(), with_byte_count=True)
+    store_id = find_store(source, broker).store_id
+    first = resolved(start, store_id)
     if isinstance(start, TimeArgument) and first is None:
         raise NothingToRestoreError(f"--from {start.text}: the lake has no message that was stored then or later")
     request = RestoreRequest(
@@ -311,9 +340,9 @@ def restore(  # noqa: PLR0913 - one argument an option
         out.absolute(),
         store_id,
         first or 0,
-        resolved(until),
+        resolved(until, store_id),
         segment_size,
-        settings.given_settings(read_broker_conf(broker_conf)),
+        given,
         with_queues=not no_queues,
         with_index=not no_index,
         resume=resume,

@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from jobs.lake.commit import commit_rows
 from jobs.lake.lake import Lake
 from jobs.lake.tables import CONFIG_FILES
 from jobs.restore import count_messages_in_ranges, find_offset_at_time
+from jobs.restore.check import CheckRequest, check_restore
 from jobs.restore.config import restore_config_files
+from jobs.store.workers import SerialWorkers
 from rmq_formats.indexfile.layout import Geometry
 from tests.golden import StoreOf
 from tests.support import commands
@@ -51,6 +53,29 @@ def test_a_full_disk_names_the_segment(lake: Path, tmp_path: Path, monkeypatch: 
     with pytest.raises(OSError, match="bytes are free") as error:
         restore_log(lake, tmp_path / "out")
     assert error.value.filename == str(tmp_path / "out" / "commitlog" / f"{0:020d}")
+
+
+@pytest.mark.parametrize("deleted", [None, "physical_offset between 20000 and 21000", "segment >= 49152"])
+def test_a_check_finds_what_a_restore_finds_and_writes_nothing(
+    deleted: str | None, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copytree(lake, tmp_path / "lake"))
+    if deleted is not None:
+        DeltaTable(copy / "messages").delete(deleted)
+    expected = restore_log(copy, tmp_path / "out")
+    files = sorted(tmp_path.rglob("*"))
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a check must not write")
+
+    monkeypatch.setattr("jobs.restore.segment.write_all", refuse)
+    monkeypatch.setattr("jobs.restore.config.create_or_accept_file", refuse)
+    (check,) = check_restore(CheckRequest(Lake(str(copy))), SerialWorkers()).stores
+
+    assert check.restored is not None
+    assert (expected.messages, expected.missing) == (check.restored.messages, check.restored.missing)
+    assert (expected.severity, expected.config) == (check.severity, check.restored.config)
+    assert sorted(tmp_path.rglob("*")) == files
 
 
 def test_a_resumed_restore_writes_only_the_missing_files(
