@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SAFE_PATH = "PYTHONSAFEPATH"
-_HDFS = "hdfs"  # the group of tests, in several files, that share one name node and one data node
 # Without these, each statement on a small table runs 50 tasks for its Delta log and compiles code for its plan.
 _SETTINGS_FOR_SMALL_TABLES = {
     "spark.databricks.delta.snapshotPartitions": "1",
@@ -119,8 +118,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         uses_spark = "spark" in getattr(item, "fixturenames", ())
         if uses_spark:
             item.add_marker("spark")
-        if uses_spark or _HDFS not in _groups_of(item):
-            item.add_marker(pytest.mark.xdist_group("spark" if uses_spark else str(item.path)))
+        item.add_marker(pytest.mark.xdist_group("spark" if uses_spark else str(item.path)))
         if config.getoption("loadgroup", default=False):
             # The scheduler reads the group from the id. xdist 3.8 writes it where pytest 9.2 no longer looks for it.
             item._id = NodeId.parse(f"{item.nodeid}@{_group_of(item)}")  # noqa: SLF001 - see above

@@ -253,7 +253,7 @@ _CONFIG = {
 _EXCLUSIVE = frozenset({"store", "lake"})
 _SOURCES = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
 source_options = {
-    "store": option("STORE", "Path or URI (s3a, abfss, hdfs) of the store.", STORE),
+    "store": option("STORE", "Path or URI (s3a, abfss) of the store.", STORE),
     "lake": option("LAKE", "The lake, instead of a store.", QUERIED_LAKE),
 }
 

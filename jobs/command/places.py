@@ -234,7 +234,6 @@ class PlaceType(click.ParamType[Any]):
 
     lacks: _Lacks | None = None  # without it, the place need not exist
     is_guarded: bool = False  # a store, or a lake that a store is restored from, into which nothing is written
-    requires_writable_scheme: bool = False  # files can be written at such a place
     is_output: bool = False  # this command writes there; existing files there are from its earlier runs
     local_kind: str | None = None  # a local file (so it must not be a device) or directory: the command gets its path
     makes_store: bool = False  # the command writes a store there
@@ -257,7 +256,7 @@ class PlaceType(click.ParamType[Any]):
             if not is_local(text):
                 self.fail(f"{text!r} is not on this machine; pass the local path of {self.local_kind}", param, ctx)
             return Path(text)
-        reason = why_unsupported(text, to_write=self.requires_writable_scheme or self.is_output)
+        reason = why_unsupported(text)
         if reason is not None:
             self.fail(reason, param, ctx)
         return text
@@ -286,8 +285,7 @@ def refuse_nonempty_directory(out: str, param_hint: str = "--out") -> None:
 STORE_FILE = PlaceType(is_guarded=True)
 STORE = PlaceType(_lacks_store, is_guarded=True)
 LOG_DIRECTORIES = PlaceType(lambda *_: None, is_guarded=True, takes_many=True, name="path[,path]")
-# A lake is only at places where one can be written.
-LAKE = PlaceType(_lacks_tables, is_guarded=True, requires_writable_scheme=True)
+LAKE = PlaceType(_lacks_tables, is_guarded=True)
 QUERIED_LAKE = replace(LAKE, is_guarded=False)  # the answer may be written into a folder of it
 STORE_OR_LAKE = PlaceType(_lacks_both, is_guarded=True)
 CHANGED_LAKE = PlaceType(_lacks_tables, is_output=True)

@@ -81,7 +81,7 @@ def close_cluster_session() -> None:
 
 
 def hadoop_options(spark: SparkSession) -> dict[str, str]:
-    """Return the session's file system settings (`fs.s3a.…`, `dfs.…`), for clients other than Hadoop."""
+    """Return the session's file system settings (`fs.s3a.…`), for clients other than Hadoop."""
     return file_system_settings(spark.sparkContext.getConf().getAll())
 
 

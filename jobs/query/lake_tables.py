@@ -363,8 +363,8 @@ def _check_row_count(file: str) -> None:
 
 
 def is_lake(location: str, options: Mapping[str, str]) -> bool:
-    """Return whether a location has a table of messages; a place where no lake can be, such as HDFS, has none."""
-    if why_unsupported(location, to_write=True) is not None:
+    """Return whether a location has a table of messages; an unsupported location has none."""
+    if why_unsupported(location) is not None:
         return False
     try:
         LakeTables(location, options)

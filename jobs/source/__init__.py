@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, Self
 
-from jobs.storage.settings import FILE_SYSTEM_PREFIXES
+from jobs.storage.settings import FILE_SYSTEM_PREFIX
 from jobs.store.selection import Selection
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
@@ -116,7 +116,7 @@ class ReadOptions:
                 except ValueError as error:
                     raise UnsupportedFormat(f"option {name}: {text[:60]!r} is {error}") from error
         selection = Selection(topics=values.pop("topics", ()), with_body=values.pop("with_body", True))
-        file_system = {name: value for name, value in given.items() if name.startswith(FILE_SYSTEM_PREFIXES)}
+        file_system = {name: value for name, value in given.items() if name.startswith(FILE_SYSTEM_PREFIX)}
         return cls(**values, selection=selection, file_system=file_system)
 
     @property

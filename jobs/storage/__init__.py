@@ -1,8 +1,8 @@
 """
-Access to local files, object stores and HDFS: list, read ranges, create, delete.
+Access to local files and object stores: list, read ranges, create, delete.
 
 This is the only package that knows file systems and their credentials: local files through the operating system, object
-stores through pyarrow, HDFS over HTTP.
+stores through pyarrow.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from jobs.storage.local import LocalStorage, ReadLimits
-from jobs.storage.locations import AZURE_SCHEMES, HDFS_SCHEME, is_local, local_path, scheme_of, why_unsupported
+from jobs.storage.locations import AZURE_SCHEMES, is_local, local_path, scheme_of, why_unsupported
 from jobs.storage.model import FileInfo, Reader, Storage
 
 if TYPE_CHECKING:
@@ -45,10 +45,6 @@ def storage_for(
         raise OSError(reason)
     if is_local(location):
         return LocalStorage(read_limits)
-    if scheme_of(location) == HDFS_SCHEME:
-        from jobs.storage.hdfs import HdfsStorage, name_nodes  # lazy import: urllib is slow to load
-
-        return HdfsStorage(name_nodes(location, options or {}))
     from jobs.storage.s3 import azure_storage, s3_storage  # lazy import: compiles expressions
     from jobs.storage.settings import AzureSettings
 
@@ -72,8 +68,5 @@ def object_store(location: str, options: Mapping[str, str]) -> "ObjectStorage":
     from jobs.storage.s3 import ObjectStorage
 
     if not isinstance(storage, ObjectStorage):
-        reason = why_unsupported(location, to_write=True)
-        raise OSError(
-            reason or f"{location}: a lake cannot be on {scheme_of(location)}://. Use a local path, s3a:// or abfss://"
-        )
+        raise OSError(f"{location}: a lake cannot be on {scheme_of(location)}://. Use a local path, s3a:// or abfss://")
     return storage

@@ -8,9 +8,8 @@ from urllib.parse import unquote, urlsplit
 LOCAL_SCHEME = "file"
 S3_SCHEMES = frozenset({"s3", "s3a"})
 AZURE_SCHEMES = frozenset({"abfs", "abfss"})
-HDFS_SCHEME = "hdfs"
+_HDFS_SCHEME = "hdfs"
 _HAS_CREDENTIALS = r"\w+://([^/]*@|[^/]*:.*@)"  # a secret may have slashes
-_WRITTEN = "Lakes and output must be on local paths, s3a:// or abfss://"
 
 
 def scheme_of(location: str) -> str:
@@ -51,8 +50,8 @@ def join_location(location: str, *names: str) -> str:
     return "/".join((location.rstrip("/"), *names))
 
 
-def why_unsupported(location: str, *, to_write: bool = False) -> str | None:
-    """Return why *location* cannot be read, or written; None if its kind is supported."""
+def why_unsupported(location: str) -> str | None:
+    """Return why *location* can neither be read nor written; None if its kind is supported."""
     scheme = scheme_of(location)
     if scheme in S3_SCHEMES and re.match(_HAS_CREDENTIALS, location):
         return (
@@ -63,7 +62,9 @@ def why_unsupported(location: str, *, to_write: bool = False) -> str | None:
         return f"{location}: expected abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"
     if scheme == LOCAL_SCHEME or scheme in S3_SCHEMES | AZURE_SCHEMES:
         return None
-    if scheme != HDFS_SCHEME:
-        known = "local paths, s3a:// and abfss://" if to_write else "local paths, s3a://, abfss:// and hdfs://"
-        return f"{location}: {scheme}:// is not supported. Supported locations: {known}"
-    return f"{location}: only stores can be read from hdfs://. {_WRITTEN}" if to_write else None
+    if scheme == _HDFS_SCHEME:
+        return (
+            f"{location}: HDFS is not read directly: mount it (for example with the NFS gateway or hdfs fuse) and pass "
+            "the path"
+        )
+    return f"{location}: {scheme}:// is not supported. Supported locations: local paths, s3a:// and abfss://"

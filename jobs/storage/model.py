@@ -1,12 +1,12 @@
 """The interface of all file systems."""
 
 import errno
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from jobs.storage.locations import why_unsupported
 from rmq_formats.layout import Buffer
 
 
@@ -81,8 +81,8 @@ class Storage(Protocol):
         moment, only a local file system stops the second. A read-only storage does not replace this method.
         """
         del data
-        raise OSError(errno.EROFS, why_unsupported(location, to_write=True))
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), location)
 
     def delete(self, location: str) -> None:
         """Delete a file, if it exists; a read-only storage does not replace this method."""
-        raise OSError(errno.EROFS, why_unsupported(location, to_write=True))
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), location)

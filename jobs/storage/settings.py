@@ -1,8 +1,8 @@
 """
 Settings of file systems under Hadoop's names: from Spark, from Hadoop's files, and from the environment.
 
-Spark's settings override the files in HADOOP_CONF_DIR, and these override the environment. Supported variables of
-Amazon are AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION and AWS_ENDPOINT_URL (or
+Spark's settings override core-site.xml in HADOOP_CONF_DIR, and this file overrides the environment. Supported variables
+of Amazon are AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION and AWS_ENDPOINT_URL (or
 AWS_ENDPOINT_URL_S3), or the profile AWS_PROFILE of the files in `~/.aws`. If a profile names a role, a process or a
 login, it has no keys, and each client resolves it by itself. An Azure account is accessed with its key or its signature
 (SAS) if the settings or the environment have one, otherwise through Azure's own chain of credentials.
@@ -175,32 +175,34 @@ def azure_delta_options(location: str, options: Mapping[str, str]) -> dict[str, 
     return {name: value for name, value in named.items() if value}
 
 
-_FILES = ("core-site.xml", "hdfs-site.xml")
+_FILE = "core-site.xml"
 _PREFIX = "spark.hadoop."
-FILE_SYSTEM_PREFIXES = ("fs.", "dfs.")
+FILE_SYSTEM_PREFIX = "fs."
 
 
 def file_system_settings(spark_settings: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the file system settings (`fs.s3a.…`, `dfs.…`), and mask their secrets in all later output."""
+    """Return the file system settings (`fs.s3a.…`), and mask their secrets in all later output."""
     given = {name.removeprefix(_PREFIX): value for name, value in spark_settings if name.startswith(_PREFIX)}
     environment = {**read_environment_settings(), **read_variable_settings(os.environ, _OF_AZURE)}
-    settings = merge_settings(merge_settings(environment, dict(_from_files())), given)
+    settings = merge_settings(merge_settings(environment, dict(_of_hadoop())), given)
     for name, value in settings.items():
         if is_secret(name):
             remember_secret(value)
-    return {name: value for name, value in settings.items() if name.startswith(FILE_SYSTEM_PREFIXES)}
+    return {name: value for name, value in settings.items() if name.startswith(FILE_SYSTEM_PREFIX)}
 
 
-def _from_files() -> Iterator[tuple[str, str]]:
+def _of_hadoop() -> Iterator[tuple[str, str]]:
     directory = os.environ.get("HADOOP_CONF_DIR")
-    for path in (Path(directory or "", name) for name in _FILES):
-        if not directory or not is_regular_file(path):
-            continue
-        from xml.etree import ElementTree as ET  # most have no such files
+    if not directory:
+        return
+    path = Path(directory, _FILE)
+    if not is_regular_file(path):
+        return
+    from xml.etree import ElementTree as ET  # lazy import: most users have no such file
 
-        try:
-            found = ET.parse(path).getroot().iter("property")  # noqa: S314 - the user's own files
-        except ET.ParseError as error:
-            raise OSError(f"{path}: {error}") from error
-        for entry in found:
-            yield entry.findtext("name", "").strip(), entry.findtext("value", "").strip()
+    try:
+        found = ET.parse(path).getroot().iter("property")  # noqa: S314 - the user's own file
+    except ET.ParseError as error:
+        raise OSError(f"{path}: {error}") from error
+    for entry in found:
+        yield entry.findtext("name", "").strip(), entry.findtext("value", "").strip()

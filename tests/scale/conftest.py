@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.scale.servers import AzureServer, Hdfs, S3Server, azure_server, hdfs_server, s3_server
+from tests.scale.servers import AzureServer, S3Server, azure_server, s3_server
 
 
 @pytest.fixture(scope="session")
@@ -16,10 +16,4 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 @pytest.fixture(scope="session")
 def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
     with azure_server(tmp_path_factory.mktemp("azure")) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
-    with hdfs_server(tmp_path_factory.mktemp("hdfs")) as server:
         yield server

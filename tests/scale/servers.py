@@ -8,12 +8,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from getpass import getuser
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode
-from urllib.request import Request, urlopen
 
 from pyarrow.fs import FileSystem, LocalFileSystem, copy_files
 
@@ -21,7 +18,7 @@ from jobs.launch.spark import spark_home
 from jobs.storage.settings import AzureSettings, azure_filesystem
 from tests.support.commands import ROOT, Outcome
 from tests.support.published import QUICK_JVM, Module, azurite, class_path
-from tests.support.stores import read_files, read_store_records
+from tests.support.stores import read_store_records
 from tests.support.waiting import free_port, wait_until
 
 ADDRESS = "127.0.0.1"
@@ -161,95 +158,6 @@ def azure_server(folder: Path) -> Iterator[AzureServer]:
         filesystem = azure_filesystem(settings)
         filesystem.create_dir(CONTAINER)
         yield AzureServer(port, filesystem)
-
-
-HADOOP = Module("org.apache.hadoop", "hadoop-client-minicluster", "3.5.0")  # Spark 4.2 contains its other parts
-_JVM = ["java", "-Xmx256m", *QUICK_JVM]
-_NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
-_DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
-
-
-class Hdfs(NamedTuple):
-    """The address of the NameNode, and the configuration directory of its users."""
-
-    port: int
-    http_port: int
-    folder: Path
-
-    @property
-    def conf(self) -> Path:
-        return self.folder / "conf"
-
-    @property
-    def options(self) -> dict[str, str]:
-        return {"dfs.namenode.http-address": f"{ADDRESS}:{self.http_port}"}
-
-    def uri(self, *names: str) -> str:
-        return "/".join((f"hdfs://{ADDRESS}:{self.port}", *names))
-
-    def upload(self, folder: Path, prefix: str) -> None:
-        """Create the files with requests to the name node and the data node: a JVM for `hdfs dfs` takes seconds."""
-        address = f"http://{ADDRESS}:{self.http_port}/webhdfs/v1"
-        query = urlencode({"op": "CREATE", "noredirect": "true", "user.name": getuser()})
-        for name, data in read_files(folder).items():
-            place = json.loads(_put(f"{address}/{quote(f'{prefix}/{name}')}?{query}", b""))["Location"]
-            _put(place, data)
-
-    def shell(self, *arguments: str) -> None:
-        command = [*_JVM, "-cp", _class_path(self.conf), "org.apache.hadoop.fs.FsShell", *arguments]
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
-        if answer.returncode:
-            raise OSError(f"{arguments}: {answer.stderr[-2000:]}")
-
-
-def _put(address: str, data: bytes) -> bytes:
-    request = Request(address, data, {"Content-Type": "application/octet-stream"}, method="PUT")  # noqa: S310 - ours
-    with urlopen(request) as answer:  # noqa: S310 - the server was started by this module
-        content: bytes = answer.read()
-        return content
-
-
-def _class_path(conf: Path) -> str:
-    return f"{conf}:{class_path(HADOOP.name, [HADOOP])[0]}:{spark_home() / 'jars'}/*"
-
-
-@contextmanager
-def hdfs_server(folder: Path) -> Iterator[Hdfs]:
-    started = Hdfs(free_port(), free_port(), folder)
-    started.conf.mkdir()
-    _write(started.conf / "core-site.xml", {"fs.defaultFS": started.uri(), "hadoop.tmp.dir": str(folder / "tmp")})
-    nodes = {f"dfs.datanode.{name}": f"{ADDRESS}:{free_port()}" for name in ("address", "http.address", "ipc.address")}
-    settings = {"dfs.replication": "1", "dfs.datanode.hostname": ADDRESS, "dfs.blocksize": "1048576"}
-    # A truncated block is recovered at a heartbeat, and the end of a file repeated after the delay: 3 and 0.4 seconds.
-    settings |= {"dfs.heartbeat.interval": "1", "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "10"}
-    _write(started.conf / "hdfs-site.xml", {**settings, **started.options, **nodes})
-    command = [*_JVM, "-cp", _class_path(started.conf)]
-    format_log = subprocess.run([*command, _NAME_NODE, "-format"], capture_output=True, text=True, check=False)
-    if format_log.returncode:
-        raise OSError(format_log.stderr[-2000:])
-    with ExitStack() as stack:
-        name_node = stack.enter_context(running([*command, _NAME_NODE], folder / "name-node.log"))
-        wait_for_port(started.http_port, name_node, folder / "name-node.log")
-        stack.enter_context(running([*command, _DATA_NODE], folder / "data-node.log"))
-        _wait_for_data_node(started.http_port, folder / "data-node.log")
-        yield started
-
-
-def _write(path: Path, settings: Mapping[str, str]) -> None:
-    properties = (f"<property><name>{name}</name><value>{value}</value></property>" for name, value in settings.items())
-    path.write_text(f"<configuration>{''.join(properties)}</configuration>")
-
-
-def _wait_for_data_node(http_port: int, log: Path) -> None:
-    """Poll the NameNode until a DataNode has reported its disk, without which no file can be created."""
-    state = f"http://{ADDRESS}:{http_port}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
-
-    def is_there() -> bool:
-        with urlopen(state) as answer:
-            beans = json.load(answer)["beans"]  # no answer during the start
-        return bool(beans) and bool(beans[0]["CapacityTotal"])
-
-    wait_until(is_there, lambda: f"the DataNode did not come up: {log.read_text(errors='replace')[-2000:]}")
 
 
 _ICEBERG, _VERSION = "org.apache.iceberg", "1.10.1"

@@ -1,4 +1,4 @@
-"""Stores on S3, Azure and HDFS, and lakes on S3 and Azure: real servers, signed requests, no keys in any output."""
+"""Stores and lakes on S3 and Azure: real servers, signed requests, no keys in any output."""
 
 import hashlib
 import json
@@ -38,7 +38,6 @@ from tests.scale.servers import (
     KEY,
     SECRET_KEY,
     AzureServer,
-    Hdfs,
     S3Server,
     expected_rows,
     hadoop_options,
@@ -58,7 +57,7 @@ _RANGE = 7000  # bytes: larger than any record, and not a divisor of a segment's
 class UploadedStore:
     """A store on a server, and the location of its lake."""
 
-    def __init__(self, server: S3Server | AzureServer | Hdfs, golden: Path, prefix: str, folder: Path) -> None:
+    def __init__(self, server: S3Server | AzureServer, golden: Path, prefix: str, folder: Path) -> None:
         self.server, self.folder, self.prefix = server, folder, prefix
         self.local = copy_store(golden, folder)
         self.options = server.options
@@ -69,22 +68,20 @@ class UploadedStore:
         return self.server.uri(self.prefix, name)
 
     def output_location(self, name: str) -> str:
-        """Return a location for output: on this machine if the server is read-only."""
-        return str(self.folder / name) if isinstance(self.server, Hdfs) else self.server.uri(self.prefix, name)
+        return self.server.uri(self.prefix, name)
 
     def ingest(self) -> Summary:
         request = IngestRequest(self.store, self.lake, range_size=_RANGE)
         return ingest(request, SerialWorkers(self.options))
 
     def download(self, name: str = "lake") -> Path:
-        if not isinstance(self.server, Hdfs):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
-            self.server.download(f"{self.prefix}/{name}", self.folder / name)
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+        self.server.download(f"{self.prefix}/{name}", self.folder / name)
         return self.folder / name
 
 
 # The tests of each server are a group of their own: those of Azure storage take half of the time.
-SERVERS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("s3", "azure", "hdfs")]
+SERVERS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("s3", "azure")]
 
 
 @pytest.fixture(scope="module", params=SERVERS)

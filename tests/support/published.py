@@ -112,12 +112,11 @@ def _npm(place: Path, command: str, target: str, *arguments: str) -> None:
 
 def main() -> None:
     from tests.oracle.releases import IN_EVERY_RUN, class_path_of
-    from tests.scale.servers import HADOOP, S3PROXY, fetch_iceberg
+    from tests.scale.servers import S3PROXY, fetch_iceberg
 
     for release in IN_EVERY_RUN:
         class_path_of(release)
-    for server in (HADOOP, S3PROXY):
-        class_path(server.name, [server])
+    class_path(S3PROXY.name, [S3PROXY])
     fetch_iceberg()
     axe()
     azurite()

@@ -83,7 +83,7 @@ def _find_commands(page: Path, section: str, text: str) -> Iterator[ShownCommand
 NOT_RUN = {
     r"…|\[[A-Z]|\bCOMMAND\b": "three dots, brackets, COMMAND: the form of a command, not one",
     r"^rmq-lake \w+$": "names a verb in a sentence",
-    r"spark://|s3a?://|hdfs://|venv-pack": "needs a cluster or a server: tests/scale runs these verbs there",
+    r"spark://|s3a?://|venv-pack": "needs a cluster or a server: tests/scale runs these verbs there",
     r" demo( tour)?$": "the tour has tests of its own: tests/jobs/command/test_every_verb.py",
     r" browse\b": "does not end by itself: tests/jobs/browse open its pages",
     r"(type|--lake) lake\b": "tests/jobs/typed/test_formats.py runs it, with the bodies and declarations of its page",

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from jobs.query.lake_tables import is_lake
 from tests.golden import StoreOf
 from tests.support.broker import Broker, some_records
 from tests.support.commands import Run, copy_store, overwrite
@@ -106,8 +105,3 @@ def test_stores_of_different_brokers_are_named_as_such(golden: StoreOf, run: Run
 
     assert 4 == ended.code
     assert "different brokers" in ended.document["relation"]
-
-
-def test_a_place_on_hdfs_is_a_store_because_no_lake_can_be_there() -> None:
-    """`diff STORE hdfs://…` asked for a lake, and refused the place."""
-    assert not is_lake("hdfs://namenode/store", {})

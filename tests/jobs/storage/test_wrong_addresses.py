@@ -111,11 +111,3 @@ def test_missing_credentials_of_s3_are_named_with_their_variables(
     assert said.endswith(
         ": no S3 credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
     )
-
-
-def test_a_name_node_that_refuses_the_connection_is_named_with_its_setting(refusing_port: str, run: Run) -> None:
-    host = refusing_port.removeprefix("http://")
-    outcome = run("inspect", f"hdfs://{host}/store")
-
-    assert "HDFS does not answer" in outcome.err
-    assert outcome.err.endswith("check dfs.namenode.http-address, and that a NameNode is active\n")
