@@ -1,5 +1,5 @@
 """
-Answers as JSON, one object per line. `docs/internals/queries.md` describes the fields; changes increase `VERSION`.
+Answers as JSON, one object per line. `docs/reference/queries.md` describes the fields; changes increase `VERSION`.
 
 Integers are numbers, times are ISO 8601 in UTC. A client may set any 64-bit number as a timestamp, which a reader with
 only 53 bits rounds; offsets are far smaller.

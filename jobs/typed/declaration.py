@@ -44,7 +44,7 @@ _OF_FORMAT = {
 _EXAMPLES = {
     "schema": '; write the columns, as in schema = "id bigint, name string"',
     "schema_file": '; write schema_file = "orders.avsc", or schemas = "DIRECTORY" for bodies of a schema registry',
-    "descriptors": '; write descriptors = "shop.desc" (docs/typed.md shows how to create it with protoc)',
+    "descriptors": '; write descriptors = "shop.desc" (docs/reference/types.md shows how to create it with protoc)',
     "message": '; write the name of the Protobuf message, as in message = "shop.Order"',
     "pattern": "; write a regular expression, as in pattern = '(?P<level>[A-Z]+) (?P<message>.*)'",
 }

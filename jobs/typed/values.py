@@ -1,7 +1,8 @@
 """
 Converts values of bodies to the types of columns: exactly, or not at all.
 
-docs/typed.md states the rules, which are the same in every format. A value that does not fit is rejected with its path.
+docs/reference/types.md states the rules, which are the same in every format. A value that does not fit is rejected
+with its path.
 """
 
 import base64

@@ -90,9 +90,9 @@ def export(  # noqa: PLR0913 - one argument an option
     """
     Write messages to FILE, with decompressed bodies.
 
-    A --where condition is a boolean expression on the columns of the table `messages`; docs/tables.md has examples. In
-    the condition, body is the decompressed body, and body_text is this body as text (NULL if it is not valid text). A
-    body that cannot be decompressed is exported as stored, and body_error says why.
+    A --where condition is a boolean expression on the columns of the table `messages`; docs/guides/export.md has
+    examples. In the condition, body is the decompressed body, and body_text is this body as text (NULL if it is not
+    valid text). A body that cannot be decompressed is exported as stored, and body_error says why.
     """
     if not place.location:
         raise click.UsageError(ONE_SOURCE_NEEDED)

@@ -47,7 +47,10 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     *,
     lake: str = argument("LAKE", CHANGED_LAKE),
     declared: Path | None = option(
-        "FILE", "The file that declares topics and their columns; see docs/typed.md.", FILE, names="--types"
+        "FILE",
+        "The file that declares topics and their columns; see docs/guides/typed-tables.md.",
+        FILE,
+        names="--types",
     ),
     retype: tuple[str, ...] = option(
         "TOPIC",

@@ -28,8 +28,8 @@ from tests.support.scenes import (
 
 pytestmark = [pytest.mark.released, pytest.mark.timeout(3600)]  # for a busy machine: usually, minutes suffice
 
-_IN_EVERY_RUN = ("README.md", "docs/install.md", "docs/quick-start.md", "docs/tables.md")
-_OF_READERS = ("duckdb", "polars", "pytz", "ipykernel")  # packages that docs/tables.md and the notebook need
+_IN_EVERY_RUN = ("README.md", "docs/install.md", "docs/quick-start.md", "docs/guides/engines.md")
+_OF_READERS = ("duckdb", "polars", "pytz", "ipykernel")  # packages that docs/guides/engines.md and the notebook need
 
 
 @pytest.fixture(scope="session")

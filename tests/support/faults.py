@@ -1,5 +1,5 @@
 """
-The tables of docs/internals/faults.md: the result of each verb for each kind of damage.
+The tables of docs/reference/faults.md: the result of each verb for each kind of damage.
 
     python -m tests.support.faults
 
@@ -176,7 +176,7 @@ def run_verb(verb: str, healthy: Path, fault: Fault, folder: Path) -> Cell:
 
 # --- the page --------------------------------------------------------------------------------------------------------
 
-PAGE = ROOT / "docs" / "internals" / "faults.md"
+PAGE = ROOT / "docs" / "reference" / "faults.md"
 
 
 def matrix(every: int = 1) -> Iterator[tuple[Fault, dict[str, Cell]]]:

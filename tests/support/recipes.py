@@ -1,4 +1,4 @@
-"""Run the recipes of docs/tables.md: `python -m tests.support.recipes DATA`, which needs only users' packages."""
+"""Run the recipes of docs/guides/engines.md, with only users' packages: `python -m tests.support.recipes DATA`."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from tests.support.query_stores import Sent, stored, write_lake, write_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TEXT = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "docs" / "guides" / "engines.md").read_text(encoding="utf-8")
 
 
 class Recipe(NamedTuple):

@@ -1,7 +1,7 @@
 """
 Document the command line and the tables: `python -m tests.support.reference` writes the generated parts of two pages.
 
-The text between them is written by hand, in docs/reference.md and docs/tables.md.
+The text between them is written by hand, in docs/reference/commands.md and docs/reference/tables.md.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +37,7 @@ _ARGUMENTS = {
     "[STATEMENT]": "The SQL statement",
     "COMMAND [OPTIONS]…": "The mqadmin command line",
 }
-COMMANDS_PAGE, TABLES_PAGE = ROOT / "docs" / "reference.md", ROOT / "docs" / "tables.md"
+COMMANDS_PAGE, TABLES_PAGE = ROOT / "docs" / "reference" / "commands.md", ROOT / "docs" / "reference" / "tables.md"
 
 
 def _jvm(verb: Verb, cores: int) -> str:
@@ -141,7 +141,7 @@ def tables_page() -> str:
 
 
 def _section(table: Table) -> Iterator[str]:
-    yield f"### {table.name}\n"
+    yield f"## {table.name}\n"
     yield f"Each row is {table.row_meaning}.\n"
     yield from _COLUMN_HEAD
     shared: dict[str, str] = {}

@@ -13,13 +13,20 @@ from jobs.demo import unpack as unpack_tour
 from tests.golden import unpack
 from tests.support.commands import ROOT, Outcome, copy_store, overwrite
 
-PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "guides").glob("*.md")),
+    *sorted((ROOT / "docs" / "reference").glob("*.md")),
+)
 
-# Translated pages, with the same commands.
+# Translated pages, and the pages that have the same commands.
+_GUIDES = ROOT / "docs" / "guides"
 TRANSLATIONS = {
-    ROOT / "README.zh-CN.md": ROOT / "README.md",
-    ROOT / "docs" / "zh-CN" / "quick-start.md": ROOT / "docs" / "quick-start.md",
-    ROOT / "docs" / "zh-CN" / "runbook.md": ROOT / "docs" / "repair.md",
+    ROOT / "README.zh-CN.md": [ROOT / "README.md"],
+    ROOT / "docs" / "zh-CN" / "quick-start.md": [ROOT / "docs" / "quick-start.md"],
+    ROOT / "docs" / "zh-CN" / "runbook.md": [_GUIDES / f"{name}.md" for name in ("repair", "rebuild-index", "restore")],
 }
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -90,7 +97,7 @@ NOT_RUN = {
     r" --follow\b": "does not end by itself: tests/jobs/ingest follow a store",
 }
 OWN_PROGRAMS = ("./spark-submit.sh", "rmq-lake")
-_PAGE_BY_SECTION = "repair.md"
+_PAGES_BY_SECTION = ("guides/repair.md", "guides/rebuild-index.md")
 
 
 @dataclass(slots=True)
@@ -140,16 +147,22 @@ def replace_by_orders(store: Path) -> None:
 _QUEUE, _SEGMENT = "consumequeue/T1/0", f"commitlog/{0:020d}"
 # Prepares the store of a section, usually by damaging it.
 STORES: dict[tuple[str, str], Callable[[Path], object]] = {
-    ("docs/repair.md", "Key queries find nothing, or not all messages"): delete_index_file,
-    ("docs/repair.md", "Index files are lost or damaged"): delete_index_file,
-    ("docs/repair.md", "Queues are lost, or consumers receive no messages"): lambda root: shutil.rmtree(root / _QUEUE),
-    ("docs/repair.md", "A segment is lost or truncated"): lambda store: (store / f"commitlog/{16384:020d}").unlink(),
-    ("docs/repair.md", "The disk is damaged"): lambda store: overwrite(store / _SEGMENT, 332, b"\xff"),
-    ("docs/repair.md", "Configuration, consumer positions or timers are lost"): lambda root: shutil.rmtree(
+    ("docs/guides/rebuild-index.md", "Key queries find nothing, or not all messages"): delete_index_file,
+    ("docs/guides/rebuild-index.md", "Index files are lost or damaged"): delete_index_file,
+    ("docs/guides/repair.md", "Queues are lost, or consumers receive no messages"): lambda root: shutil.rmtree(
+        root / _QUEUE
+    ),
+    ("docs/guides/repair.md", "A segment is lost or truncated"): lambda store: (
+        store / f"commitlog/{16384:020d}"
+    ).unlink(),
+    ("docs/guides/repair.md", "The disk is damaged"): lambda store: overwrite(store / _SEGMENT, 332, b"\xff"),
+    ("docs/guides/repair.md", "Configuration, consumer positions or timers are lost"): lambda root: shutil.rmtree(
         root / "config"
     ),
-    ("docs/repair.md", "The broker does not start"): lambda store: os.truncate(min((store / _QUEUE).iterdir()), 90),
-    ("docs/typed.md", "Typed tables"): replace_by_orders,
+    ("docs/guides/repair.md", "The broker does not start"): lambda store: os.truncate(
+        min((store / _QUEUE).iterdir()), 90
+    ),
+    ("docs/guides/typed-tables.md", "Turn bodies into columns"): replace_by_orders,
 }
 
 
@@ -169,7 +182,7 @@ def scenes() -> list[list[ShownCommand]]:
         list(scene)
         for _, scene in groupby(
             (command for page in PAGES for command in commands(page) if reason_not_to_run(command) is None),
-            key=lambda command: (command.page, command.section if command.page.endswith(_PAGE_BY_SECTION) else ""),
+            key=lambda command: (command.page, command.section if command.page.endswith(_PAGES_BY_SECTION) else ""),
         )
     ]
 

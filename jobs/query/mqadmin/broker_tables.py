@@ -43,7 +43,7 @@ def _config(call: MqadminCall) -> BrokerConfig:
     if config is None:
         reason = (
             "this command needs --store. For a lake, query the tables broker_config and consumer_offsets "
-            "(see the recipes in docs/tables.md)"
+            "(see the recipes in docs/guides/engines.md)"
         )
         raise UnsupportedFormat(reason)
     if config.unread_reason is not None:

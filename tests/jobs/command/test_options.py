@@ -24,7 +24,7 @@ def test_a_time_may_be_relative_to_now(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
 _EXAMPLES = [
     line for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE) for line in block.splitlines()
 ]

@@ -402,7 +402,7 @@ def test_rows_that_another_engine_deleted_are_never_shown(spark: SparkSession, t
         Registrar(HERE).register(lake)
 
 
-DELETION = next(text for _, text in fences(ROOT / "docs" / "ingest.md") if "when_matched_delete" in text)
+((_, DELETION),) = fences(ROOT / "docs" / "guides" / "delete-a-customer.md")
 # Values of each type of column that has views, or that readers filter by.
 FILTERS = (
     "topic = 'Orders'",

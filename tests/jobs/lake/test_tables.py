@@ -15,7 +15,7 @@ from tests.support.lakes import ingest_store, restore_log, rows_of
 from tests.support.reference import tables_page
 from tests.support.stores import read_files
 
-DOCS = Path(__file__).parents[3] / "docs" / "tables.md"
+DOCS = Path(__file__).parents[3] / "docs" / "reference" / "tables.md"
 
 
 def test_the_page_of_tables_is_generated_from_the_declarations() -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow  # a streaming query takes seconds to start
 
-TEXT = (Path(__file__).parents[3] / "docs" / "internals" / "streaming.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[3] / "docs" / "reference" / "streaming.md").read_text(encoding="utf-8")
 _ATTEMPTS = 6
 EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""Values in each format, text bodies, fuzzed bodies, and the tutorial of docs/typed.md."""
+"""Values in each format, text bodies, fuzzed bodies, and the tutorial of docs/guides/typed-tables.md."""
 
 import json
 import os
@@ -29,16 +29,16 @@ from jobs.typed.protobuf import protobuf_format
 from jobs.typed.run import TypeRequest, type_lake
 from jobs.typed.values import Refusal, TimeDefaults
 from tests.jobs.typed import test_avro, test_protobuf
-from tests.jobs.typed.test_json import PAGE, both, format_as_on_page, results_of, rows_of_page
+from tests.jobs.typed.test_json import both, format_as_on_page, results_of, rows_of_page
 from tests.jobs.typed.test_typing import ingested
 from tests.rmq_formats.builders import make_record
 from tests.support.broker import Broker
-from tests.support.commands import Run
+from tests.support.commands import ROOT, Run
 from tests.support.lakes import delta_extension, ingest_store, rows_of, table_of
 
 
 class EncodedValue(NamedTuple):
-    """A value in each format that supports it; docs/typed.md shows its column and the result."""
+    """A value in each format that supports it; docs/reference/types.md shows its column and the result."""
 
     json: bytes | None  # the value of the field v
     avro: tuple[object, str] | None  # the type of the field v, and the body in hexadecimal
@@ -245,6 +245,7 @@ def test_each_of_many_bodies_is_a_row_or_a_dead_letter(name: str, count: int, tm
     assert dead
 
 
+TUTORIAL = (ROOT / "docs" / "guides" / "typed-tables.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(r"^```(json|toml|console|sql)\n(.*?)^```\n(?:\n((?:\|[^\n]*\n)+))?", re.DOTALL | re.MULTILINE)
 
 
@@ -253,7 +254,7 @@ def test_the_tutorial_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.
     connection = duckdb.connect()
     connection.execute(f"LOAD '{delta_extension()}'")
     shown = []
-    for language, text, answer in _BLOCK.findall(PAGE.partition("## Your first typed table")[2]):
+    for language, text, answer in _BLOCK.findall(TUTORIAL.partition("## Your first typed table")[2]):
         shown.append(language)
         if language == "json":
             ingested(tmp_path, *text.encode().splitlines())
@@ -268,5 +269,5 @@ def test_the_tutorial_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.
             found = connection.sql(text).fetchall()
             assert [f"| {' | '.join(map(str, row))} |" for row in found] == answer.splitlines()[2:]
     assert ["json", "toml", "console", "sql", "sql", "toml", "console", "sql"] == shown
-    (words,) = re.findall(r"`rmq-lake (query sql [^`]+)`", PAGE)
+    (words,) = re.findall(r"`rmq-lake (query sql [^`]+)`", TUTORIAL)
     assert ExitCode.CLEAN is run(*shlex.split(words)).code

@@ -1,4 +1,4 @@
-"""Both JSON readers: docs/typed.md shows the expected values, and the fast reader must equal the scalar one."""
+"""Both JSON readers: docs/reference/types.md shows the expected values; the fast reader must equal the scalar one."""
 
 import json
 import re
@@ -64,11 +64,11 @@ def test_fields_without_a_column_are_counted_with_an_example() -> None:
     }
 
 
-PAGE = (Path(__file__).parents[3] / "docs" / "typed.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "types.md").read_text(encoding="utf-8")
 
 
 def rows_of_page(heading: str) -> list[list[str]]:
-    """Return the rows of a table of values in docs/typed.md, which is written by hand."""
+    """Return the rows of a table of values in docs/reference/types.md, which is written by hand."""
     rows = PAGE.partition(heading)[2].partition("\n\n")[0].splitlines()[2:]
     return [row.strip("| ").split(" | ") for row in rows]
 

@@ -95,7 +95,7 @@ def test_inspect_sees_a_lost_queue_folder_in_the_middle_of_a_small_log(tmp_path:
 
 def test_every_kind_of_finding_is_on_its_page() -> None:
     rows = re.findall(
-        r"^\| (`.+?) \|", (ROOT / "docs/internals/findings.md").read_text().partition("## Log")[2], re.MULTILINE
+        r"^\| (`.+?) \|", (ROOT / "docs/reference/findings.md").read_text().partition("## Log")[2], re.MULTILINE
     )
     named = {kind for row in rows for kind in re.findall(r"`(\w+)`", row)}
     modules = [ROOT / "jobs/diagnosis/kinds.py", *(ROOT / "jobs/verify").glob("*.py")]
