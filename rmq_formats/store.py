@@ -109,12 +109,14 @@ _KINDS = tuple(
 )
 
 
-@lru_cache(1 << 14)  # commands list a store several times
+@lru_cache(1 << 17)  # commands list a store several times
 def classify(path: str) -> StoreFile:
     """Return kind and facts of the file at *path* below a store's root; UNKNOWN if no broker reads that name there."""
-    normal = PurePosixPath(path)
-    base_offset = parse_offset_name(normal.name) if len(normal.parts) > 1 else None
-    text = str(normal)
+    text = path
+    if "//" in path or path.startswith("./") or "/./" in path or path.endswith(("/", "/.")):
+        text = str(PurePosixPath(path))
+    folder, _, name = text.rpartition("/")
+    base_offset = parse_offset_name(name) if folder else None
     for pattern, kind in _KINDS:
         match = pattern.fullmatch(text)
         if match and (base_offset is not None or "offset" not in pattern.groupindex):

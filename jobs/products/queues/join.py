@@ -176,7 +176,7 @@ def _divide_groups(groups: Sequence[_Group], log: CollectedLog, count: int) -> l
         smallest = sizes.index(min(sizes))
         tasks[smallest].append(group)
         sizes[smallest] += int(units[group[0]])
-    return tasks
+    return [task for task in tasks if task]  # groups without units may all be in the first one
 
 
 def compare_queue_groups(groups: Sequence[_Group], *, log: CollectedLog) -> tuple[JoinResult, list[QueueRemainder]]:

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.console.result import ExitCode
-from jobs.ingest import Summary
+from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.runs import list_known_stores
@@ -30,6 +30,7 @@ from tests.support.broker import Broker, some_records
 from tests.support.commands import Run
 from tests.support.killing import FAULTS, check_lake, growing_store, interrupt_run, new_store, rewritten_store
 from tests.support.lakes import (
+    LakeOfBroker,
     compare_with_lake,
     ingest_store,
     list_leftovers,
@@ -106,6 +107,21 @@ def test_several_threads_write_the_same_rows_as_one_even_if_started_from_a_threa
     one, four = (contents(lake) for lake in lakes.values())
     assert one == four
     assert [] == list_leftovers(lakes[4])
+
+
+def test_a_run_in_several_threads_finds_nothing_new_in_a_log_with_a_large_unwritten_end(
+    tmp_path: Path,
+) -> None:
+    """The queues are divided into groups by the size of the files, although no queue has a new unit."""
+    made = LakeOfBroker(tmp_path, dispatches=True)
+    made.grow(40)
+    made.run()
+    with list_segments(made.broker.root)[-1].open("r+b") as segment:
+        segment.truncate(1 << 30)
+
+    again = ingest(IngestRequest(str(made.broker.root), str(made.path), "b"), InProcessWorkers(width=4))
+
+    assert (None, 0) == (again.run, again.behind)
 
 
 def contents(lake: Path, *names: str) -> dict[str, list[str]]:
