@@ -9,10 +9,12 @@ with a number that is already taken would be mistaken for a repeated one.
 lose the numbers of its runs: every message would be ingested twice. So a table without them is refused.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+
+import pyarrow.compute as pc
 
 from jobs.console.amounts import names_text
 from jobs.console.log import log_message
@@ -23,6 +25,7 @@ from jobs.lake.commit import (
     file_paths,
     newest_committed_transaction,
     open_table,
+    read_snapshot,
 )
 from jobs.lake.features import refuse_unsupported_features
 from jobs.lake.lake import DEFAULT_BROKER, Lake
@@ -33,9 +36,10 @@ from jobs.lake.runs import (
     refuse_lost_registrations,
     tables_with_superseded_rows,
 )
+from jobs.lake.snapshot_files import read_rows_where
 from jobs.lake.snapshots import read_newest_transaction
 from jobs.lake.table_file import FileNaming
-from jobs.lake.tables import FINDINGS, PRODUCT_TABLES, RUNS, TABLES_BY_NAME, Table
+from jobs.lake.tables import ACCEPTED_FINDINGS, FINDINGS, PRODUCT_TABLES, RUNS, TABLES_BY_NAME, Table
 from jobs.storage.locations import is_local, local_path
 
 _FOLDERS = ("_manifests", "_locks", "_iceberg", "typed", "lost+found")  # the last one: of a separate disk
@@ -45,7 +49,7 @@ _OFFSET = "physical_offset"
 
 def refuse_foreign_files(lake: Lake) -> None:
     """Raise `RequestError` if the folder of a new lake is neither empty nor an incomplete lake."""
-    if any(open_table(lake, table.name) is not None for table in (RUNS, FINDINGS)):
+    if any(open_table(lake, table.name) is not None for table in (RUNS, FINDINGS, ACCEPTED_FINDINGS)):
         return
     names = set[str]()
     if not is_local(lake.location):
@@ -137,24 +141,62 @@ def append_findings(
     lake: Lake, known: KnownStore | None, broker: str | None, findings: Iterable[Mapping[str, object]]
 ) -> int:
     """Append rows of `findings` as a new verification of the store, which the lake may know; return its number."""
+    rows = list(findings)
+    return _append_rows(lake, FINDINGS, known, broker, "verify", lambda number: ({"verification": number}, rows))
+
+
+def append_accepted_findings(
+    lake: Lake, known: KnownStore | None, broker: str | None, findings: Sequence[Mapping[str, object]]
+) -> None:
+    """Record which findings of a store a user has accepted."""
+    _append_rows(lake, ACCEPTED_FINDINGS, known, broker, "accept", lambda _: ({}, findings))
+
+
+def read_accepted_findings(lake: Lake, known: KnownStore | None, broker: str | None) -> dict[str, datetime]:
+    """Return the names of the accepted findings of a store, and when each was accepted."""
+    store_id, label = known.store_id if known else "", known.broker if known else broker or DEFAULT_BROKER
+    # Before its first run of `ingest`, the lake knows a store only by its label.
+    wanted = pc.field("store_id") == store_id
+    wanted |= (pc.field("store_id") == "") & (pc.field("broker") == label)
+    columns = ["accept_as", "time"]
+    rows = read_snapshot(
+        lake, ACCEPTED_FINDINGS.name, lambda snapshot: read_rows_where(lake, snapshot, columns, wanted)
+    )
+    return {} if rows is None else {row["accept_as"]: row["time"] for row in rows.to_pylist()}
+
+
+def _append_rows(  # noqa: PLR0913, PLR0917 - the table, the store, and its rows
+    lake: Lake,
+    table: Table,
+    known: KnownStore | None,
+    broker: str | None,
+    purpose: str,
+    describe: Callable[[int], tuple[Mapping[str, object], Iterable[Mapping[str, object]]]],
+) -> int:
+    """
+    Append rows about a store in one commit with its own number, which is returned.
+
+    *describe* returns, for that number, the values that all rows have, and the rows.
+    """
     refuse_foreign_files(lake)
-    refuse_unsupported_tables(lake, [FINDINGS])
+    refuse_unsupported_tables(lake, [table])
     store_id = known.store_id if known else ""
     label = known.broker if known else broker or DEFAULT_BROKER
-    app = f"{store_id or label}/verify"
-    names = {column.name for column in FINDINGS.columns}
-    rows = [{name: value for name, value in finding.items() if name in names} for finding in findings]
+    app = f"{store_id or label}/{purpose}"
+    names = {column.name for column in table.columns}
     for _ in range(_ATTEMPTS):
-        number = newest_committed_transaction(lake, FINDINGS.name, app) + 1
-        whose = {"broker": label, "store_id": store_id, "verification": number, "time": datetime.now(UTC)}
-        name = FileNaming(store_id or "unknown", number).new_file_name("findings")
+        number = newest_committed_transaction(lake, table.name, app) + 1
+        common, described = describe(number)
+        rows = [{name: value for name, value in one.items() if name in names} for one in described]
+        whose = {"broker": label, "store_id": store_id, "time": datetime.now(UTC), **common}
+        name = FileNaming(store_id or "unknown", number).new_file_name(table.name)
         try:
-            commit_rows(lake, FINDINGS, name, whose, rows, (app, number))
+            commit_rows(lake, table, name, whose, rows, (app, number))
         except TransactionTakenError:
-            continue  # another verification had this number
+            continue  # another command had this number
         except OSError as error:  # if the rows are committed, only a flush or the upkeep of the log failed
-            table = open_table(lake, FINDINGS.name)
-            if table is None or name not in file_paths(table):
+            snapshot = open_table(lake, table.name)
+            if snapshot is None or name not in file_paths(snapshot):
                 raise
             # The next run would add them a second time.
             log_message(

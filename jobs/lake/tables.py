@@ -377,6 +377,19 @@ FINDINGS = Table(
     statistics=("verification", "kind"),
 )
 
+ACCEPTED_FINDINGS = Table(
+    "accepted_findings",
+    "one finding of `verify` that a user has accepted: later verifications note it, and do not count it as a problem",
+    (
+        column("time", TIMESTAMP, "when it was accepted"),
+        column("accept_as", pa.string(), "name of the finding, with a checksum of the bytes at its place"),
+        column("kind", pa.string(), "kind of the finding"),
+        column("file", pa.string(), "path of the file, relative to the store's root"),
+        column("offset", pa.int64(), "position in the file of the first wrong byte"),
+    ),
+    statistics=("kind",),
+)
+
 # Columns of typed rows and dead letters that identify the source message.
 PROVENANCE_COLUMNS = tuple(
     field.with_nullable(nullable=True)
@@ -458,7 +471,7 @@ PRODUCT_TABLES = (
 )
 WRITTEN_BY_RUNS = (*PRODUCT_TABLES, SUPERSEDED_MESSAGES, RUNS)
 TYPING_TABLES = (DEAD_LETTERS, TYPINGS)  # written by `type`, in addition to one table for each type of a topic
-TABLES = (*PRODUCT_TABLES, FINDINGS, RUNS, SUPERSEDED_MESSAGES, *TYPING_TABLES)
+TABLES = (*PRODUCT_TABLES, FINDINGS, ACCEPTED_FINDINGS, RUNS, SUPERSEDED_MESSAGES, *TYPING_TABLES)
 TABLES_BY_NAME = {table.name: table for table in TABLES}
 
 

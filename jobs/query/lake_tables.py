@@ -51,6 +51,7 @@ RUNS_NAME = "runs"
 TABLES_EXCEPT_MESSAGES = (
     *("runs", "quarantine", "findings", "consumer_offsets", "broker_config", "traces", "tiered", "consume_queue"),
     *("index_files", "index_entries", "superseded_messages", "config_files", "log_pieces", "typings"),
+    "accepted_findings",
 )
 INGESTED_ROWS = "total_size IS NOT NULL"  # NULL in rows that another engine has added
 _TYPED, _DEAD_LETTERS, _LOG = "typed", "dead_letters", "_delta_log/"

@@ -19,6 +19,7 @@ from typing import Any
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
+from jobs.diagnosis.acceptance import is_accepted
 from jobs.diagnosis.file_faults import find_file_fault
 from jobs.diagnosis.log_check import complete_checks, list_doubtful_ranges, new_range_check
 from jobs.launch.engine import count_cores
@@ -46,7 +47,6 @@ from jobs.products.index.file_builder import (
 from jobs.products.index.plan import LOST_MESSAGES_DOUBT, IndexPlan, PlannedFile
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, IndexSettings, determine_index_settings
 from jobs.products.index.survivors import Survivor, has_keys_of_log, list_index_files
-from jobs.rebuild import is_accepted
 from jobs.storage import storage_for
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, join_location, local_path, normalise_location

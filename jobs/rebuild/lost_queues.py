@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jobs.console.amounts import is_or_are, names_text
+from jobs.diagnosis.acceptance import is_accepted
 from jobs.diagnosis.file_faults import ONE_BIT_CHANGED, find_file_fault, may_record_tags_have_changed
 from jobs.products.queues import (
     KINDS_WITHOUT_QUEUE_FAULT,
@@ -26,7 +27,6 @@ from jobs.products.queues import (
     QueueDifference,
 )
 from jobs.products.queues.settings import QueueSettings
-from jobs.rebuild import is_accepted
 from jobs.rebuild.queues import EXTENSION_FOLDER, BuiltFile, BuiltQueue
 from jobs.store.log_ends import has_lost_end
 from jobs.store.queue_files import (

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -23,10 +24,12 @@ from jobs.console.amounts import count_text, is_or_are, names_text
 from jobs.console.lines import PLAN_HEADING, abridged_lines_under_heading
 from jobs.console.result import RatedOutcome, RequestError, Result, Severity
 from jobs.diagnosis import kinds
+from jobs.diagnosis.acceptance import Acceptances, is_accepted
 from jobs.diagnosis.broker_state import is_about_broker_state
 from jobs.diagnosis.findings import INDEX, LOG, QUEUES, Finding
 from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, compare_broker_state, diff, find_known_store
 from jobs.lake.commit import read_snapshot
+from jobs.lake.integrity import read_accepted_findings
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.snapshot_files import read_rows_where
@@ -38,7 +41,6 @@ from jobs.products.queues.rows import UnitStatus
 from jobs.products.queues.settings import NOTHING_RECORDED
 from jobs.products.queues.unit_files import choose_group_count
 from jobs.rebuild import index as index_builder
-from jobs.rebuild import is_accepted
 from jobs.rebuild import queue_run as queue_builder
 from jobs.rebuild.install import (
     Installation,
@@ -133,6 +135,7 @@ class RepairRequest(StoreRequest):
     accepted_files: frozenset[str] = (
         frozenset()
     )  # names or patterns of undecided files for which the user trusts the log
+    accepted_findings: frozenset[str] = frozenset()  # names of findings, also if the lake does not have them
 
 
 @dataclass(slots=True)
@@ -180,8 +183,9 @@ class RepairSummary(RatedOutcome):
             "withheld": self.withheld_reason,
             "applied": self.verdict_after is not None,
             "kept": self.kept_folders,
-            "found": [finding.to_dict() for finding in self.verdict_before.findings],
-            "left": [finding.to_dict() for finding in self.verdict_after.findings] if self.verdict_after else None,
+            "found": self.verdict_before.findings_as_json(),
+            "accepted": [one.to_dict() for one in (self.verdict_after or self.verdict_before).accepted],
+            "left": self.verdict_after.findings_as_json() if self.verdict_after else None,
         }
 
     def result(self, seconds: float) -> Result:
@@ -219,6 +223,9 @@ def _describe_verdict(when: str, verdict: Verdict, limit: int) -> Iterator[str]:
     yield from (f"    {cause.text}" for cause, _ in groups[:limit])
     if len(groups) > limit:
         yield f"    and {len(groups) - limit:,} more; `verify` shows all"
+    yield from (f"    {one.text}" for one in verdict.accepted[:limit])
+    if len(verdict.accepted) > limit:
+        yield f"    and {len(verdict.accepted) - limit:,} more accepted; `verify` shows all"
 
 
 def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
@@ -233,16 +240,18 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
             stack.enter_context(held.checking_changes_on_error())
         remembering = CachingWorkers(workers, Path(local_path(request.store)).resolve())
         scratch = stack.enter_context(open_scratch_below_output(str(work.absolute()), {}))
-        known, topics, notes = None, None, []
+        known, topics, notes, recorded = None, None, [], dict[str, datetime]()
         if request.lake is not None:
             try:
                 known = find_known_store(request.lake, request.list_store(workers.options), request.broker)
                 topics = read_recorded_topics(request.lake, known.store_id)
             except NothingToRestoreError as error:
                 notes.append(str(error))
+            recorded = read_accepted_findings(request.lake, known, request.broker)
         asked = VerifyRequest(
             request.store, request.given_settings, commitlog=request.commitlog, read_limits=request.read_limits,
             options=request.options, scratch=scratch, recorded_topics=topics,
+            acceptances=Acceptances(request.accepted_findings, recorded),
         )  # fmt: skip
         summary = RepairSummary(normalise_location(request.store), verify(asked, remembering), notes=notes)
         _Repair(request, remembering, work, scratch, summary, asked, tuple(request.commitlog), known).run(held)
@@ -419,7 +428,8 @@ class _Repair:
         """Create the segments that the lake has and the store has lost."""
         request, notes = self.request, self.summary.notes
         store = request.list_store(self.workers.options)
-        findings = list(self.summary.verdict_before.findings)
+        before = self.summary.verdict_before
+        findings = [*before.findings, *(one.finding for one in before.accepted)]
         walked = self.summary.verdict_before.walked_log
         crashed = None if walked is None else find_end_after_crash(store, walked.end)
         lost_end: list[Finding] = []

@@ -1,6 +1,7 @@
 """`verify`, `diff` and `repair`: compare a store with itself and with a lake, and write corrected files."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -34,8 +35,8 @@ from jobs.verbs.rebuild import refuse_running_broker
 
 if TYPE_CHECKING:
     from jobs.lake.lake import Lake
+    from jobs.lake.runs import KnownStore
     from jobs.repair.run import RepairSummary
-    from jobs.verify.run import VerifyRequest
     from jobs.verify.verdict import Verdict
 
 _SHOWN = 5
@@ -54,7 +55,17 @@ def verify(  # noqa: PLR0913 - one argument an option
         OUTPUT_LOCATION,
     ),
     findings_lake: str | None = option(
-        "LAKE", "Write the findings to the table `findings` of this lake.", OUTPUT_LOCATION
+        "LAKE",
+        "Write the findings to the table `findings` of this lake, and do not count those that it has as accepted.",
+        OUTPUT_LOCATION,
+    ),
+    accepted: tuple[str, ...] = option(
+        "FINDING",
+        "Accept this finding, as `accept_as` names it in --json: it is noted, but is not a problem. With "
+        "--findings-lake, the lake keeps it for later commands, and a pattern such as 'damaged_range:*' accepts all "
+        "matching findings; may be repeated.",
+        names="--accept",
+        multiple=True,
     ),
     broker: str | None = option("NAME", "Label of the broker in the findings lake."),
     settings: StoreSettings = settings_and_rate_options,
@@ -62,6 +73,14 @@ def verify(  # noqa: PLR0913 - one argument an option
     answer: ResultPrinter = verbose_answer_options,
 ) -> ExitCode:
     """Compare the queues and index files of STORE with its log, and check the log."""
+    from jobs.diagnosis.acceptance import Acceptances, names_finding
+
+    patterns = [name for name in accepted if not names_finding(name)]
+    if patterns and findings_lake is None:
+        raise click.UsageError(
+            f"--accept {patterns[0]}: does not name one finding. Pass the name that `verify --json` states as "
+            "`accept_as`; a pattern requires --findings-lake, which keeps the names of the findings that match it"
+        )
     run = StoreCommand(place, engine, settings.max_rate)
     from jobs.verify.run import VerifyRequest
     from jobs.verify.run import verify as verify_store
@@ -69,24 +88,34 @@ def verify(  # noqa: PLR0913 - one argument an option
 
     request = VerifyRequest(
         place.store, settings.given_settings(run.conf), scratch, commitlog=run.commitlog, read_limits=run.read_limits,
-        options=format_store_options(place, settings),
+        options=format_store_options(place, settings), acceptances=Acceptances(accepted),
     )  # fmt: skip
+    lake = None if findings_lake is None else run.open_lake(findings_lake)
+    known, label = None, broker or run.conf.broker_name
+    if lake is not None:
+        from jobs.lake.identity import identify_store
+        from jobs.lake.integrity import read_accepted_findings
+
+        known = identify_store(lake, request.list_store(lake.options), label, register_new=False)
+        recorded = read_accepted_findings(lake, known, label)
+        request = replace(request, acceptances=Acceptances(accepted, recorded))
     verdict = verify_store(request, run.workers)
     # Printed first: the verdict must not be lost if it cannot be written.
     exit_code = answer.print_outcome(
         verdict, verdict_lines(verdict, limit, all_locations=all_locations), with_byte_count=True
     )
-    if findings_lake is not None:
-        _keep(run.open_lake(findings_lake), broker or run.conf.broker_name, request, verdict)
+    if lake is not None:
+        _keep(lake, known, label, verdict)
     return exit_code
 
 
-def _keep(lake: "Lake", broker: str | None, request: "VerifyRequest", verdict: "Verdict") -> None:
-    from jobs.lake.identity import identify_store
-    from jobs.lake.integrity import append_findings
+def _keep(lake: "Lake", known: "KnownStore | None", broker: str | None, verdict: "Verdict") -> None:
+    from jobs.lake.integrity import append_accepted_findings, append_findings
 
-    known = identify_store(lake, request.list_store(lake.options), broker, register_new=False)
     append_findings(lake, known, broker, [one.to_row() for one in verdict.findings])
+    new = [one.to_dict() for one in verdict.accepted if one.accepted_at is None]
+    if new:
+        append_accepted_findings(lake, known, broker, new)
 
 
 @verb(
@@ -168,9 +197,9 @@ def repair(  # noqa: PLR0913 - one argument an option
         "retention."
     ),
     accepted: tuple[str, ...] = option(
-        "FILE",
-        "Trust the log, and rebuild a FILE that the plan lists as undecided. A pattern such as 'consumequeue/TOPIC/*' "
-        "names several files; may be repeated.",
+        "FILE|FINDING",
+        "Trust the log, and rebuild a FILE that the plan lists as undecided; a pattern such as 'consumequeue/TOPIC/*' "
+        "names several files. Or accept a FINDING, as `verify --accept` does; may be repeated.",
         names="--accept",
         multiple=True,
     ),
@@ -207,6 +236,7 @@ def repair(  # noqa: PLR0913 - one argument an option
         refuse_nonempty_directory(str(out))
     run = StoreCommand(place, engine, settings.max_rate)
     from jobs.diagnosis import start_warning_lines
+    from jobs.diagnosis.acceptance import names_finding
     from jobs.repair.run import RepairRequest
     from jobs.repair.run import repair as repair_store
 
@@ -220,7 +250,8 @@ def repair(  # noqa: PLR0913 - one argument an option
         bridges,
         deliver_empty,
         restore_older,
-        frozenset(accepted),
+        frozenset(name for name in accepted if not names_finding(name)),
+        frozenset(name for name in accepted if names_finding(name)),
         commitlog=run.commitlog,
         read_limits=run.read_limits,
         options=format_store_options(place, settings),
@@ -256,6 +287,7 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
         yield from _repeat_lines(f"repeat with {of_release}", *release)
     if summary.files and applies:
         yield from _repeat_lines("to undo the repair", "--undo", dropped_word="--apply")
+        yield from _accept_lines(summary)
     elif summary.files:
         yield from _repeat_lines("install the new files in the store, with the broker stopped", "--apply")
     elif not summary.blank_only_files:
@@ -264,6 +296,13 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
     if summary.blank_only_files:
         words = "rebuild these files, so that consumers receive the messages hidden by blank units in a queue"
         yield from _repeat_lines(words, *(word for name in summary.blank_only_files for word in ("--accept", name)))
+
+
+def _accept_lines(summary: "RepairSummary") -> Iterator[str]:
+    from jobs.verify.verdict import find_step_to_accept
+
+    for step in find_step_to_accept(summary.verdict_after or summary.verdict_before):
+        yield from step.lines()
 
 
 def _about_bridges(summary: "RepairSummary") -> Iterator[str]:

@@ -12,6 +12,7 @@ from operator import attrgetter, itemgetter
 
 from jobs.console.result import RecommendedStep, Severity, worst_severity, worst_severity_met
 from jobs.diagnosis import kinds
+from jobs.diagnosis.acceptance import AcceptedFinding
 from jobs.diagnosis.findings import Finding
 from jobs.store.store import Store
 from rmq_formats.errors import FormatError
@@ -26,6 +27,7 @@ class PartReport:
     numbers: Mapping[str, int] = field(default_factory=dict)  # compared items, and those that are not dispatched yet
     notes: list[str] = field(default_factory=list)  # assumptions, and parts that could not be compared
     facts: list[Finding] = field(default_factory=list)  # worth knowing, but nothing to correct
+    accepted: list[AcceptedFinding] = field(default_factory=list)  # not among the findings
     unverified: str = ""  # why the part could not be verified
     is_absent: bool = False  # the part has no file, and nothing shows whether it had one
     doubts: list[str] = field(default_factory=list)  # reasons why some of it could not be verified

@@ -146,6 +146,7 @@ def findings_on_records(store: Store, checks: Sequence[RangeCheck]) -> tuple[lis
             cause = _describe_copied_segment(store, piece.offset) or cause
         cause += f" ({piece.reason})" if piece.reason else ""
         finding = _of_offsets(kind, place, (piece.offset, piece.end), cause)
+        finding = finding._replace(is_bridge=piece.reason == BRIDGE_REASON)
         findings.append(finding)
         lost.append((piece.offset, piece.end, finding))
     findings += (_changed(one, store) for check in checks for one in check.wrong_records)
@@ -296,8 +297,8 @@ _CHANGES = {  # changes of a record: the field, its correct value, and the cause
 def _changed(record: ChangedRecord, store: Store) -> Finding:
     field, expected, cause = _CHANGES[record.kind]
     found = f"record at {record.offset}, {record.size} bytes"
-    place = locate_offset(record.offset, store)
-    return Finding(LOG, record.kind, *place, field, found, expected, cause, log_offset=record.offset)
+    place, end = locate_offset(record.offset, store), record.offset + record.size
+    return Finding(LOG, record.kind, *place, field, found, expected, cause, log_offset=record.offset, log_end=end)
 
 
 def early_log_end_finding(offset: int, store: Store) -> Finding:

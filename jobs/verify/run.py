@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from jobs.console.amounts import count_text
 from jobs.diagnosis import WalkedLog, keeps_incomplete_record, kinds, predict_store_start, unknown_start
+from jobs.diagnosis.acceptance import NOTHING_ACCEPTED, Acceptances
 from jobs.diagnosis.findings import INDEX, LOG, QUEUES, Finding
 from jobs.diagnosis.log_check import RangeCheck, complete_checks, list_doubtful_ranges, new_range_check, summarize_walk
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
@@ -47,7 +48,7 @@ from jobs.verify.unreadable_files import (
     report_unreadable_at_start,
     report_unreadable_file,
 )
-from jobs.verify.verdict import Verdict
+from jobs.verify.verdict import Verdict, set_accepted_apart
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.record import INVALID_MAGIC_PREFIX
 from rmq_formats.consumequeue.dispatch import QueueKind
@@ -74,13 +75,16 @@ class VerifyRequest(StoreRequest):
     given_settings: GivenSettings = NO_GIVEN_SETTINGS
     scratch: str | Scratch | None = None
     recorded_topics: Sequence[RecordedTopics] | None = None  # tables of topics that a lake has of this store
+    acceptances: Acceptances = NOTHING_ACCEPTED
 
 
 def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     """Return the findings on a store; raise `UndecidedError` for an unknown release."""
     if request.given_settings.release is not None:
         parse_rules(request.given_settings.release)
-    return _compare_readable_files(request, workers, request.list_store(workers.options, workers.processes))
+    store = request.list_store(workers.options, workers.processes)
+    verdict = _compare_readable_files(request, workers, store)
+    return set_accepted_apart(verdict, store, request.acceptances)
 
 
 def _compare_readable_files(

@@ -1,7 +1,7 @@
 """The verdict of `verify`: its findings under their causes, as text and for scripts, and the steps that follow."""
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 
@@ -9,9 +9,11 @@ from jobs.console.amounts import count_text
 from jobs.console.process import tool_command
 from jobs.console.result import RatedOutcome, RecommendedStep, Result, Severity, worst_severity
 from jobs.diagnosis import WalkedLog, kinds, recreated_index_notes, start_warning_lines
+from jobs.diagnosis.acceptance import Acceptances, AcceptedFinding, is_accepted, name_finding
 from jobs.diagnosis.broker_state import NOT_JSON
 from jobs.diagnosis.findings import INDEX, LOG, QUEUES, Finding
 from jobs.store.broker_config import BACKUP_SUFFIX
+from jobs.store.store import Store
 from jobs.verify import PartReport
 from rmq_formats.broker_start import StartOutcome
 
@@ -31,6 +33,7 @@ class Verdict(RatedOutcome):
     start: StartOutcome | None = None  # the outcome of a start of the broker; None while one runs
     walked_log: WalkedLog | None = None  # a walk over the log, which shows where startup recovery may stop
     store_options: Sequence[str] = ()  # the store's options as the user gave them; printed commands repeat them
+    names: Mapping[tuple[object, ...], str] = field(default_factory=dict)  # of problems, by their places
 
     @property
     def findings(self) -> list[Finding]:
@@ -41,6 +44,19 @@ class Verdict(RatedOutcome):
     def facts(self) -> list[Finding]:
         """Facts worth knowing that need no action."""
         return [fact for part in self.parts.values() for fact in part.facts]
+
+    @property
+    def accepted(self) -> list[AcceptedFinding]:
+        """The findings that a user has accepted."""
+        return [one for part in self.parts.values() for one in part.accepted]
+
+    def find_name(self, finding: Finding) -> str:
+        """Return the name by which a user accepts a finding; empty for a consequence of another one."""
+        return self.names.get(finding.place, "") if finding.follows is None else ""
+
+    def findings_as_json(self) -> list[dict[str, object]]:
+        """Return the JSON form of the findings."""
+        return [{**finding.to_dict(), "accept_as": self.find_name(finding)} for finding in self.findings]
 
     @property
     def findings_by_cause(self) -> list[CauseWithConsequences]:
@@ -65,6 +81,7 @@ class Verdict(RatedOutcome):
         compared = f"{records}, {count_text(queues.get('expected', 0), 'queue unit')} and {keys}"
         causes = len(self.findings_by_cause)
         what = f"{count_text(causes, 'problem')} found in {compared}" if causes else f"{compared} compared"
+        what += f", {count_text(len(self.accepted), 'finding')} accepted" if self.accepted else ""
         size = log.get("to_offset", 0) - log.get("from_offset", 0) - log.get("missing_bytes", 0)
         unverified = [name for name, part in self.parts.items() if part.unverified]
         verdict = f"no problems found ({', '.join(unverified)} not verified)" if unverified else ""
@@ -77,7 +94,8 @@ class Verdict(RatedOutcome):
             "store": self.store,
             "severity": self.severity.value,
             "broker": None if self.start is None else self.start.to_dict(),
-            "findings": [finding.to_dict() for finding in self.findings],
+            "findings": self.findings_as_json(),
+            "accepted": [one.to_dict() for one in self.accepted],
             "facts": [fact.to_row() for fact in self.facts],
             "parts": {name: part.severity.value for name, part in self.parts.items()},
             "unverified": {
@@ -86,6 +104,27 @@ class Verdict(RatedOutcome):
             "numbers": {name: dict(part.numbers) for name, part in self.parts.items()},
             "notes": {name: part.notes for name, part in self.parts.items()},
         }  # fmt: skip
+
+
+def set_accepted_apart(verdict: Verdict, store: Store, acceptances: Acceptances) -> Verdict:
+    """Name the problems of a verdict, and move those that the user accepts, with their consequences, to a list."""
+    causes = [cause for cause, _ in verdict.findings_by_cause if cause.severity.is_alarm]
+    names: dict[tuple[object, ...], str] = {cause.place: name_finding(cause, store) for cause in causes}
+    for part in verdict.parts.values():
+        own = [(one, names.get(one.place, "")) for one in part.findings if one.follows is None]
+        part.accepted += [
+            AcceptedFinding(one, name, acceptances.recorded.get(name))
+            for one, name in own
+            if name and acceptances.includes(name)
+        ]
+    accepted = {one.finding.place for one in verdict.accepted}
+    for part in verdict.parts.values():
+        part.findings = [one for one in part.findings if (one.follows or one).place not in accepted]
+    unknown = [name for name in acceptances.names if not any(is_accepted(one, [name]) for one in names.values())]
+    verdict.parts[LOG].notes += [
+        f"--accept: no finding is called {name}: it was repaired, or its bytes have changed" for name in unknown
+    ]
+    return replace(verdict, names=names)
 
 
 def verdict_lines(verdict: Verdict, limit: int, *, all_locations: bool = False) -> Iterator[str]:
@@ -107,8 +146,10 @@ def verdict_lines(verdict: Verdict, limit: int, *, all_locations: bool = False) 
         for line in _group(number, group, all_locations=all_locations)
     ]
     known = [f"  {fact.kind}: {fact.file}: {fact.expected} - {fact.cause_text}" for fact in facts[:limit]]
-    for shown, count in ((causes, len(groups)), (known, len(facts))):
+    accepted = [f"  {one.text}" for one in verdict.accepted[:limit]]
+    for shown, count in ((causes, len(groups)), (accepted, len(verdict.accepted)), (known, len(facts))):
         shown.extend([f"  … {count - limit} more (--limit, --json)"] * (count > limit))
+    known = [*accepted, *known]
     known += [f"  {note}" for note in [*notes, *recreated_index_notes(verdict.start)]]
     steps = [
         line for step, _ in recommend_steps(verdict) for line in (step.words, *(f"  {one}" for one in step.commands))
@@ -287,6 +328,13 @@ _OPEN = (
 )
 
 
+_ACCEPT = (
+    "If no lake has the lost messages, accept the loss. Later commands then note it, and do not count it as a problem. "
+    "To record this in a lake, add --findings-lake LAKE:"
+)
+_MOST_ACCEPTED = 5  # findings that one printed command accepts
+
+
 def recommend_steps(
     verdict: Verdict, omitted_commands: Container[str] = (), repair_command: str | None = None
 ) -> list[AdvisedStep]:
@@ -335,10 +383,23 @@ def recommend_steps(
     repair = () if REPAIR_COMMAND in omitted_commands else (REPAIR_COMMAND.format(**words),)
     found += [(RecommendedStep(_MADE, repair), others), (RecommendedStep(_OPEN), open_ones)]
     advised = [one for one in found if one[1]]
+    advised += [(step, ()) for step in find_step_to_accept(verdict)]
     advised += [(step, ()) for step in _steps_before_start(verdict, words, is_repair=repair_command is not None)]
     if INDEX in parts and parts[INDEX].unverified:
         advised.append((RecommendedStep(f"The {INDEX} could not be verified: {parts[INDEX].unverified}"), ()))
     return advised
+
+
+def find_step_to_accept(verdict: Verdict) -> Iterator[RecommendedStep]:
+    """Yield the step that accepts the findings that no command can correct without a lake, if there are any."""
+    found = [cause for cause, _ in verdict.findings_by_cause if cause.is_bridge]
+    if not found:
+        return
+    earlier = [one.accept_as for one in verdict.accepted if one.accepted_at is None]
+    names = [*earlier, *(verdict.find_name(cause) for cause in found[:_MOST_ACCEPTED])]
+    again = " ".join(map(quote, (verdict.store, *verdict.store_options)))
+    command = " ".join((f"{tool_command()} verify {again}", *(f"--accept {quote(name)}" for name in names)))
+    yield RecommendedStep(_ACCEPT, (command,))
 
 
 def _steps_before_start(verdict: Verdict, words: Mapping[str, str], *, is_repair: bool) -> Iterator[RecommendedStep]:
