@@ -49,7 +49,7 @@ TIMER_UNIT_WITHOUT_MESSAGE = "timer_unit_of_no_message"
 # Of index files, and of an index in RocksDB.
 ENTRIES_OF_LOST_MESSAGES = "entries_of_lost_messages"
 CHECKPOINT_INDEX_TIME = "checkpoint_index_time"
-REPEATED_INDEX_FILE = "repeated"
+STALE_INDEX_FILE = "stale"
 MISSING_INDEX_ROWS = "missing_index_rows"
 INDEX_ROWS_WITHOUT_MESSAGE = "index_rows_of_no_message"
 DAMAGED_INDEX_ROWS = "damaged_index_rows"

@@ -30,6 +30,7 @@ from jobs.products.index.explanation import (
     FileVerdict,
     explain_index_files,
     find_exchanged_files,
+    is_truncated_by_promotion,
 )
 from jobs.products.index.file_builder import (
     NO_RECORDED_NAMES,
@@ -205,7 +206,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
         list(checkers.map(check_file, (file for _, file in built)))
         compare = partial(_compare_with_store, files=[] if request.lost_only else files, store=store)
         compared = list(checkers.map(compare, (file for _, file in built)))
-    equal = sum(one.verdict is FileVerdict.EQUAL for one in explained) or sum(is_equal for is_equal, _ in compared)
+    equal = sum(_is_recomputed(one) for one in explained) or sum(is_equal for is_equal, _ in compared)
     result.files = [
         _with_proof(file, build.doubt, own, equal, is_equal=is_equal)
         for (build, file), (is_equal, own) in zip(built, compared, strict=True)
@@ -262,7 +263,7 @@ def plan_builds(request: RebuildIndexRequest, explanation: Explanation) -> list[
         builds.append(_replace_file(last, recipe))
     planned = plan.plan_missing_files(kept, completes=bool(builds))
     if request.proven_only:
-        wrong = (one.name for one in found if one.verdict is FileVerdict.FOREIGN)
+        wrong = (one.name for one in found if one.is_foreign)
         foreign = {name for name in wrong if not is_accepted(name, accepted)}
         comparable = [name for name in damaged if name not in foreign]
         # A full one lacks no key though messages are lost; another one lacks theirs, or a start had cut it.
@@ -345,7 +346,7 @@ def _find_recorded_names(
 def _is_proven_wrong(explained: ExplainedFile, held: Collection[str], request: RebuildIndexRequest) -> bool:
     """Return whether a file that contradicts the log is proven wrong, or was decided to be."""
     name, verdict = explained.name, explained.verdict
-    is_proven = verdict is FileVerdict.FOREIGN and name not in held
+    is_proven = explained.is_foreign and name not in held
     is_proven |= verdict is FileVerdict.WRONG_GEOMETRY and explained.survivor is None
     is_proven |= not verdict.is_explained and is_accepted(name, request.accepted_files)
     return request.proven_only and is_proven
@@ -357,7 +358,7 @@ def _may_be_right(explained: ExplainedFile, explanation: Explanation) -> bool:
         return False
     keys, geometry = explanation.key_sequence, explanation.settings.geometry.value
     return (
-        explained.verdict is not FileVerdict.FOREIGN
+        not explained.is_foreign
         or has_keys_of_log(explained.broker_file, keys, geometry, explanation.store)
         or _fits_between(explained, explanation.files)
     )
@@ -385,14 +386,14 @@ def keep_proven(
     wrong, storage = {one.name: one for one in explanation.files}, explanation.store.storage
     moved = set()
     for one in explanation.files:
-        if one.verdict is FileVerdict.MISNAMED:
+        if one.right_name:
             with storage.open(one.broker_file.location) as broker_file:
                 moved.add(hash_file(broker_file.read))
     proven = []
     for build, file in built:
         old = wrong.get(build.name)
         path = Path(local_path(join_location(directory, file.name)))
-        is_proven = old is None or old.verdict is FileVerdict.FOREIGN or file.sha256 in moved
+        is_proven = old is None or old.is_foreign or file.sha256 in moved
         is_proven |= is_accepted(build.name, request.accepted_files)
         if old is not None and not is_proven:
             with (
@@ -409,6 +410,12 @@ def keep_proven(
     return proven
 
 
+def _is_recomputed(explained: ExplainedFile) -> bool:
+    """Return whether all bytes of a file were recomputed from the log, and are equal."""
+    survivor = explained.survivor
+    return explained.verdict is FileVerdict.EQUAL and survivor is not None and survivor.is_continuous
+
+
 def _replace_file(survivor: Survivor, recipe: IndexRecipe) -> BuildTask:
     """Return the task that builds the file with the name of *survivor*."""
     kind = BuiltFileKind.FULL if recipe.entry_count == recipe.geometry.capacity else BuiltFileKind.OPEN
@@ -420,7 +427,9 @@ def _describe_left_out_keys(keys: KeySequence, files: Sequence[ExplainedFile], s
     """Describe the keys that remain in no file."""
     for explained in files:
         survivor = explained.survivor
-        if explained.verdict is FileVerdict.SKIPPED and survivor is not None:
+        if survivor is None or not explained.verdict.is_explained or is_truncated_by_promotion(survivor, keys):
+            continue
+        if survivor.skipped_keys:
             count = sum(skip.log_key_count for skip in survivor.skipped_keys)
             yield f"{count_text(count, 'key')} in the middle of {explained.name}; only a full rebuild adds them"
     ahead = [explained.name for explained in files if explained.survivor and explained.survivor.tail_count]

@@ -111,7 +111,7 @@ _WORK = "work"
 _MOST_NAMED = 10  # undecided files that an error names
 _UNIT_FIELDS = ("physical_offset", "size", "tags_code")
 # Findings that no rebuilt index file corrects.
-_NO_FILE_IS_WRONG = frozenset({kinds.CHECKPOINT_INDEX_TIME, kinds.NOT_INDEXED, kinds.REPEATED_INDEX_FILE})
+_NO_FILE_IS_WRONG = frozenset({kinds.CHECKPOINT_INDEX_TIME, kinds.NOT_INDEXED, kinds.STALE_INDEX_FILE})
 _NONE_PROVEN = (
     "no index file was rebuilt: the contents of the missing file cannot be proven. Either the file is the newest "
     "one, which the broker deletes when it starts after a crash, or a restart may have split the entries differently. "

@@ -1,8 +1,9 @@
 """
 Compares a store's index files with its log.
 
-If a restart, an expiry or a running copy explains why a file differs from that of an undisturbed broker, and the file
-recomputed under that explanation is equal, a note names it. Unexplained, damaged and missing files are findings.
+A file that a restart, an expiry or a promotion explains is recomputed under that explanation and counts as equal. A
+note names a file that is ahead of the log or was written to meanwhile. Unexplained, damaged and missing files are
+findings.
 Entries of messages that the log has lost are consequences of the log's damage.
 """
 
@@ -15,7 +16,13 @@ from jobs.console.amounts import count_text, utc_time_text
 from jobs.diagnosis import kinds
 from jobs.diagnosis.findings import INDEX, Finding
 from jobs.products.index import KeySequence, RangeKeys, collect_keys, new_range_key_collector
-from jobs.products.index.explanation import ExplainedFile, Explanation, FileVerdict, explain_index_files
+from jobs.products.index.explanation import (
+    ExplainedFile,
+    Explanation,
+    FileVerdict,
+    explain_index_files,
+    is_truncated_by_promotion,
+)
 from jobs.products.index.file_builder import is_all_zeros
 from jobs.products.index.settings import GivenSettings, IndexSettings, determine_index_settings, determine_releases
 from jobs.products.index.survivors import list_index_files
@@ -42,17 +49,13 @@ _CAUSES = {
     FileVerdict.WRONG_GEOMETRY: "the file was created with a different maxHashSlotNum or maxIndexNum; the broker "
     "misreads it",
     FileVerdict.DAMAGED: "the file was damaged on disk, in memory or while being copied, or was only partly written",
-    FileVerdict.OUT_OF_ORDER: "a file was renamed, or two files were swapped; the broker searches them in "
-    "the wrong time order",
-    FileVerdict.MISNAMED: "two files were swapped; the broker searches them in the wrong time order",
-    FileVerdict.REPEATED: "the file is a copy of another one, or an old copy was renamed; the broker finds its "
+    FileVerdict.STALE: "the file is a copy of another one, or an old copy was renamed; the broker finds its "
     "messages twice",
-    FileVerdict.FOREIGN: "either this file or the log belongs to another store",
     FileVerdict.CONTRADICTION: "the file was overwritten, or a record's keys, which no checksum covers, were changed",
 }
-_UNDECIDED_VERDICTS = frozenset(
-    {FileVerdict.OTHER_RULE, FileVerdict.OUT_OF_ORDER, FileVerdict.FOREIGN, FileVerdict.CONTRADICTION}
-)
+_OUT_OF_ORDER = "a file was renamed, or two files were swapped; the broker searches them in the wrong time order"
+_FOREIGN = "either this file or the log belongs to another store"
+_UNDECIDED_VERDICTS = frozenset({FileVerdict.OTHER_RULE, FileVerdict.CONTRADICTION})
 # Causes of missing keys.
 _SKIPPED = (
     "messageIndexEnable was false when these messages were stored; only a full rebuild adds their keys, "
@@ -178,6 +181,10 @@ def _report(explanation: Explanation) -> PartReport:
 
 def _finding(explained: ExplainedFile) -> Finding:
     compared, cause = explained.comparison, _CAUSES[explained.verdict]
+    if explained.is_foreign:
+        cause = _FOREIGN
+    elif explained.is_out_of_order or explained.right_name:
+        cause = _OUT_OF_ORDER
     kind, file = explained.verdict.kind, f"index/{explained.name}"
     is_undecided = explained.verdict in _UNDECIDED_VERDICTS
     if compared is None or not compared.differences:
@@ -185,8 +192,8 @@ def _finding(explained: ExplainedFile) -> Finding:
         return Finding(INDEX, kind, file, None, "", found, "", cause, is_undecided=is_undecided)
     first = compared.differences[0]
     place = first.part if first.part is IndexFilePart.HEADER else f"{first.part} {first.number}"
-    more = explained.detail.removeprefix(str(first)).removeprefix("; ")  # the finding has the first one
-    cause = f"{cause} ({more})" if more else cause
+    if explained.detail and explained.detail != str(first):
+        cause = f"{cause} ({explained.detail})"
     values = f"{place} {first.field}", str(first.found), str(first.expected)
     times = sum(compared.counts.values())
     return Finding(INDEX, kind, file, first.position, *values, cause, times, is_undecided=is_undecided)
@@ -201,7 +208,7 @@ def _of_lost_messages(explanation: Explanation) -> Iterator[Finding]:
         header, place = explained.broker_file.header, (f"index/{explained.name}", None, "entries")
         count = survivor.lost_entry_count
         lost = f"{count_text(count, 'entry')} of messages"
-        if explained.verdict is FileVerdict.TRUNCATED_BY_PROMOTION:
+        if is_truncated_by_promotion(survivor, explanation.key_sequence):
             kind, found = kinds.ENTRIES_OF_TRUNCATED_MESSAGES, f"{lost} that were truncated after a promotion"
             cause = "brokers never truncate index files; lookups skip these entries, and all others are correct"
             offset = explanation.key_sequence.truncated_ranges[0][0]
@@ -338,16 +345,9 @@ def _notes(explanation: Explanation) -> Iterator[str]:
         if is_candidate and _ROCKSDB_KEY.search(store.read(file, 0, min(file.size, _LOOKED_AT))):
             yield f"{file.path_facts.path}: an index in RocksDB (indexRocksDBEnable), which was not verified"
             break
-    said = {FileVerdict.SKIPPED, FileVerdict.LOST_IN_LOG, FileVerdict.TRUNCATED_BY_PROMOTION}
-    said |= {FileVerdict.AHEAD} if store.has_clean_shutdown else set()
-    before = [explained for explained in explanation.files if explained.verdict is FileVerdict.HISTORY]
-    if len(before) > 1:
-        entries = sum(explained.survivor.head_count for explained in before if explained.survivor is not None)
-        names = f"index/{before[0].name} to {before[-1].name}"
-        yield f"{names}: {count_text(entries, 'entry')} of messages before the first segment, in {len(before):,} files"
-        said.add(FileVerdict.HISTORY)
+    noted = {FileVerdict.GROWING} if store.has_clean_shutdown else {FileVerdict.GROWING, FileVerdict.AHEAD}
     for explained in explanation.files:
-        if explained.verdict.is_explained and explained.detail and explained.verdict not in said:
+        if explained.verdict in noted:
             yield f"index/{explained.name}: {explained.verdict}: {explained.detail}"
     if any(release.implementation for _, release in settings.rules.value.rules):
         yield (

@@ -309,7 +309,7 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
         "--lost-only keeps this file:"), ("{program} rebuild-index {again} --out NEW-INDEX-ALL",),
     ),
     (
-        INDEX, {kinds.REPEATED_INDEX_FILE},
+        INDEX, {kinds.STALE_INDEX_FILE},
         "An index file is a copy of an earlier one. With the broker stopped, move it out of the directory:",
         ("{move}",),
     ),
@@ -374,7 +374,7 @@ def recommend_steps(
             else _of(
                 groups,
                 INDEX,
-                besides={kinds.UNREADABLE_RANGE, kinds.NOT_INDEXED, kinds.REPEATED_INDEX_FILE, *_IN_ROCKSDB},
+                besides={kinds.UNREADABLE_RANGE, kinds.NOT_INDEXED, kinds.STALE_INDEX_FILE, *_IN_ROCKSDB},
             )
         ),
     )
@@ -464,7 +464,7 @@ def _copy_backup(store: str, one: Finding) -> str:
 
 
 def _move(store: str, one: Finding) -> str:
-    if one.kind == kinds.REPEATED_INDEX_FILE:
+    if one.kind == kinds.STALE_INDEX_FILE:
         return f"mv -n {store}/{one.file} {store}/{Path(one.file).name}.copy"
     folder, _, name = one.file.rpartition("/")
     place = quote(folder) if folder.startswith("/") else f"{store}/{quote(folder)}"  # absolute: a separate log

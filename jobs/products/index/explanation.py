@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import tzinfo
 from enum import StrEnum, unique
+from functools import partial
 from itertools import pairwise
 from typing import Self
 
@@ -53,54 +54,38 @@ FEW_DIFFERING_BITS = 64
 
 @unique
 class FileVerdict(StrEnum):
-    """The classification of a file."""
+    """The classification of a file. The lower-case names are the kinds of findings and figures."""
 
     EQUAL = "equal"
-    RESTARTED = "reindexed after a restart"
-    HISTORY = "messages before the first segment"
     AHEAD = "newer than the log"
     GROWING = "written to while it was read"
-    SKIPPED = "keys left out"
-    LOST_IN_LOG = "messages that the log has lost"
-    TRUNCATED_BY_PROMOTION = "messages that a promotion truncated"
-    OTHER_RULE = "written in the format of another release"
-    WRONG_GEOMETRY = "wrong geometry"
+    STALE = "copy of an earlier file"
     DAMAGED = "damaged"
-    MISNAMED = "under the name of another file"
-    OUT_OF_ORDER = "the files are not named in message order"
-    REPEATED = "copy of an earlier file"
-    FOREIGN = "foreign file"
+    WRONG_GEOMETRY = "wrong geometry"
+    OTHER_RULE = "written in the format of another release"
     CONTRADICTION = "contradiction"
 
     @property
     def kind(self) -> str:
         """The name in findings and figures, which scripts rely on."""
-        return "taken_back" if self is FileVerdict.TRUNCATED_BY_PROMOTION else self.name.lower()
+        return self.name.lower()
 
     @property
     def is_explained(self) -> bool:
         """Whether recomputing has proven that a broker wrote the file."""
-        return self in _EXPLAINED
+        return self in {FileVerdict.EQUAL, FileVerdict.AHEAD, FileVerdict.GROWING}
 
     @property
     def is_damage(self) -> bool:
         """Whether the file was damaged or truncated later; it counts as lost."""
-        return self in {FileVerdict.DAMAGED, FileVerdict.MISNAMED}
+        return self is FileVerdict.DAMAGED
 
     @property
     def role(self) -> str:
         """The role of the file in a rebuild of lost files; "stays" is a copy, which does not block other files."""
-        if self is FileVerdict.REPEATED:
+        if self is FileVerdict.STALE:
             return "stays"
         return "kept" if self.is_explained else "lost" if self.is_damage else "contradicts"
-
-
-_EXPLAINED = frozenset(
-    {
-        FileVerdict.EQUAL, FileVerdict.RESTARTED, FileVerdict.HISTORY, FileVerdict.AHEAD, FileVerdict.GROWING,
-        FileVerdict.SKIPPED, FileVerdict.LOST_IN_LOG, FileVerdict.TRUNCATED_BY_PROMOTION,
-    }
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +97,9 @@ class ExplainedFile:
     survivor: Survivor | None = None  # the file's position in the key sequence; None if its size or header is invalid
     comparison: FileComparison | None = None
     detail: str = ""
+    is_out_of_order: bool = False  # its contents are right, but its name does not fit them
     right_name: str = ""  # the correct name of a file that has the name of another one
+    is_foreign: bool = False  # none of its entries is that of the log: this file or the log is of another store
 
     @property
     def name(self) -> str:
@@ -122,7 +109,12 @@ class ExplainedFile:
     def as_misnamed(self, right_name: str) -> Self:
         """Return the file as one whose contents belong to the file with another name."""
         detail = f"it has the contents of {right_name}"
-        return replace(self, verdict=FileVerdict.MISNAMED, detail=detail, right_name=right_name)
+        return replace(self, verdict=FileVerdict.DAMAGED, detail=detail, right_name=right_name)
+
+    def as_out_of_order(self) -> Self:
+        """Return the file as one whose name may belong to another file."""
+        detail = "the files are not named in message order"
+        return replace(self, verdict=FileVerdict.CONTRADICTION, detail=detail, is_out_of_order=True)
 
     @property
     def differences(self) -> list[str]:
@@ -149,7 +141,7 @@ class Explanation:
         placed = [(one.survivor.first_key, one.survivor.end_key) for one in self.files if one.survivor is not None]
         for explained in self.files:
             survivor = explained.survivor
-            if explained.verdict is FileVerdict.REPEATED:
+            if explained.verdict is FileVerdict.STALE:
                 continue
             if survivor is None or not explained.verdict.is_explained:
                 known = False
@@ -196,12 +188,11 @@ def explain_index_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how
     by_name: dict[str, ExplainedFile] = {}
     before: Survivor | None = None
     for survivor, recipe, result in zip(survivors, recipes, compared, strict=True):
-        verdict, detail = _classify(survivor, result, before, recipe, keys)
-        by_name[survivor.broker_file.name] = ExplainedFile(survivor.broker_file, verdict, survivor, result, detail)
+        by_name[survivor.broker_file.name] = _classify(survivor, result, before, recipe, keys)
         before = before if survivor.is_repeated else survivor
     for name, other in _misnamed([one for one in by_name.values() if one.verdict.is_explained]):
         if other is None:
-            by_name[name] = replace(by_name[name], verdict=FileVerdict.OUT_OF_ORDER, detail="")
+            by_name[name] = by_name[name].as_out_of_order()
         else:
             by_name[name] = by_name[name].as_misnamed(other)
     explained = tuple(
@@ -260,7 +251,7 @@ def find_exchanged_files(explanation: Explanation, names: RecordedNames) -> Expl
     """
     recorded: dict[str, str | None] = {}
     for one in explanation.files if names.by_hash else ():
-        if one.verdict is FileVerdict.OUT_OF_ORDER:
+        if one.is_out_of_order:
             header = one.broker_file.header
             own = names.by_first_message.get((header.begin_physical_offset, header.begin_timestamp), ())
             recorded[one.name] = own[0] if len(own) == 1 else None
@@ -304,68 +295,58 @@ def classify_unreadable(broker_file: BrokerIndexFile, geometry: Geometry, reason
 
 def _classify(
     survivor: Survivor, compared: FileComparison, before: Survivor | None, recipe: IndexRecipe, keys: KeySequence
-) -> tuple[FileVerdict, str]:
+) -> ExplainedFile:
+    classified = partial(ExplainedFile, survivor.broker_file, survivor=survivor, comparison=compared)
     header = survivor.broker_file.header
     if before is not None and survivor.is_before_log:
         reached = before.broker_file.header.end_physical_offset
         if header.begin_physical_offset < reached:
             begin = f"begins at offset {header.begin_physical_offset}"
-            return FileVerdict.FOREIGN, f"{begin}, before the end ({reached}) of {before.broker_file.name}"
+            detail = f"{begin}, before the end ({reached}) of {before.broker_file.name}"
+            return classified(FileVerdict.CONTRADICTION, detail=detail, is_foreign=True)
     if compared.is_equal:
-        return _how_equal(survivor, before, keys)
+        verdict, detail = _classify_equal(survivor, keys)
+        return classified(verdict, detail=detail)
     if compared.is_changing and not compared.counts[IndexFilePart.ENTRY]:
-        return FileVerdict.GROWING, f"equal so far ({count_text(header.entry_count, 'entry')})"
+        return classified(FileVerdict.GROWING, detail=f"equal so far ({count_text(header.entry_count, 'entry')})")
     slots: int | None = None
     file_size, location = survivor.broker_file.size, survivor.broker_file.location
     with suppress(FileNotFoundError), recipe.storage.open(location) as file:  # deleted by retention
         slots = find_other_slot_count(Content(file_size, file.read), recipe.geometry)
     if slots is not None:
         where = f"in {slots} slots, not {recipe.geometry.hash_slots}"
-        return FileVerdict.WRONG_GEOMETRY, f"its entries are chained {where}: maxHashSlotNum was changed"
-    return _how_different(survivor, compared, before, recipe.geometry)
+        detail = f"its entries are chained {where}: maxHashSlotNum was changed"
+        return classified(FileVerdict.WRONG_GEOMETRY, detail=detail)
+    verdict, detail = _classify_different(survivor, compared, recipe.geometry)
+    is_foreign = verdict is FileVerdict.CONTRADICTION and compared.counts[IndexFilePart.ENTRY] == header.entry_count
+    return classified(verdict, detail=detail, is_foreign=is_foreign)
 
 
-def _how_equal(survivor: Survivor, before: Survivor | None, keys: KeySequence) -> tuple[FileVerdict, str]:  # noqa: PLR0911 - one a verdict
+def _classify_equal(survivor: Survivor, keys: KeySequence) -> tuple[FileVerdict, str]:
+    """Return the verdict on a file that equals its recipe: a broker wrote it, if nothing else is known of its keys."""
     if survivor.is_repeated:
         entries = count_text(survivor.broker_file.header.entry_count, "entry")
-        return FileVerdict.REPEATED, f"all of its {entries} are also in an earlier file"
-    lost = f"{count_text(survivor.lost_entry_count, 'entry')} of messages"
-    if survivor.lost_entry_count and _is_truncated_by_promotion(survivor, keys):
-        return FileVerdict.TRUNCATED_BY_PROMOTION, f"{lost} that were truncated after a promotion; the others are equal"
-    if survivor.skipped_keys:
-        count = sum(skip.log_key_count for skip in survivor.skipped_keys)
-        numbers = ", ".join(str(skip.first_entry) for skip in survivor.skipped_keys)
-        return FileVerdict.SKIPPED, f"{count_text(count, 'key')} of the log missing before entry {numbers}"
-    if survivor.lost_entry_count:
-        return FileVerdict.LOST_IN_LOG, f"{lost} that the log has lost; the others are equal"
-    if survivor.head_count:
-        return FileVerdict.HISTORY, f"{count_text(survivor.head_count, 'entry')} of older messages"
-    if survivor.tail_count and survivor.broker_file.header.end_physical_offset <= keys.last_record_offset:
-        return FileVerdict.CONTRADICTION, f"{count_text(survivor.tail_count, 'entry')} whose keys are not in any record"
-    if survivor.tail_count:
-        return FileVerdict.AHEAD, f"{count_text(survivor.tail_count, 'entry')} of messages that are not in the log"
-    if survivor.repeated_keys:
-        numbers = ", ".join(str(run.first_entry) for run in survivor.repeated_keys)
-        return FileVerdict.RESTARTED, f"from entry {numbers} on, the file indexes the same keys again"
-    if before is not None and not before.is_before_log and survivor.first_key < before.end_key:
-        offset = survivor.broker_file.header.begin_physical_offset
-        return FileVerdict.RESTARTED, f"indexing resumed at offset {offset}, with the message of the last entry"
-    return FileVerdict.EQUAL, ""
+        return FileVerdict.STALE, f"all of its {entries} are also in an earlier file"
+    if not survivor.tail_count or not survivor.is_continuous:
+        return FileVerdict.EQUAL, ""
+    tail = count_text(survivor.tail_count, "entry")
+    if survivor.broker_file.header.end_physical_offset <= keys.last_record_offset:
+        return FileVerdict.CONTRADICTION, f"{tail} whose keys are not in any record"
+    return FileVerdict.AHEAD, f"{tail} of messages that are not in the log"
 
 
-def _is_truncated_by_promotion(survivor: Survivor, keys: KeySequence) -> bool:
-    """Return whether a promotion explains all messages of the file that are not in the log."""
+def is_truncated_by_promotion(survivor: Survivor, keys: KeySequence) -> bool:
+    """Return whether the file has messages that are not in the log, and a promotion explains all of them."""
     header = survivor.broker_file.header
-    return all(
+    return survivor.lost_entry_count > 0 and all(
         keys.is_truncated_by_promotion(start, end - 1)
         for start, end in keys.lost_ranges
         if end > header.begin_physical_offset and start <= header.end_physical_offset
     )
 
 
-def _how_different(
-    survivor: Survivor, compared: FileComparison, before: Survivor | None, geometry: Geometry
-) -> tuple[FileVerdict, str]:
+def _classify_different(survivor: Survivor, compared: FileComparison, geometry: Geometry) -> tuple[FileVerdict, str]:
+    """Return the verdict on a file that differs from its recipe, with the first difference."""
     first = f"{count_text(compared.nonzero_after_end, 'nonzero byte')} after the last entry"
     if compared.differences:
         first = str(compared.differences[0])
@@ -374,54 +355,23 @@ def _how_different(
         header = survivor.broker_file.header  # either rule may have written it, or both in turn
         if compared.slots_in_use <= header.hash_slot_count <= header.entry_count:
             return FileVerdict.OTHER_RULE, first
-    damage = _damage(survivor, compared, before, geometry)
-    if damage:
-        return FileVerdict.DAMAGED, f"{first}; {damage}"
-    if compared.counts[IndexFilePart.ENTRY] == survivor.broker_file.header.entry_count:
-        return FileVerdict.FOREIGN, first
-    return FileVerdict.CONTRADICTION, first
+    return FileVerdict.DAMAGED if _is_damaged(compared, geometry) else FileVerdict.CONTRADICTION, first
 
 
 def _count_of_rows(compared: FileComparison) -> int:
     return compared.counts[IndexFilePart.SLOT] + compared.counts[IndexFilePart.ENTRY]
 
 
-def _damage(survivor: Survivor, compared: FileComparison, before: Survivor | None, geometry: Geometry) -> str:
-    """Return the fault that explains the differences of a file that was right once; empty if no single one does."""
-    header = survivor.broker_file.header
-    slots = [difference for difference in compared.differences if difference.part is IndexFilePart.SLOT]
-    alone = compared.counts == {IndexFilePart.HEADER: 0, IndexFilePart.SLOT: 1, IndexFilePart.ENTRY: 0}
-    # A kill between the update of a slot and of the header: one slot points to the next free entry.
-    if compared.nonzero_after_end or (alone and slots[0].found == header.index_count):
-        return "it has more entries than its header counts: the machine crashed before the header was written"
-    unfinished = _find_entry_unfinished_by_a_kill(compared)
-    if unfinished in _list_entries_after_restarts(survivor, before):
-        return f"the broker was killed while it wrote entry {unfinished}, and continued the file after its next start"
-    rows = _count_of_rows(compared)
-    if compared.zeroed_rows > rows // 2:
-        return f"{compared.zeroed_rows} of {rows} differing slots and entries are zero: pages were never written"
-    if compared.differing_bits <= FEW_DIFFERING_BITS and not _is_of_a_key(compared, geometry):
-        return "1 bit differs" if compared.differing_bits == 1 else f"{compared.differing_bits} bits differ"
-    return ""
-
-
-def _find_entry_unfinished_by_a_kill(compared: FileComparison) -> int | None:
+def _is_damaged(compared: FileComparison, geometry: Geometry) -> bool:
     """
-    Return the number in the only slot or entry that differs: that of the entry which a broker wrote when it was killed.
+    Return whether a single fault explains the differences of a file that was right once.
 
-    `IndexFile#putKey` updates the slot first, the header last. The next start writes another key at that number. The
-    next key of the slot is then chained to it, and its slot is not counted again.
+    The faults are: a crash before the header counted the last entries; pages that were never written; a few changed
+    bits, as also a broker leaves that is killed between the update of a slot and of the header (`IndexFile#putKey`).
     """
-    *header, row = compared.differences
-    if _count_of_rows(compared) != 1 or row.field not in {"newest_entry", "prev_entry"}:
-        return None
-    is_of_one_slot = all(one.field == "hash_slot_count" and abs(one.found - one.expected) == 1 for one in header)
-    return row.found if is_of_one_slot else None
-
-
-def _list_entries_after_restarts(survivor: Survivor, before: Survivor | None) -> list[int]:
-    resumed = [run.first_entry for run in survivor.repeated_keys]
-    return [1, *resumed] if before is not None and survivor.first_key < before.end_key else resumed
+    if compared.nonzero_after_end or compared.zeroed_rows > _count_of_rows(compared) // 2:
+        return True
+    return compared.differing_bits <= FEW_DIFFERING_BITS and not _is_of_a_key(compared, geometry)
 
 
 def _is_of_a_key(compared: FileComparison, geometry: Geometry) -> bool:

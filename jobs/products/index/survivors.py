@@ -87,13 +87,9 @@ class Survivor:
         ]
 
     @property
-    def repeated_keys(self) -> list[EntryRun]:
-        """The entry from which the file repeats its own keys, after a restart."""
-        return [
-            run
-            for before, run in pairwise(self.runs)
-            if not before.is_lost and not run.is_lost and run.first_key < before.first_key + before.log_key_count
-        ]
+    def is_continuous(self) -> bool:
+        """Whether its keys are in the log, or after its end, and it leaves none out."""
+        return not (self.head_count or self.lost_entry_count or self.skipped_keys)
 
     def list_parts(self, keys: KeySequence) -> list[KeyPart]:
         """Return the file's keys in the log, in the order of its entries, and its own entries for lost messages."""
