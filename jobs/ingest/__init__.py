@@ -189,6 +189,23 @@ class Summary(RatedOutcome):
             newest_ms=next_run.newest_ms or self.newest_ms,
         )
 
+    def of_next_run_without_news(self) -> "Summary":
+        """Return the summary of the next run if neither store nor lake change."""
+        if self.run is None:
+            return self
+        return replace(
+            self,
+            run=None,
+            from_offset=self.to_offset,
+            segment_ends={"open": 1} if "open" in self.segment_ends else {},
+            messages=0,
+            quarantined=0,
+            units=dict.fromkeys(self.units, 0),
+            index_entries=0,
+            versions={},
+            steps=1,
+        )
+
     def without_findings_of(self, earlier: "Summary") -> "Summary":
         """Return the summary without gaps, notes and unreadable parts that *earlier* runs have also found."""
         return replace(

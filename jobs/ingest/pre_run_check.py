@@ -1,24 +1,31 @@
 """
 Checks before a run whether it certainly has nothing, or little, to do; needs neither a JVM nor a compiler.
 
-A run that found nothing leaves a note of the store and the lake as it saw them: sizes of all files, times of the log's
-files, the configuration, and the newest run of each table. While these are unchanged, and nothing is written where the
-log ended, another run of the same request would find nothing. Anything uncertain, errors included, is left to the run.
+A run leaves a note of the store and the lake as it saw them: sizes of all files, times of the log's files, the
+configuration, and the newest run of each table. While these are unchanged, and nothing is written where the log ended,
+another run of the same request would find nothing. Anything uncertain, errors included, is left to the run.
 """
 
 import json
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Any
 from uuid import uuid4
 
 import rmq_formats
 from jobs import __version__
 from jobs.ingest import OPEN_DAMAGE_KEY, IngestRequest, OpenDamage, Summary
+from jobs.ingest.known_queue_files import (
+    QUEUE_FOLDERS,
+    KnownQueueFiles,
+    describe_queue_files,
+    find_known_queue_files,
+)
 from jobs.lake.lake import Lake
 from jobs.launch.cache import cache_directory
 from jobs.products import PRODUCTS
@@ -47,12 +54,18 @@ class PreRunCheck:
         self._request = request
         places = (request.store, request.lake, *request.commitlog)
         self._is_local = all(is_local(normalise_location(place)) for place in places)
+        self._began_ns = time_ns()
         self._seen: str | None = None  # digest of the store, before the run
         self._runs: list[str] = []  # runs in the lake, before this run
+        self._known: KnownQueueFiles | None = None
 
     @cached_property
     def _store(self) -> Store:
         return self._request.list_store()
+
+    @cached_property
+    def _root(self) -> str:
+        return local_path(normalise_location(self._request.store))
 
     def summary_if_nothing_new(self) -> Summary | None:
         """Return the summary of a run that finds nothing to do; None if it may find something, or fail."""
@@ -61,12 +74,13 @@ class PreRunCheck:
             return None
         try:
             self._runs = self._list_manifests()
-            self._seen = self._digest_store()
-            note = json.loads(self._note.read_bytes())
+            note, store = self._read_note_and_store()
+            if note is None:
+                return None
             summary = Summary(**note["summary"])
             summary.open = OpenDamage.from_state(note, summary.open)
             is_same = (note["store"], note["lake"]) == (self._seen, self._describe_lake(note["summary"]["store_id"]))
-            store, end = self._store, summary.to_offset
+            end = summary.to_offset
             after = [one for one in store.segments if one.base_offset + one.readable_bytes > end]
             is_written = any(any(store.read(one, max(end - one.base_offset, 0), _ZEROS)) for one in after)
             last = store.segment_at(end - 1)  # its end may be lost without a change of its time
@@ -78,21 +92,47 @@ class PreRunCheck:
         summary.seconds = {"looking": round(monotonic() - began, 3)}
         return summary
 
-    def remember_nothing_new(self, summary: Summary) -> None:
-        """Store a note of a run that found nothing new and has nothing else to report."""
+    def _read_note_and_store(self) -> tuple[dict[str, Any] | None, Store]:
+        """
+        Return the note, if any, and the store, whose digest is kept.
+
+        If no queue directory has changed since the note, the store is returned without queue files.
+        """
+        note = None
+        with suppress(*_DOUBTS):  # no note yet, or one that was edited
+            note = json.loads(self._note.read_bytes())
+            self._known = KnownQueueFiles.from_json(note["queue_files"]) if note.get("queue_files") else None
+        if self._known is None or not self._known.has_same_folders(self._root):
+            self._seen = _digest_store(self._store, describe_queue_files(self._store.queue_files))
+            return note, self._store
+        store = self._request.list_store_without(QUEUE_FOLDERS)
+        self._seen = _digest_store(store, self._known.describe_files(self._root))
+        return note, store
+
+    def remember(self, summary: Summary) -> None:
+        """Store a note of what another run would report if nothing changes, unless it would report more than that."""
         says_more = any((
             summary.behind, summary.recovered, summary.notes, summary.gaps, summary.unreadable, summary.left_out,
-            summary.lost_end,
+            summary.lost_end, summary.bytes_left, summary.superseded, summary.contradictions,
         ))  # fmt: skip
-        if self._seen is None or summary.run is not None or summary.store_id is None or says_more:
+        if self._seen is None or summary.store_id is None or says_more:
             return
-        described = {field.name: getattr(summary, field.name) for field in fields(summary) if field.name != "open"}
+        next_run = summary.of_next_run_without_news()
+        described = {field.name: getattr(next_run, field.name) for field in fields(next_run) if field.name != "open"}
         # If the lake cannot be read now, or the cache cannot be written, no note is kept.
         with suppress(OSError):
-            if self._list_manifests() != self._runs:
+            if not self._has_only_runs_of(summary):
                 return  # another run has committed since
             lake = self._describe_lake(summary.store_id)
-            note = {"summary": described, OPEN_DAMAGE_KEY: summary.open._asdict(), "store": self._seen, "lake": lake}
+            if "_store" in self.__dict__:  # all queue files were listed
+                self._known = find_known_queue_files(self._root, self._store.queue_files, self._began_ns)
+            note = {
+                "summary": described,
+                OPEN_DAMAGE_KEY: summary.open._asdict(),
+                "store": self._seen,
+                "lake": lake,
+                "queue_files": self._known.to_json() if self._known is not None else None,
+            }
             self._note.parent.mkdir(exist_ok=True)
             begun = self._note.with_name(f".{uuid4()}")
             try:
@@ -109,21 +149,6 @@ class PreRunCheck:
         key = f"{__version__} {_list_program_files()} {request} {sorted(asked.tables)}"
         return cache_directory() / "nothing-new" / f"{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}.json"
 
-    def _digest_store(self) -> str:
-        """Return a digest of all that a run can find in the store, except bytes at the log's end."""
-        store, digest = self._store, sha256()
-        for file in (*store.queue_files, *store.index_files, *store.other_files):
-            # An idle broker writes only its checkpoint and its configuration.
-            is_compared = file.path_facts.kind in {FileKind.CONSUME_QUEUE, FileKind.ROCKSDB}
-            time = file.modified_ms if is_compared else ""
-            digest.update(f"{file.location} {file.size} {time}\n".encode("utf-8", "surrogatepass"))
-        for segment in store.segments:
-            times = Path(local_path(segment.location)).stat().st_mtime_ns
-            digest.update(f"{segment.location} {segment.size} {times}\n".encode("utf-8", "surrogatepass"))
-        for _, _, data in read_config_files(store):
-            digest.update(sha256(data or b"").digest())
-        return digest.hexdigest()
-
     def _describe_lake(self, store_id: str) -> list[Any]:
         """Return the newest runs of a store, and whether one is unfinished or at work."""
         lake = Lake(self._request.lake)
@@ -133,7 +158,16 @@ class PreRunCheck:
         return [manifests, locks, {table: _read_transaction(lake, table, store_id) for table in tables}]
 
     def _list_manifests(self) -> list[str]:
-        return sorted(info.name for info in Lake(self._request.lake).list_files(_MANIFESTS))
+        try:
+            return sorted(info.name for info in Lake(self._request.lake).list_files(_MANIFESTS))
+        except FileNotFoundError:  # a new lake
+            return []
+
+    def _has_only_runs_of(self, summary: Summary) -> bool:
+        """Return whether nothing but the runs of this command has been committed since the check."""
+        newest = summary.run or 0
+        own = [f"{summary.store_id}-{newest - step}-" for step in range(summary.steps if newest else 0)]
+        return all(name.startswith(tuple(own)) for name in {*self._list_manifests()}.difference(self._runs))
 
     def estimate_new_bytes(self) -> int | None:
         """Return roughly how many bytes of log a run has to read; None if only the run can determine it."""
@@ -159,6 +193,23 @@ class PreRunCheck:
                 if segment is not None and one.matches(store.read(segment, one.offset - segment.base_offset, one.size)):
                     return int(manifest["to_offset"])
         return 0
+
+
+def _digest_store(store: Store, queue_files: Iterable[str]) -> str:
+    """Return a digest of all that a run can find in the store, except bytes at the log's end."""
+    digest = sha256()
+    for line in queue_files:
+        digest.update(line.encode("utf-8", "surrogatepass"))
+    for file in (*store.index_files, *store.other_files):
+        # An idle broker writes only its checkpoint and its configuration.
+        time = file.modified_ms if file.path_facts.kind is FileKind.ROCKSDB else ""
+        digest.update(f"{file.location} {file.size} {time}\n".encode("utf-8", "surrogatepass"))
+    for segment in store.segments:
+        times = Path(local_path(segment.location)).stat().st_mtime_ns
+        digest.update(f"{segment.location} {segment.size} {times}\n".encode("utf-8", "surrogatepass"))
+    for _, _, data in read_config_files(store):
+        digest.update(sha256(data or b"").digest())
+    return digest.hexdigest()
 
 
 @cache

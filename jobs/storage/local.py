@@ -198,11 +198,11 @@ class LocalStorage(Storage):
 
     read_limits: ReadLimits | None = None
 
-    def list_files(self, location: str, *, is_deep: bool = True) -> list[FileInfo]:
+    def list_files(self, location: str, skips: Callable[[str], bool] = lambda _: False) -> list[FileInfo]:
         """
         Return every regular file below *location*, sorted by name; each directory is listed once.
 
-        Without *is_deep*, only the files in *location* itself are returned.
+        Directories that *skips* selects by their path below *location* are left out.
 
         A store's CommitLog may be linked to another disk; `may_follow_link` decides which links are followed. A link to
         a directory that contains *location* is omitted. A link to itself is treated as an empty file.
@@ -212,7 +212,7 @@ class LocalStorage(Storage):
         if not stat.S_ISDIR(status.st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), root)
         found: list[FileInfo] = []
-        seen = identify_enclosing_folders(root) if is_deep else set()
+        seen = identify_enclosing_folders(root)
         pending = [""]
         while pending:
             prefix = pending.pop()
@@ -233,9 +233,9 @@ class LocalStorage(Storage):
                             found.append(FileInfo(name, status.st_size, status.st_mtime_ns // 1_000_000))
                         elif stat.S_ISLNK(status.st_mode):
                             found.append(FileInfo(name, 0, status.st_mtime_ns // 1_000_000))
-                        elif is_deep and stat.S_ISDIR(status.st_mode) and (status.st_dev, status.st_ino) not in seen:
+                        elif stat.S_ISDIR(status.st_mode) and (status.st_dev, status.st_ino) not in seen:
                             seen.add((status.st_dev, status.st_ino))
-                            pending.append(f"{name}/")
+                            pending += [] if skips(name) else [f"{name}/"]
         return sorted(found)
 
     @contextmanager

@@ -6,7 +6,7 @@ Spark's listing is not used: it drops legal topics such as `_a` and `.x`, and re
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cache
@@ -19,7 +19,7 @@ from jobs.console.result import RequestError
 from jobs.storage import AnyStorage
 from jobs.storage.local import LocalStorage, ReadLimits, read_small_file
 from jobs.storage.locations import is_local, join_location, normalise_location
-from jobs.storage.model import Reader, Storage
+from jobs.storage.model import FileInfo, Reader, Storage
 from jobs.storage.paths import is_directory
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from rmq_formats.commitlog.framing import find_framing
@@ -180,8 +180,11 @@ def list_store(
     return _list(normalise_location(root), commitlog, AnyStorage(dict(options or {}), read_limits))
 
 
-def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
-    files = list(list_files_below(root, storage))
+def _list(
+    root: str, commitlog: Sequence[str], storage: AnyStorage, skips: Callable[[str], bool] | None = None
+) -> Store:
+    infos = storage.list_files(root) if skips is None else LocalStorage().list_files(root, skips=skips)
+    files = list(_describe_files(root, infos))
     logs = [file for file in files if file.path_facts.kind in LOG_KINDS]
     if commitlog:
         elsewhere = list(_elsewhere(commitlog, storage))
@@ -276,7 +279,11 @@ def format_place_options(commitlog: Sequence[str] | None, broker_conf: Path | No
 
 def list_files_below(root: str, storage: Storage) -> Iterator[StoredFile]:
     """Yield every file, with the facts that its path states."""
-    for info in storage.list_files(root):
+    yield from _describe_files(root, storage.list_files(root))
+
+
+def _describe_files(root: str, infos: Iterable[FileInfo]) -> Iterator[StoredFile]:
+    for info in infos:
         yield StoredFile(join_location(root, info.name), classify(info.name), info.size, info.modified_ms)
 
 
@@ -284,7 +291,7 @@ def _elsewhere(directories: Sequence[str], storage: Storage) -> Iterator[StoredF
     for directory in dict.fromkeys(map(normalise_location, directories)):
         # Segments are never in subdirectories. These are skipped, because a wrong directory may contain very many.
         local = LocalStorage() if is_local(directory) else None
-        for info in local.list_files(directory, is_deep=False) if local else storage.list_files(directory):
+        for info in local.list_files(directory, skips=lambda _: True) if local else storage.list_files(directory):
             base_offset = parse_offset_name(info.name)
             if base_offset is not None:
                 about = StoreFile(info.name, FileKind.COMMITLOG, base_offset)
@@ -341,6 +348,10 @@ class StoreRequest:
         """List the store; this number of processes share the rate of reading."""
         limits = self.read_limits.share_among(processes) if self.read_limits else None
         return list_store(self.store, commitlog=self.commitlog, options=options, read_limits=limits)
+
+    def list_store_without(self, directories: Collection[str]) -> Store:
+        """List the local store, except the files in these directories below its root."""
+        return _list(normalise_location(self.store), self.commitlog, AnyStorage(), skips=set(directories).__contains__)
 
 
 def geometry_stated_by_index_files(

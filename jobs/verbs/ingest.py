@@ -224,7 +224,7 @@ def _once(request: IngestRequest, asked: str) -> _Done:
     from jobs.ingest.run import ingest
 
     summary = ingest(request, workers)
-    check.remember_nothing_new(summary)
+    check.remember(summary)
     return summary, workers.options
 
 

@@ -21,6 +21,7 @@ from jobs.lake.runs import list_known_stores
 from jobs.launch.cache import cache_directory
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers
+from tests.rmq_formats.builders import make_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.lakes import LakeOfBroker
 from tests.support.stores import flip, list_segments
@@ -43,7 +44,7 @@ def check_and_run(request: IngestRequest) -> tuple[Summary | None, Summary]:
     """Return the summary of the check (None if it requires a run) and that of a run, which is then remembered."""
     check = PreRunCheck(request)
     reported, summary = check.summary_if_nothing_new(), ingest(request, SerialWorkers())
-    check.remember_nothing_new(summary)
+    check.remember(summary)
     return reported, replace(summary, seconds=reported.seconds if reported else {})
 
 
@@ -52,9 +53,13 @@ def shared_store(tmp_path_factory: pytest.TempPathFactory) -> IngestedStore:
     return IngestedStore(tmp_path_factory.mktemp("taken"))
 
 
-@pytest.fixture
-def ingested(shared_store: IngestedStore, tmp_path: Path) -> IngestedStore:
-    """Copy the store and the lake, which the check reports as unchanged."""
+@pytest.fixture(params=["changed just now", "settled"])
+def ingested(
+    request: pytest.FixtureRequest, shared_store: IngestedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> IngestedStore:
+    """Copy the store and the lake, which the check reports as unchanged; queue directories may have settled before."""
+    if request.param == "settled":
+        monkeypatch.setattr("jobs.ingest.known_queue_files._SETTLED_NS", -(10**12))
     copied = shared_store.copied(tmp_path)
     assert check_and_run(copied.request)[0] is None
     assert PreRunCheck(copied.request).summary_if_nothing_new() is not None
@@ -102,6 +107,12 @@ CHANGES: dict[str, Callable[[IngestedStore], object]] = {
     "add a queue": lambda ingested: shutil.copytree(
         ingested.broker.root / "consumequeue/Orders", ingested.broker.root / "consumequeue/Other"
     ),
+    "add a file to a queue": lambda ingested: (
+        ingested.broker.root / "consumequeue/Orders/0/00000000000000002000"
+    ).touch(),
+    "lose a queue": lambda ingested: shutil.rmtree(ingested.broker.root / "consumequeue/Orders/1"),
+    "lose a file of a queue": lambda ingested: next(ingested.broker.root.glob("consumequeue/*/*/*")).unlink(),
+    "truncate a queue": lambda ingested: os.truncate(next(ingested.broker.root.glob("consumequeue/*/*/*")), 40),
     "rebuild a queue in place": lambda ingested: os.utime(
         next(ingested.broker.root.glob("consumequeue/*/*/*")), (1, 1)
     ),
@@ -121,13 +132,43 @@ def test_any_change_requires_a_run(ingested: IngestedStore, change: str) -> None
     assert PreRunCheck(ingested.request).summary_if_nothing_new() is None
 
 
+def test_the_run_that_ingests_the_last_message_leaves_the_note(tmp_path: Path) -> None:
+    made = LakeOfBroker(tmp_path, dispatches=True)
+    made.grow(120)
+    request = IngestRequest(str(made.broker.root), str(made.path), broker="b")
+    ingested = check_and_run(request)[1]
+
+    reported = PreRunCheck(request).summary_if_nothing_new()
+    again = ingest(request, SerialWorkers())
+
+    assert (1, 120) == (ingested.run, ingested.messages)
+    assert reported is not None
+    assert reported == replace(again, seconds=reported.seconds, release=ingested.release)
+
+
+def test_settled_queue_directories_are_not_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each size of a store, the number of listed directories is the same."""
+    monkeypatch.setattr("jobs.ingest.known_queue_files._SETTLED_NS", -(10**12))
+    listed = []
+    for count in (20, 80, 240):
+        made = LakeOfBroker(tmp_path / str(count), dispatches=True)
+        made.broker.append(make_record(topic=f"T{number}", properties={"TAGS": "TagA"}) for number in range(count))
+        request = IngestRequest(str(made.broker.root), str(made.path), broker="b")
+        check_and_run(request)
+        with patch("os.scandir", side_effect=os.scandir) as scandir:
+            assert PreRunCheck(request).summary_if_nothing_new() is not None
+        listed.append(sum("consumequeue" in str(call.args[0]) for call in scandir.call_args_list))
+
+    assert [0, 0, 0] == listed
+
+
 def test_another_run_that_commits_before_the_note_is_left_prevents_it(ingested: IngestedStore) -> None:
     request = replace(ingested.request, min_age_ms=1)
     check = PreRunCheck(request)
     assert check.summary_if_nothing_new() is None
     summary = ingest(request, SerialWorkers())
     _leave_a_manifest(ingested)
-    check.remember_nothing_new(summary)
+    check.remember(summary)
     (added,) = (ingested.path / "_manifests").glob("*-2-*")
     added.unlink()
 
