@@ -66,7 +66,7 @@ def test_translated_pages_show_only_commands_of_the_original(page: Path) -> None
     assert translated <= original
 
 
-_FENCES = fences(ROOT / "docs" / "guides" / "ingest.md")
+_FENCES = fences(ROOT / "docs" / "guides" / "schedule.md")
 ((_, _DELETION),) = fences(ROOT / "docs" / "guides" / "delete-a-customer.md")
 _COMMAND = "/opt/rocketmq-lake/spark-submit.sh"
 _UNITS = {text.splitlines()[0].rpartition("/")[2]: text for language, text in _FENCES if language == "ini"}
@@ -76,7 +76,7 @@ _QUIET = {ExitCode.CLEAN, ExitCode.HELD, ExitCode.INTERRUPTED}
 @pytest.mark.parametrize("code", ExitCode)
 def test_cron_mails_and_pods_fail_only_for_problems(tmp_path: Path, code: ExitCode) -> None:
     """Runs the scripts of the page with a launcher that prints a line on each stream and ends with each exit code."""
-    launcher, wrapper = tmp_path / "spark-submit.sh", tmp_path / "ingest-from-cron"
+    launcher, wrapper = tmp_path / "spark-submit.sh", tmp_path / "lake-from-cron"
     launcher.write_text(f"#!/bin/sh\necho data\necho trouble >&2\nexit {int(code)}\n")
     texts = {language: text.replace(_COMMAND, str(launcher)) for language, text in _FENCES}
     wrapper.write_text(texts["sh"])
@@ -101,7 +101,7 @@ def _successful_exit_codes(text: str) -> set[ExitCode]:
 
 
 def test_systemd_fails_only_for_problems() -> None:
-    assert _QUIET - {ExitCode.CLEAN} == _successful_exit_codes(_UNITS["rocketmq-lake.service"])
+    assert _QUIET - {ExitCode.CLEAN} == _successful_exit_codes(_UNITS["rocketmq-lake@.service"])
 
 
 def test_the_following_unit_restarts_after_a_failure_or_if_another_run_is_active() -> None:

@@ -38,7 +38,7 @@ _OWN_GROUPS, _CONTROL_GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _START_SECONDS = 3.5  # the additional time that Spark needs: JVM, session, first task, workers' imports
 _REMOTE_RATE = 64 << 20  # bytes a second of one connection to another machine
 
-# Bytes of the log, or of the files of a lake, that one process reads a second (docs/internals/performance-history.md).
+# Bytes of the log, or of the files of a lake, that one process reads a second (docs/internals/performance.md).
 _RATES = {
     "ingest": 160 << 20,
     "verify": 850 << 20,

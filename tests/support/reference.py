@@ -4,7 +4,9 @@ Document the command line and the tables: `python -m tests.support.reference` wr
 The text between them is written by hand, in docs/reference/commands.md and docs/reference/tables.md.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from inspect import cleandoc
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from deltalake.schema import Field
 
 from jobs.command import VERBS, Verb
 from jobs.command.cli import rmq_lake
-from jobs.command.configuration import configurable_parameters
+from jobs.command.configuration import configurable_parameters, leaf_commands
 from jobs.console.amounts import size_text
 from jobs.console.result import ExitCode
 from jobs.ingest import Summary
@@ -69,7 +71,34 @@ def _command(command: click.Command, names: tuple[str, ...], parent: click.Conte
             yield from _command(verb, (*names, name), ctx)
     else:
         rows = [_row(parameter, ctx) for parameter in configurable_parameters(command)]
-        yield _table(("option", "meaning", "default"), *rows)
+        shared = [row for row in rows if row in _rows_of_several_commands()]
+        yield _table(("option", "meaning", "default"), *(row for row in rows if row not in shared))
+        if shared:
+            names_of_shared = ", ".join(f"`{_name_of(row)}`" for row in shared)
+            yield f"[Shared options](#shared-options): {names_of_shared}.\n"
+
+
+# A row that this many commands have is printed once.
+_SHARED = 4
+
+
+@cache
+def _rows_of_several_commands() -> tuple[tuple[str, ...], ...]:
+    """Return the rows of options that several commands have; of an option with several meanings, the most frequent."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    for names, command in (found for name, verb in VERBS.items() for found in leaf_commands(verb.load(), (name,))):
+        ctx = click.Context(command, info_name=names[-1])
+        options = [one for one in configurable_parameters(command) if isinstance(one, click.Option)]
+        counts.update(_row(option, ctx) for option in options)
+    rows: dict[str, tuple[str, ...]] = {}
+    for row, number in counts.most_common():
+        if number >= _SHARED:
+            rows.setdefault(_name_of(row), row)
+    return tuple(sorted(rows.values()))
+
+
+def _name_of(row: tuple[str, ...]) -> str:
+    return row[0].partition(" ")[0].strip("`,")
 
 
 def _row(parameter: click.Parameter, ctx: click.Context) -> tuple[str, ...]:
@@ -105,7 +134,9 @@ def _parts_of_commands() -> Iterator[tuple[str, str, str]]:
     options = _table(("option", "meaning"), *((f"`{option.opts[0]}`", option.help or "") for option in ours))
     root = click.Context(rmq_lake, info_name="rmq-lake")
     sections = [part for name, verb in VERBS.items() for part in _command(verb.load(), (name,), root)]
-    yield "Options before the command name:\n\n", "\n## Exit codes\n", "\n".join([options, *sections])
+    shared = _table(("option", "meaning", "default"), *_rows_of_several_commands())
+    text = "## Shared options\n\nThe section of each command names those of these options that it has.\n"
+    yield "Options before the command name:\n\n", "\n## Exit codes\n", "\n".join([options, text, shared, *sections])
     yield "```toml\n", "```\n", (CONF_DIRECTORY / "job.toml").read_text(encoding="utf-8")
     gauges = [(name, meaning) for name, (_, meaning) in metric_values(Summary("", "", "")).items()]
     yield "are those of the last step.\n\n", "\n`type --metrics FILE` writes", _gauges(INGEST_PREFIX, gauges)
