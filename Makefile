@@ -75,7 +75,7 @@ test-released: environment ## Run every command, recipe and notebook cell of the
 test-campaign: environment ## Run the campaigns, which kill whole commands: hours, on an idle machine
 	$(PYTHON) -m pytest -m "campaign and not oracle" $(ARGS)
 
-test-matrix: environment ## Run every case of every matrix, and all broker releases (an hour); update docs/internals/compatibility.md
+test-matrix: environment ## Run every case of every matrix, and all broker releases (an hour); update docs/internals/compatibility.csv
 	$(PYTHON) -m pytest --whole $(WORKERS) -m "sample and not ($(SLOW) or campaign)" $(ARGS)
 	$(MAKE) --jobs 2 --no-print-directory matrix-writers matrix-others
 

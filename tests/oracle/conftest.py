@@ -2,8 +2,7 @@
 Real RocketMQ for tests.
 
 For every change, each test runs on one release of the two newest lines (`on_releases`); on other releases it is marked
-`campaign`, and runs in `make test-matrix`, which writes the results into the tables of docs/internals/compatibility.md,
-whose text, rows and columns are written by hand.
+`campaign`, and runs in `make test-matrix`, which writes the results into docs/internals/compatibility.csv.
 """
 
 from pathlib import Path
