@@ -335,7 +335,7 @@ def _effective(ctx: click.Context, *, as_json: bool) -> str:
     if as_json:
         shown = {key: {"value": value, "from": origin} for key, (value, origin) in settings.items()}
         rule = {"engine_rule": engine_rule_text(verb)} if "engine" in settings else {}
-        return json.dumps({"verb": verb, **rule, "settings": shown}, indent=1, ensure_ascii=False)
+        return json.dumps({"command": verb, **rule, "settings": shown}, indent=1, ensure_ascii=False)
     lines = [
         (f"{key} = {json.dumps(value, ensure_ascii=False)}", origin)
         if value not in (None, [])

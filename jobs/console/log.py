@@ -85,7 +85,7 @@ class JsonLines(TextIOBase):
 
     def write_event(self, message: str, level: str = "info", **fields: Field) -> None:
         """Write one object."""
-        head = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": level, "verb": self._verb}
+        head = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": level, "command": self._verb}
         self._stream.write(mask_secrets(json.dumps({**head, "message": message, **fields}, ensure_ascii=False)) + "\n")
         self._stream.flush()
 

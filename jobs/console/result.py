@@ -146,9 +146,9 @@ class Result(NamedTuple):
 class RecommendedStep(NamedTuple):
     """A recommended action: a description, and commands to paste."""
 
-    words: str
+    description: str
     commands: tuple[str, ...] = ()
 
     def lines(self, title: str = "NEXT") -> list[str]:
         """Return the lines to print: the description as a shell comment, then the commands."""
-        return [f"  {title:<10} # {self.words}", *(f"{'':<13}{command}" for command in self.commands)]
+        return [f"  {title:<10} # {self.description}", *(f"{'':<13}{command}" for command in self.commands)]

@@ -387,7 +387,7 @@ class _Repair:
         # A repair never corrects rows of RocksDB.
         findings = [one for one in verdict.findings if not one.follows and one.severity.is_alarm]
         self.summary.notes += [
-            " ".join((step.words, *step.commands)) for step in steps_for_rocksdb_rows(findings, store)
+            " ".join((step.description, *step.commands)) for step in steps_for_rocksdb_rows(findings, store)
         ]
 
     def _verify_planned_log(self, name: str) -> Verdict:
@@ -552,7 +552,7 @@ class _Repair:
         times = {one.field: one.right_time for one in own if one.kind in of_checkpoint and one.right_time is not None}
         # Another wrong file may be the one that the times are compared with; a killed broker leaves any times.
         is_alone = all(
-            is_about_broker_state(one) or one.kind in {*of_checkpoint, kinds.SHORT_CHECKPOINT} for one in own
+            is_about_broker_state(one) or one.kind in {*of_checkpoint, kinds.TRUNCATED_CHECKPOINT} for one in own
         )
         newest = verdict.walked_log.newest_timestamp if verdict.walked_log is not None else 0
         checkpoint = _correct_checkpoint(store, times, newest, is_alone=is_alone)

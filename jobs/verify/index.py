@@ -51,11 +51,11 @@ _CAUSES = {
     FileVerdict.DAMAGED: "the file was damaged on disk, in memory or while being copied, or was only partly written",
     FileVerdict.STALE: "the file is a copy of another one, or an old copy was renamed; the broker finds its "
     "messages twice",
-    FileVerdict.CONTRADICTION: "the file was overwritten, or a record's keys, which no checksum covers, were changed",
+    FileVerdict.UNEXPLAINED: "the file was overwritten, or a record's keys, which no checksum covers, were changed",
 }
 _OUT_OF_ORDER = "a file was renamed, or two files were swapped; the broker searches them in the wrong time order"
 _FOREIGN = "either this file or the log belongs to another store"
-_UNDECIDED_VERDICTS = frozenset({FileVerdict.OTHER_RULE, FileVerdict.CONTRADICTION})
+_UNDECIDED_VERDICTS = frozenset({FileVerdict.OTHER_RULE, FileVerdict.UNEXPLAINED})
 # Causes of missing keys.
 _SKIPPED = (
     "messageIndexEnable was false when these messages were stored; only a full rebuild adds their keys, "
@@ -223,7 +223,7 @@ def _of_lost_messages(explanation: Explanation) -> Iterator[Finding]:
             offset = header.end_physical_offset
             found = f"{count_text(survivor.tail_count, 'entry')} of messages past the end of the log"
             cause = "the end of the log was lost after the broker had shut down cleanly, or the file was copied later"
-            yield Finding(INDEX, kinds.AHEAD_OF_LOG, *place, found, "", cause, survivor.tail_count, offset)
+            yield Finding(INDEX, kinds.PAST_LOG_END, *place, found, "", cause, survivor.tail_count, offset)
 
 
 def _without_entries(  # noqa: PLR0913, PLR0917 - a finding, and the keys that it is about

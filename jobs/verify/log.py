@@ -106,7 +106,7 @@ def findings_on_log(  # noqa: PLR0913, PLR0917 - the log, the releases that wrot
     if odd := why_segment_size_is_doubtful(store, conf):
         doubts.append(f"{odd}; pass --broker-conf to decide")
     if lost:  # the lost part may contain the time that it states
-        checkpoint = [one for one in checkpoint if one.kind == kinds.SHORT_CHECKPOINT]
+        checkpoint = [one for one in checkpoint if one.kind == kinds.TRUNCATED_CHECKPOINT]
     report = PartReport(
         [*findings, *checkpoint], log_numbers(store, checks, log_end), [UNCHECKED_NOTE, _STORE_TIMES], doubts=doubts
     )
@@ -130,7 +130,7 @@ def findings_on_records(store: Store, checks: Sequence[RangeCheck]) -> tuple[lis
         if position is None:
             cause = "a segment is missing: it was deleted or not copied"
         place = store.path_below_root(location), position
-        finding = wrong_names.mark_consequence(_of_offsets(kinds.GAP, place, (start, end), cause))
+        finding = wrong_names.mark_consequence(_of_offsets(kinds.MISSING_RANGE, place, (start, end), cause))
         findings.append(finding)
         lost.append((cut.offset if cut else start, end, finding.follows or finding))
         pieces = [piece for piece in pieces if piece is not cut]
@@ -337,7 +337,7 @@ def findings_on_checkpoint(
             "the file was truncated or extended; after a crash, the broker would read more of its log than necessary"
         )
         found = str(stored.size), str(CHECKPOINT_SIZE)
-        findings.append(Finding(LOG, kinds.SHORT_CHECKPOINT, "checkpoint", stored.size, "size", *found, cause))
+        findings.append(Finding(LOG, kinds.TRUNCATED_CHECKPOINT, "checkpoint", stored.size, "size", *found, cause))
     checkpoint = read_checkpoint(store)
     # A running broker's may be newer than the log's copy.
     for name in _FLUSHED if checkpoint is not None and newest_ms and store.has_clean_shutdown else ():

@@ -450,7 +450,7 @@ def _first_not_zero(queue: StoredQueue, end: int) -> Finding | None:
             place = f"{queue.name.path}/{file_name_of_offset(base)}", position * queue.unit_size + at - base
             found = bytes(data[at : at + queue.unit_size]).hex()
             cause = "a recovery truncated the queue and left old units, or another program wrote to the file"
-            return Finding(QUEUES, kinds.TAIL_NOT_ZERO, *place, "tail", found, "zeros", cause)
+            return Finding(QUEUES, kinds.NONZERO_TAIL, *place, "tail", found, "zeros", cause)
         position += some
         some = min(some * 2, _READ_AT_ONCE)
     return None

@@ -41,8 +41,8 @@ _PROGRESS = (LAST_OFFSET_KEY, LAST_TIME_KEY)
 _MISSING, _OF_LOST, _OF_NOTHING = "missing", "of lost messages", "of nothing"
 _CAUSES = {
     _MISSING: (kinds.MISSING_INDEX_ROWS, "rows were lost, or the index was disabled for a while"),
-    _OF_LOST: (kinds.INDEX_ROWS_WITHOUT_MESSAGE, "the log has lost these messages; their rows remain in the database"),
-    _OF_NOTHING: (kinds.INDEX_ROWS_WITHOUT_MESSAGE, "a row was overwritten, or the database belongs to another log"),
+    _OF_LOST: (kinds.ORPHANED_INDEX_ROWS, "the log has lost these messages; their rows remain in the database"),
+    _OF_NOTHING: (kinds.ORPHANED_INDEX_ROWS, "a row was overwritten, or the database belongs to another log"),
 }
 
 

@@ -328,10 +328,8 @@ def _verify_rocksdb(part: PartReport, store: Store, record_at: _RecordAt) -> Non
             f"RocksDB has {count_text(transactions[0], 'pending transaction')} and "
             f"{count_text(timers[0], 'pending timer message')}"
         )
-    part.findings += _findings(
-        transactions, kinds.TRANSACTION_WITHOUT_MESSAGE, ROCKSDB_HALF_TOPIC, ROCKSDB_STORE_FOLDER
-    )
-    part.findings += _findings(timers, kinds.TIMER_ROW_WITHOUT_MESSAGE, TIMER_TOPIC, ROCKSDB_STORE_FOLDER)
+    part.findings += _findings(transactions, kinds.ORPHANED_TRANSACTION_ROW, ROCKSDB_HALF_TOPIC, ROCKSDB_STORE_FOLDER)
+    part.findings += _findings(timers, kinds.ORPHANED_TIMER_ROW, TIMER_TOPIC, ROCKSDB_STORE_FOLDER)
 
 
 def _verify_timer_files(part: PartReport, store: Store, record_at: _RecordAt) -> None:
@@ -340,7 +338,7 @@ def _verify_timer_files(part: PartReport, store: Store, record_at: _RecordAt) ->
         part.notes.append(f"{state.wheel} has {count_text(state.waiting_count, 'pending timer message')}")
         units = ((unit.physical_offset, unit.record_size, "") for unit in read_waiting_units(store, state))
         checked = _check(units, TIMER_TOPIC, store.start_offset, record_at)
-        part.findings += _findings(checked, kinds.TIMER_UNIT_WITHOUT_MESSAGE, TIMER_TOPIC, state.wheel)
+        part.findings += _findings(checked, kinds.ORPHANED_TIMER_UNIT, TIMER_TOPIC, state.wheel)
 
 
 def _check(rows: Iterable[_Row], topic: str, start_offset: int, record_at: _RecordAt) -> _Checked:

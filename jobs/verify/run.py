@@ -65,7 +65,6 @@ _OF_PROMOTION = frozenset(
 )
 # Differences at which startup recovery ends a queue.
 _STOPPING_KINDS = frozenset({DifferenceKind.HOLE, DifferenceKind.CORRUPT})
-_AFTER_LOG = frozenset({DifferenceKind.PAST_LOG_END, kinds.AHEAD_OF_LOG})
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,7 @@ def _compare(request: VerifyRequest, workers: Workers, store: Store, left_out: f
         index = retry_if_expired(
             store, partial(_index, request, workers, checks, indexing, outcomes, scratch, left_out)
         )
-    known_ahead = [finding.log_offset for finding in index.findings if finding.kind == kinds.AHEAD_OF_LOG]
+    known_ahead = [finding.log_offset for finding in index.findings if finding.kind == kinds.PAST_LOG_END]
     ahead = max(
         [offset for offset in (*known_ahead, joined.find_newest_offset_ahead()) if offset is not None], default=None
     )
@@ -259,7 +258,7 @@ def _attribute(
 
 def _doubted(finding: Finding, segments: set[int], store: Store) -> Finding:
     """Return a finding; if a foreign segment also explains it, its cause is undecided."""
-    why = finding.cause if finding.kind in _AFTER_LOG else None
+    why = finding.cause if finding.kind == kinds.PAST_LOG_END else None
     if finding.kind in {*MISSING_UNIT_KINDS, kinds.MISSING_INDEX_ENTRIES}:
         why = "units, entries or files were lost"
     elif finding.kind in OVERWRITTEN_UNIT_KINDS:
@@ -282,7 +281,9 @@ def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartRepor
     for part in others:
         every, part.findings = part.findings, []
         for one in every:
-            if one.kind in _OF_PROMOTION or (one.kind in _AFTER_LOG and promotion.has_truncated(one.log_offset)):
+            if one.kind in _OF_PROMOTION or (
+                one.kind == kinds.PAST_LOG_END and promotion.has_truncated(one.log_offset)
+            ):
                 part.facts.append(_fact(one))
             else:
                 part.findings.append(one)
@@ -301,13 +302,13 @@ def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartRepor
 
 
 def _fact(finding: Finding) -> Finding:
+    if finding.kind != kinds.PAST_LOG_END:
+        return finding
     cause = "they belong to messages that were truncated after a promotion; "
-    if finding.kind == DifferenceKind.PAST_LOG_END:
+    if finding.part == QUEUES:
         units = f"{count_text(finding.times, 'unit')} after the end of the queue"
         cause += "the broker removes them at its next start"
         return finding._replace(kind=kinds.UNITS_OF_TRUNCATED_MESSAGES, expected=units, cause=cause)
-    if finding.kind == kinds.AHEAD_OF_LOG:
-        return finding._replace(
-            kind=kinds.ENTRIES_OF_TRUNCATED_MESSAGES, expected=finding.found, cause=f"{cause}lookups skip these entries"
-        )
-    return finding
+    return finding._replace(
+        kind=kinds.ENTRIES_OF_TRUNCATED_MESSAGES, expected=finding.found, cause=f"{cause}lookups skip these entries"
+    )

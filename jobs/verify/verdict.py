@@ -152,7 +152,9 @@ def verdict_lines(verdict: Verdict, limit: int, *, all_locations: bool = False) 
     known = [*accepted, *known]
     known += [f"  {note}" for note in [*notes, *recreated_index_notes(verdict.start)]]
     steps = [
-        line for step, _ in recommend_steps(verdict) for line in (step.words, *(f"  {one}" for one in step.commands))
+        line
+        for step, _ in recommend_steps(verdict)
+        for line in (step.description, *(f"  {one}" for one in step.commands))
     ]
     to_do = ["RECOMMENDED ACTIONS", *(f"  {line}" for line in steps)] if steps else []
     blocks: list[list[str]] = [causes, known, to_do, list(start_warning_lines(verdict.start))]
@@ -162,11 +164,10 @@ def verdict_lines(verdict: Verdict, limit: int, *, all_locations: bool = False) 
 
 def _group(number: int, group: CauseWithConsequences, *, all_locations: bool) -> Iterator[str]:
     cause, consequences = group
-    word = "" if cause.severity.value == cause.kind else f"{cause.severity.styled()} "
     following = sum(one.times for one in consequences)
     locations, them = count_text(following, "more location"), "it" if following == 1 else "them"
     more = f" ({locations} affected; --all-locations shows {them})"
-    yield f"  {number}. {word}{cause.text}{more if consequences and not all_locations else ''}"
+    yield f"  {number}. {cause.severity.styled()} {cause.text}{more if consequences and not all_locations else ''}"
     for finding in consequences if all_locations else ():
         place = finding.file if finding.offset is None else f"{finding.file} @{finding.offset}"
         often = f" ({finding.times:,} times)" if finding.times > 1 else ""
@@ -216,10 +217,10 @@ AdvisedStep = tuple[RecommendedStep, tuple[CauseWithConsequences, ...]]
 """An action, and the findings that it resolves."""
 
 _IN_ROCKSDB = frozenset(
-    {kinds.MISSING_INDEX_ROWS, kinds.INDEX_ROWS_WITHOUT_MESSAGE, kinds.DAMAGED_INDEX_ROWS, kinds.UNREADABLE_DATABASE}
+    {kinds.MISSING_INDEX_ROWS, kinds.ORPHANED_INDEX_ROWS, kinds.DAMAGED_INDEX_ROWS, kinds.UNREADABLE_DATABASE}
 )
 # Kinds of queue findings that no repair can fix.
-_OF_TIMER_FILES = frozenset({kinds.DAMAGED_TIMER, kinds.MISSING_TIMER, kinds.TIMER_UNIT_WITHOUT_MESSAGE})
+_OF_TIMER_FILES = frozenset({kinds.DAMAGED_TIMER, kinds.MISSING_TIMER, kinds.ORPHANED_TIMER_UNIT})
 _OF_PROGRESS = frozenset({kinds.CONSUMER_PAST_QUEUE_END, kinds.DELAY_PAST_QUEUE_END})
 _NOT_MADE = _OF_TIMER_FILES | _OF_PROGRESS
 _NOT_MADE |= kinds.LOST_STATE_KINDS | {kinds.UNREADABLE_RANGE, kinds.UNREADABLE_DATABASE, kinds.DAMAGED_CONFIGURATION}
@@ -366,7 +367,7 @@ def recommend_steps(
         if part in databases:
             found.append((databases[part], _of(groups, part, besides=_NOT_MADE if part == QUEUES else ())))
     made = (
-        *(() if LOG in databases else _of(groups, LOG, {kinds.WRONG_FILE_SIZE, kinds.SHORT_CHECKPOINT})),
+        *(() if LOG in databases else _of(groups, LOG, {kinds.WRONG_FILE_SIZE, kinds.TRUNCATED_CHECKPOINT})),
         *(() if QUEUES in databases else _of(groups, QUEUES, besides=_NOT_MADE)),
         *(
             ()

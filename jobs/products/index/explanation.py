@@ -63,7 +63,7 @@ class FileVerdict(StrEnum):
     DAMAGED = "damaged"
     WRONG_GEOMETRY = "wrong geometry"
     OTHER_RULE = "written in the format of another release"
-    CONTRADICTION = "contradiction"
+    UNEXPLAINED = "unexplained"
 
     @property
     def kind(self) -> str:
@@ -114,7 +114,7 @@ class ExplainedFile:
     def as_out_of_order(self) -> Self:
         """Return the file as one whose name may belong to another file."""
         detail = "the files are not named in message order"
-        return replace(self, verdict=FileVerdict.CONTRADICTION, detail=detail, is_out_of_order=True)
+        return replace(self, verdict=FileVerdict.UNEXPLAINED, detail=detail, is_out_of_order=True)
 
     @property
     def differences(self) -> list[str]:
@@ -303,7 +303,7 @@ def _classify(
         if header.begin_physical_offset < reached:
             begin = f"begins at offset {header.begin_physical_offset}"
             detail = f"{begin}, before the end ({reached}) of {before.broker_file.name}"
-            return classified(FileVerdict.CONTRADICTION, detail=detail, is_foreign=True)
+            return classified(FileVerdict.UNEXPLAINED, detail=detail, is_foreign=True)
     if compared.is_equal:
         verdict, detail = _classify_equal(survivor, keys)
         return classified(verdict, detail=detail)
@@ -318,7 +318,7 @@ def _classify(
         detail = f"its entries are chained {where}: maxHashSlotNum was changed"
         return classified(FileVerdict.WRONG_GEOMETRY, detail=detail)
     verdict, detail = _classify_different(survivor, compared, recipe.geometry)
-    is_foreign = verdict is FileVerdict.CONTRADICTION and compared.counts[IndexFilePart.ENTRY] == header.entry_count
+    is_foreign = verdict is FileVerdict.UNEXPLAINED and compared.counts[IndexFilePart.ENTRY] == header.entry_count
     return classified(verdict, detail=detail, is_foreign=is_foreign)
 
 
@@ -331,7 +331,7 @@ def _classify_equal(survivor: Survivor, keys: KeySequence) -> tuple[FileVerdict,
         return FileVerdict.EQUAL, ""
     tail = count_text(survivor.tail_count, "entry")
     if survivor.broker_file.header.end_physical_offset <= keys.last_record_offset:
-        return FileVerdict.CONTRADICTION, f"{tail} whose keys are not in any record"
+        return FileVerdict.UNEXPLAINED, f"{tail} whose keys are not in any record"
     return FileVerdict.AHEAD, f"{tail} of messages that are not in the log"
 
 
@@ -355,7 +355,7 @@ def _classify_different(survivor: Survivor, compared: FileComparison, geometry: 
         header = survivor.broker_file.header  # either rule may have written it, or both in turn
         if compared.slots_in_use <= header.hash_slot_count <= header.entry_count:
             return FileVerdict.OTHER_RULE, first
-    return FileVerdict.DAMAGED if _is_damaged(compared, geometry) else FileVerdict.CONTRADICTION, first
+    return FileVerdict.DAMAGED if _is_damaged(compared, geometry) else FileVerdict.UNEXPLAINED, first
 
 
 def _count_of_rows(compared: FileComparison) -> int:

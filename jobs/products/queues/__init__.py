@@ -23,7 +23,7 @@ class DifferenceKind(StrEnum):
     DANGLING = "dangling_unit"
     UNIT_OF_LOST_RECORD = "unit_of_lost_record"
     UNIT_OF_DAMAGED_RECORD = "unit_of_damaged_record"
-    PAST_LOG_END = "unit_past_log_end"
+    PAST_LOG_END = "past_log_end"
     WRONG_SIZE = "wrong_size"
     WRONG_TAGS_CODE = "wrong_tags_code"
     WRONG_BATCH_FIELD = "wrong_batch_field"

@@ -98,7 +98,7 @@ def print_consumer_progress(call: MqadminCall) -> ExitCode:
         return call.refuse(Reason(ReasonKind.GROUP_UNKNOWN, text))
     if printer.prints_rows:
         for row in rows:
-            printer.print_object("progress", {"consumer_group": group, **row._asdict(), "behind": row.lag})
+            printer.print_object("progress", {"consumer_group": group, **row._asdict(), "lag": row.lag})
         return call.finish()
     is_recent = release.version >= _SHOWS_INFLIGHT
     client, inflight = ("#Client IP",) if call.is_true("showClientIP") else (), ("#Inflight",) if is_recent else ()
@@ -130,9 +130,9 @@ def _all_groups(call: MqadminCall) -> ExitCode:
     printer.print_mqadmin_line(line_of("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"))
     for topic in hash_set_order(retries):
         group = topic.removeprefix(RETRY_PREFIX)
-        behind = sum(row.lag for row in _list_rows(config, group, call))
-        shown = line_of(group, 0, "OFFLINE", "", "", 0, behind)
-        printer.print_row("group", {"consumer_group": group, "behind": behind}, shown)
+        lag = sum(row.lag for row in _list_rows(config, group, call))
+        shown = line_of(group, 0, "OFFLINE", "", "", 0, lag)
+        printer.print_row("group", {"consumer_group": group, "lag": lag}, shown)
     return call.finish()
 
 

@@ -249,7 +249,7 @@ def test_log_lines_name_the_command_and_not_the_value_of_an_option(
     cli.main(["--log-json", *words])
     cli.main([*words[:-2], "--log-json", *words[-2:]])
 
-    assert {verb} == {event["verb"] for event in events(capsys.readouterr().err)}
+    assert {verb} == {event["command"] for event in events(capsys.readouterr().err)}
 
 
 @pytest.mark.parametrize(
@@ -308,8 +308,8 @@ def test_log_lines_are_printed_as_json_on_request(
     first, second, last = events(output.err)
     assert "data\n" == output.out
     assert ("half a line", "another", "ended") == (first["message"], second["message"], last["message"])
-    assert {"time", "level", "verb", "message"} == set(first)
-    assert ("info", "probe") == (first["level"], first["verb"])
+    assert {"time", "level", "command", "message"} == set(first)
+    assert ("info", "probe") == (first["level"], first["command"])
     assert 3 == last["exit_code"]
     assert isinstance(last["seconds"], float)
 

@@ -307,5 +307,5 @@ def test_the_lag_of_a_group_is_the_same_in_mqadmin_a_store_and_a_lake(tmp_path: 
         of_store = StoreLists(source).groups().rows
     of_lake = LakeLists(open_lake(tmp_path / "lake")).groups().rows
 
-    assert [29, 30, 0] == [row["behind"] for row in rows]  # offsets 1 to 29, 0 to 29, and an empty queue
+    assert [29, 30, 0] == [row["lag"] for row in rows]  # offsets 1 to 29, 0 to 29, and an empty queue
     assert [[("g", "Orders", 3, 59, 30)]] * 2 == [of_store, of_lake]

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 from rocksdict import Options, Rdict
 
-from jobs.diagnosis.kinds import TIMER_ROW_WITHOUT_MESSAGE
+from jobs.diagnosis.kinds import ORPHANED_TIMER_ROW
 from jobs.inspect import Problems
 from jobs.inspect.inspection import inspect_state
 from jobs.storage import AnyStorage
@@ -231,5 +231,5 @@ def test_timer_messages_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pyte
     state, inspect_peak = measure_peak(lambda: inspect_state(store, [], Problems()))
     assert state.rocksdb is not None
     assert state.rocksdb.waiting_timers == pending + 20_000
-    assert [(finding.kind, finding.times) for finding in part.findings] == [(TIMER_ROW_WITHOUT_MESSAGE, 20_000)]
+    assert [(finding.kind, finding.times) for finding in part.findings] == [(ORPHANED_TIMER_ROW, 20_000)]
     assert max(verify_peak, inspect_peak) < 7 << 19

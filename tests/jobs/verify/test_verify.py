@@ -107,7 +107,9 @@ def test_every_kind_of_finding_is_on_its_page() -> None:
         )
     }
     of_files = {verdict.kind for verdict in IndexVerdict if not verdict.is_explained}
+
     assert constants | {kind.value for kind in DifferenceKind} | of_files == named
+    assert not named & {severity.value for severity in Severity}
 
 
 ADVICE = f"not accessible on {gethostname()}: pass --scratch with a directory or URI that all workers can reach"
