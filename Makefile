@@ -70,7 +70,7 @@ test-slow: environment ## Run the tests with real brokers, clusters, S3, Azure s
 	$(PYTHON) -m pytest --numprocesses 4 -m "($(SLOW)) and not campaign" $(SLOW_FILES) $(ARGS)
 
 test-released: environment ## Run every command, recipe and notebook cell of the documentation in the released environment
-	$(PYTHON) -m pytest -m released $(ARGS)
+	$(PYTHON) -m pytest -m released --campaigns $(ARGS)
 
 test-campaign: environment ## Run the campaigns, which kill whole commands: hours, on an idle machine
 	$(PYTHON) -m pytest -m "campaign and not oracle" $(ARGS)
@@ -83,7 +83,7 @@ test-matrix: environment ## Run every case of every matrix, and all broker relea
 matrix-writers: MATRIX_PART = $(WRITERS)
 matrix-others: MATRIX_PART = $(filter-out $(WRITERS),$(wildcard tests/oracle/test_*.py))
 matrix-writers matrix-others:
-	ORACLE_VERDICTS=1 $(PYTHON) -m pytest -m oracle $(MATRIX_PART) $(ARGS)
+	ORACLE_VERDICTS=1 $(PYTHON) -m pytest -m oracle --campaigns $(MATRIX_PART) $(ARGS)
 
 golden: environment ## Let real brokers write stores, with provenance and hashes, into build/golden (ARGS="--release 5.5.0")
 	$(PYTHON) -m tests.oracle.plays --out build/golden $(ARGS)

@@ -22,7 +22,7 @@ from hypothesis.internal import entropy
 from hypothesis.internal.conjecture import providers
 
 from tests.golden import StoreOf, unpack, unpack_situation
-from tests.sampling import SEED, deselect_unsampled
+from tests.sampling import SEED, deselect_expensive, deselect_unsampled
 from tests.support.commands import Run, runner
 
 if TYPE_CHECKING:
@@ -100,18 +100,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole", action="store_true", help="every case of every matrix, not a sample")
+    parser.addoption("--campaigns", action="store_true", help="also run tests that take hours")
     parser.addoption("--record", action="store_true", help="write what the commands of transcripts print now")
     parser.addoption("--sample-seed", type=int, default=SEED, help="another sample of each matrix")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
-    Mark tests that use the session, and leave out cases that are not in the sample.
+    Mark tests that use the session, and leave out slow tests and cases that are not in the sample.
 
     xdist runs the tests of a group on one worker, group by group in the order of *items*: first all tests that use the
     one JVM, which take longest, then those of each other file, the files with most tests first, and last the draws of
     faults: each takes a second, so that all workers end at the same time.
     """
+    if not config.getoption("record"):
+        deselect_expensive(config, items)
     if not config.getoption("whole"):
         deselect_unsampled(config, items)
     for item in items:

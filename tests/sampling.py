@@ -1,13 +1,18 @@
 """
-The selection of cases from a large matrix: the same sample in every run, or all cases with `--whole`.
+The selection of tests: slow ones only on request, and of a large matrix the same sample in every run, or all of it.
+
+`pytest FILE` leaves out slow tests and campaigns (`EXPENSIVE`). Those that `-m` names run, and so does a test that is
+named on the command line: `pytest tests/…/test_cli.py::test_name`. `--whole` runs all cases of a matrix.
 
 `@pytest.mark.sample(12)` above a `parametrize` keeps twelve of its cases; `always=[…]` names ids that once failed.
 A case that is named on the command line runs in any case: `pytest 'tests/…/test_scan.py::test_name[b551-base]'`.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
+from pathlib import Path
 from statistics import fmean as mean
 from typing import TypeVar
 
@@ -16,6 +21,8 @@ from _pytest.mark import ParameterSet
 
 T = TypeVar("T")
 SEED = 1
+EXPENSIVE = frozenset({"slow", "oracle", "cluster", "released"})
+_CAMPAIGN = "campaign"  # takes hours, so that `-m slow` does not ask for one
 
 
 def sample(
@@ -47,6 +54,33 @@ def mark_campaign_except(cases: Iterable[T], *often: T) -> list[ParameterSet]:
 def spread_over_workers(cases: Iterable[T]) -> list[ParameterSet]:
     """Return the cases of a parameter, each in its own group, so that any free worker runs it."""
     return [pytest.param(case, marks=pytest.mark.xdist_group(f"case {number}")) for number, case in enumerate(cases)]
+
+
+def deselect_expensive(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out slow tests and campaigns that the command line does not ask for."""
+    requested = set(re.findall(r"\w+", config.option.markexpr))
+    if config.getoption("campaigns"):
+        requested.add(_CAMPAIGN)
+    kept, left = list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        (kept if _is_requested(item, requested, config) else left).append(item)
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
+
+
+def _is_requested(item: pytest.Item, marks: set[str], config: pytest.Config) -> bool:
+    own = {mark.name for mark in item.iter_markers()}
+    needed = {_CAMPAIGN} if _CAMPAIGN in own else own & EXPENSIVE
+    return not needed or bool(needed & marks) or any(_selects(argument, item) for argument in config.args)
+
+
+def _selects(argument: str, item: pytest.Item) -> bool:
+    """Return whether an argument of the command line is a test, or a group of its cases, and not only a file."""
+    path, _, test = argument.partition("::")
+    same_file = bool(test) and item.path == Path(path).absolute()
+    name = item.nodeid.partition("::")[2]
+    return same_file and (name == test or name.startswith((f"{test}[", f"{test}::")))
 
 
 def deselect_unsampled(config: pytest.Config, items: list[pytest.Item]) -> None:
