@@ -25,10 +25,11 @@ from jobs.diagnosis.findings import QUEUES, Finding
 from jobs.diagnosis.log_check import RangeCheck
 from jobs.lake.identity import identify_store
 from jobs.lake.lake import Lake
-from jobs.lake.runs import KnownStore
+from jobs.lake.runs import Expiry, KnownStore
 from jobs.lake.tables import RECORD_CRC
 from jobs.products.broker_config import FILES_KEY, Offsets, parse_state
 from jobs.restore import (
+    EXPIRED,
     Interval,
     NothingToRestoreError,
     PlannedSegment,
@@ -73,6 +74,7 @@ ONLY_IN_STORE, ONLY_IN_LAKE, DIFFERENT = "only in the store", "only in the lake"
 _CHANGED_IN_LAKE, _TWICE = "changed in the lake", "twice in the lake"
 # Details of a run that its segment shows.
 _UNCHOSEN = "not ingested: topics not selected"
+_EXPIRED = "expired in the lake"
 _UNWRITTEN = "past the end of the store's log"
 _DAMAGED = "the store has bytes there that are not records, or records that no broker writes"
 _CHANGED = "the records after this range are identical: the store was damaged after ingestion, or the lake was changed"
@@ -182,6 +184,7 @@ class SegmentDiff:
     store: Range | None
     lake_end: int  # the lake's rows end here
     choices: TopicChoices  # the topics selected by the runs that wrote the lake's rows
+    expiry: Expiry | None = None  # the rows that the lake does not keep any more
     runs: list[LogDifference] = field(default_factory=list)  # consecutive records with the same difference
     equal_records: int = 0  # records that are the same on both sides
     last_equal: int = -1  # the offset of the last one
@@ -210,7 +213,7 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
     of_store = {range_.base_offset: replace(range_, store_in_use=None) for range_ in ranges}
     of_lake = {one.base_offset: one for one in plan.segments} if plan else {}
     works = [
-        SegmentDiff(of_lake.get(base), of_store.get(base), until, known.topic_choices)
+        SegmentDiff(of_lake.get(base), of_store.get(base), until, known.topic_choices, known.expiry)
         for base in sorted(of_store.keys() | of_lake.keys())
         if request.base_offsets is None or base not in of_store or base in request.base_offsets
     ]
@@ -353,6 +356,8 @@ def _classify_by_later_segments(run: LogDifference, result: SegmentDiff, last_eq
 def _classify_lacking_in_lake(run: LogDifference, plan: RestorePlan | None, until: int) -> tuple[Severity, str]:
     if run.start >= until:
         return Severity.BEHIND, "not ingested yet"
+    if run.cause == _EXPIRED:
+        return Severity.HEALTHY, EXPIRED
     is_unchosen = run.cause == _UNCHOSEN
     cause = plan.cause_of(run.start, run.end, may_be_unchosen=is_unchosen) if plan else "the lake has no messages"
     return (Severity.NOT_VERIFIED if is_unchosen else Severity.GAP), cause
@@ -365,11 +370,13 @@ def diff_segment(work: SegmentDiff) -> SegmentDiff:
     """Compare both sides' records of a segment."""
     lake, incomplete = _read_lake_records(work)
     starts, ends, equal, changed, _ = lake
-    store_starts, store_ends, is_chosen, pieces = _read_store_records(work, starts[equal], ends[equal])
+    store_starts, store_ends, is_chosen, is_expired, pieces = _read_store_records(work, starts[equal], ends[equal])
     is_lacking = ~np.isin(store_starts, starts) & ~np.isin(store_starts, incomplete)
     is_new = store_starts >= work.lake_end
     is_there = np.isin(starts, store_starts)
     is_again = np.diff(starts, prepend=-1) == 0
+    work.runs += _find_runs(ONLY_IN_STORE, store_starts, store_ends, is_lacking & is_expired, _EXPIRED)
+    is_lacking &= ~is_expired
     work.runs += _find_runs(ONLY_IN_STORE, store_starts, store_ends, is_lacking & ~is_new & is_chosen)
     work.runs += _find_runs(ONLY_IN_STORE, store_starts, store_ends, is_lacking & ~is_new & ~is_chosen, _UNCHOSEN)
     work.runs += _find_runs(ONLY_IN_STORE, store_starts, store_ends, is_lacking & is_new)
@@ -424,9 +431,14 @@ def _join_and_sort(parts: Sequence[_Columns], flags: int) -> _Columns:
 
 def _read_store_records(
     work: SegmentDiff, equal_starts: Integers, equal_ends: Integers
-) -> tuple[Integers, Integers, RowMask, list[Piece]]:
-    """Return the store's records, whether their topics were selected, and its other pieces; equal records are known."""
-    places, others = [(equal_starts, equal_ends, np.ones(equal_starts.size, np.bool_))], list[Piece]()
+) -> tuple[Integers, Integers, RowMask, RowMask, list[Piece]]:
+    """
+    Return the store's records, and its other pieces; equal records are known.
+
+    For each record: start, end, whether its topic was selected, and whether it has expired in the lake.
+    """
+    yes = np.ones(equal_starts.size, np.bool_)
+    places, others = [(equal_starts, equal_ends, yes, ~yes)], list[Piece]()
     for part in _find_other_parts(work.store, equal_starts, equal_ends) if work.store else ():
         reader = RangeReader(part)
         with closing(reader.pieces()) as pieces:
@@ -435,10 +447,11 @@ def _read_store_records(
                     others.append(item)
                     continue
                 starts = item.positions + item.base_offset
-                places.append((starts, starts + item.sizes, _are_chosen(item, starts, work.choices)))
+                masks = _are_chosen(item, starts, work.choices), _have_expired(item, starts, work.expiry)
+                places.append((starts, starts + item.sizes, *masks))
         work.is_store_file_deleted |= reader.facts.was_deleted
-    starts, ends, is_chosen = _join_and_sort(places, 1)
-    return starts, ends, is_chosen, others
+    starts, ends, is_chosen, is_expired = _join_and_sort(places, 2)
+    return starts, ends, is_chosen, is_expired, others
 
 
 def _find_other_parts(segment: Range, starts: Integers, ends: Integers) -> Iterator[Range]:
@@ -476,6 +489,18 @@ def _are_chosen(records: RawRecords, starts: Integers, choices: TopicChoices) ->
 
     taken, _ = message_batch(records, PropertyParser.SCAN, wants_topic=wants_topic, with_body=False)
     return is_later | np.isin(starts, taken.column("physical_offset").to_numpy())
+
+
+def _have_expired(records: RawRecords, starts: Integers, expiry: Expiry | None) -> RowMask:
+    """Return which records have expired in the lake."""
+    if expiry is None:
+        return np.zeros(starts.size, np.bool_)
+    is_before: RowMask = starts < expiry.to_offset
+    if is_before.all() or (starts >= expiry.until).all():
+        return is_before
+    batch, _ = message_batch(records, PropertyParser.SCAN, with_body=False)
+    expired = batch.filter(expiry.rows_of("").mask_messages(batch.column("store_timestamp"), batch.column("topic")))
+    return is_before | np.isin(starts, expired.column("physical_offset").to_numpy())
 
 
 def _read_lake_records(work: SegmentDiff) -> tuple[_Columns, Integers]:

@@ -20,10 +20,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from enum import Enum
 from functools import partial, reduce
 from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -70,6 +72,7 @@ from jobs.storage.s3 import delta_location, delta_options, retry_server_failures
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject, JVMView
 
+CLUSTERED_PREFIX = "clustered-"  # begins the names of files that cover a narrow range of hashes
 CHECKPOINT_INTERVAL = 50  # commits that a reader of the log replays at most
 VECTORS_ONLY_LOCAL_ERROR = "files with deletion vectors can only be replaced on local file systems"
 _NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
@@ -158,6 +161,62 @@ class ObsoleteRows(NamedTuple):
         """Return whether a file may contain such rows, according to Delta's log."""
         reaches = self.from_offset is None or file.maximum("physical_offset", self.from_offset) >= self.from_offset
         return reaches and all(file.may_have(*named) for named in self.values.items())
+
+
+class ExpiredRows(NamedTuple):
+    """
+    Rows of a store that have expired: their message is older than the retention time of its topic.
+
+    Rows that have no message of their own expire with the part of the log that they describe.
+    """
+
+    store_id: str
+    cutoffs: Mapping[str, int]  # by topic: messages stored before this time, in ms, have expired; "": other topics
+    to_offset: int  # every message before this offset of the log has expired
+
+    @property
+    def newest_cutoff(self) -> int:
+        """No message stored at this time or later has expired."""
+        return max(self.cutoffs.values(), default=0)
+
+    def mask_messages(self, timestamps: pa.Array, topics: pa.Array | None) -> pa.Array:
+        """Return which messages have expired; NULL for those without a time."""
+        limits: pa.Array | int = self.cutoffs.get("", 0)
+        names = None if topics is None else topics.cast(pa.string())
+        for topic, cutoff in self.cutoffs.items() if names is not None else ():
+            if topic:
+                limits = pc.if_else(pc.fill_null(pc.equal(names, topic), fill_value=False), cutoff, limits)
+        return pc.less(timestamps, limits)
+
+    def mask_rows(self, rows: pa.RecordBatch) -> pa.Array:
+        """Return which rows have expired."""
+        names, offsets = rows.schema.names, rows.column("physical_offset")
+        if "store_timestamp" in names:
+            # A typed table has a single topic, and may have any column of this name.
+            topics = rows.column("topic") if self.cutoffs.keys() - {""} else None
+            expired = self.mask_messages(rows.column("store_timestamp"), topics)
+            expired = pc.coalesce(expired, pc.less(offsets, self.to_offset))
+        else:
+            expired = pc.less_equal(pc.add(offsets, pc.fill_null(rows.column("length"), 1)), self.to_offset)
+        return pc.fill_null(pc.and_(pc.equal(rows.column("store_id"), self.store_id), expired), fill_value=False)
+
+    def may_be_in_file(self, file: SnapshotFile) -> bool:
+        """Return whether a file may contain such rows, according to Delta's log."""
+        is_old = file.minimum("store_timestamp", 0) < self.newest_cutoff
+        return file.may_have("store_id", self.store_id) and (
+            is_old or file.minimum("physical_offset", 0) < self.to_offset
+        )
+
+
+RemovedRows: TypeAlias = ObsoleteRows | ExpiredRows
+
+
+class FileShare(Enum):
+    """How many rows of a file a commit removes."""
+
+    NONE = "none"
+    SOME = "some"
+    ALL = "all"
 
 
 def keeps_replaced_files_briefly(snapshot: DeltaTable) -> bool:
@@ -341,20 +400,36 @@ def refuse_lost_files(lake: Lake, table: str, actions: Sequence[AddedFile]) -> N
 
 
 def rewrite_without_rows(
-    lake: Lake, table: Table, obsolete: Sequence[ObsoleteRows], transaction: tuple[str, int]
+    lake: Lake,
+    table: Table,
+    obsolete: Sequence[RemovedRows],
+    owner: tuple[str, int],
+    find_share: Callable[[SnapshotFile], FileShare] = lambda _: FileShare.SOME,
 ) -> SnapshotRewrite:
-    """Return the function, called by a commit, that removes obsolete rows from a snapshot of *table*."""
-    naming = FileNaming(*transaction)
+    """
+    Return the function, called by a commit, that removes obsolete rows from a snapshot of *table*.
+
+    The names of new files show their *owner*, a run of a store. *find_share* returns how many of the rows of a file
+    are obsolete, if Delta's log shows that some may be.
+    """
+    naming = FileNaming(*owner)
     written: dict[tuple[str, bytes], AddedFile | None] = {}  # a commit may need several snapshots
 
     def kept(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.filter(pc.invert(reduce(pc.or_, (one.mask_rows(batch) for one in obsolete))))
 
     def rewrite(snapshot: DeltaTable) -> tuple[list[SnapshotFile], list[AddedFile]]:
-        removed = {file.identity: file for file in list_files_with_rows(lake, snapshot, obsolete, table)}
+        found = list_files_with_rows(lake, snapshot, obsolete, table)
+        shares = {file.identity: find_share(file) for file in found}
+        removed = {file.identity: file for file in found if shares[file.identity] is not FileShare.NONE}
         rows = table_for_rewriting(snapshot, table)
         for key in removed.keys() - written.keys():
-            file = TableFile(lake, rows, naming.new_file_name("kept"), {})
+            if shares[key] is FileShare.ALL:
+                written[key] = None
+                continue
+            is_clustered = key[0].startswith(CLUSTERED_PREFIX)
+            name = f"{CLUSTERED_PREFIX}{uuid4()}.parquet" if is_clustered else naming.new_file_name("kept")
+            file = TableFile(lake, rows, name, {})
             written[key] = file.write_all(map(kept, read_batches(lake, rows, removed[key])))
         return list(removed.values()), [action for key in removed if (action := written[key]) is not None]
 
@@ -362,7 +437,7 @@ def rewrite_without_rows(
 
 
 def list_files_with_rows(
-    lake: Lake, snapshot: DeltaTable, obsolete: Sequence[ObsoleteRows], table: Table | None = None
+    lake: Lake, snapshot: DeltaTable, obsolete: Sequence[RemovedRows], table: Table | None = None
 ) -> list[SnapshotFile]:
     """Return the files that may contain obsolete rows, in log order."""
     found = [

@@ -180,8 +180,8 @@ def _compare_group(lake: Lake, known: KnownStore, group: _Group, end: int) -> It
     Yield each position at which the log or the lake has a record, the number of different fields, and the store time.
 
     A record that only the lake has differs in all fields. For one that only the log has, the number is None: the row
-    may have been deleted; if its topic may not have been selected, the number is `_LEFT_OUT`. A single different field
-    may be damage: checksums cover only the body.
+    may have been deleted; if it has expired or its topic may not have been selected, the number is `_LEFT_OUT`. A
+    single different field may be damage: checksums cover only the body.
     """
     offset = ds.field("physical_offset")
     here = (ds.field("store_id") == known.store_id) & (offset >= group.start) & (offset < min(group.end, end))
@@ -199,13 +199,26 @@ def _compare_group(lake: Lake, known: KnownStore, group: _Group, end: int) -> It
     choices, alone = known.topic_choices, np.delete(np.arange(of_log.size), in_log)
     topics = group.records.column("topic").take(alone).to_pylist()
     has_rows = {topic: choices.includes_all_of(topic) for topic in set(topics)}
-    for at, topic in zip(of_log[alone].tolist(), topics, strict=True):
-        compared[at] = None if at >= choices.end_offset or has_rows[topic] else _LEFT_OUT
+    has_expired = _have_expired(known, group.records.take(pa.array(alone)))
+    for at, topic, is_expired in zip(of_log[alone].tolist(), topics, has_expired, strict=True):
+        is_expected = not is_expired and (at >= choices.end_offset or has_rows[topic])
+        compared[at] = None if is_expected else _LEFT_OUT
     if not group.records.num_rows and group.start < end < group.end:  # no run reads the rest of a file after its end
         compared[group.start + group.header_size] = len(_COMPARED)
     compared |= dict.fromkeys(of_lake_alone, len(_COMPARED))
     times = dict(zip(of_log.tolist(), _column_values(group.records, "store_timestamp").tolist(), strict=False))
     yield from ((at, fields, times.get(at, 0)) for at, fields in sorted(compared.items()))
+
+
+def _have_expired(known: KnownStore, records: pa.RecordBatch) -> list[bool]:
+    """Return which records `optimize --keep` has removed from the lake."""
+    if known.expiry is None:
+        return [False] * records.num_rows
+    rows = known.expiry.rows_of(known.store_id)
+    old = rows.mask_messages(records.column("store_timestamp"), records.column("topic"))
+    is_before = pc.less(records.column("physical_offset"), known.expiry.to_offset)
+    found: list[bool] = pc.or_(old, is_before).to_pylist()
+    return found
 
 
 def _read_original_rows(lake: Lake, snapshot: DeltaTable, where: pc.Expression) -> pa.Table:

@@ -24,6 +24,9 @@ GAPS_SHAPE = [{"broker": str, "from": int, "to": int, "why": str}]
 # The column `detail` of `runs`, and of its rows that register a store.
 _DETAIL_SHAPE: Shape = {"gaps?": GAPS_SHAPE, "release?": str, "registration?": int, "versions?": {str: int}}
 REGISTRATION_DETAIL_SHAPE: Shape = {"fingerprints": [[int, int, str]], "registration?": int, "tier?": list}
+EXPIRY_DETAIL_SHAPE: Shape = {
+    "expired": {"cutoffs": {str: int}, **dict.fromkeys(("number", "to_offset", "until", "messages"), int)}
+}
 _LARGEST = 1 << 30  # ten times the manifest of a run with 100,000 ranges
 _VIEWS = {  # and the tables that each one reads
     "dead_letters": ("messages",),

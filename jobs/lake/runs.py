@@ -30,6 +30,7 @@ from deltalake import DeltaTable
 from jobs.console.result import OtherRunActiveError
 from jobs.lake.commit import (
     VECTORS_ONLY_LOCAL_ERROR,
+    ExpiredRows,
     ObsoleteRows,
     SnapshotRewrite,
     TransactionTakenError,
@@ -45,7 +46,7 @@ from jobs.lake.commit import (
     refuse_lost_files,
     rewrite_without_rows,
 )
-from jobs.lake.lake import GAPS_SHAPE, REGISTRATION_DETAIL_SHAPE, Lake, parse_run_detail
+from jobs.lake.lake import EXPIRY_DETAIL_SHAPE, GAPS_SHAPE, REGISTRATION_DETAIL_SHAPE, Lake, parse_run_detail
 from jobs.lake.snapshot_files import read_batches, read_rows_where, table_for_rewriting
 from jobs.lake.snapshots import UnsupportedTableError, read_newest_transaction, refuse_older_version
 from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming, TableFile
@@ -74,6 +75,7 @@ MANIFEST_FOLDER = "_manifests"
 REGISTERED_STATE = "registered"
 PREPARED_STATE = "prepared"
 DONE_STATE = "done"
+EXPIRED_STATE = "expired"
 COMMAND_ID_KEY = "command"  # key in a manifest's state and in `detail`; the steps of one command share its value
 TABLES_BEFORE_KEY = "tables"  # key in a manifest's state: the newest earlier run of each table
 _NEWEST_KEPT = 32
@@ -129,6 +131,20 @@ _MANIFEST = {
     "gaps": GAPS_SHAPE,
     "superseded?": [str, int, int, int, str],
 }
+
+
+class Expiry(NamedTuple):
+    """The rows of a store that have expired by `optimize --keep`."""
+
+    number: int  # counts the expiries of the store
+    cutoffs: Mapping[str, int]  # by topic: messages stored before this time, in ms, have expired; "": other topics
+    to_offset: int  # every message before this offset of the log has expired
+    until: int  # no message from this offset on has expired
+    messages: int  # number of messages that have expired since the expiry before
+
+    def rows_of(self, store_id: str) -> ExpiredRows:
+        """Return the rows, as they are removed from tables."""
+        return ExpiredRows(store_id, self.cutoffs, self.to_offset)
 
 
 class SupersededRows(NamedTuple):
@@ -202,6 +218,7 @@ class KnownStore:
     registered_fingerprints: tuple[Fingerprint, ...]
     newest: Manifest | None = None
     is_tier: bool = False  # tiered storage, which rmq-lake 1.0 also read; such a store is never continued
+    expiry: Expiry | None = None
 
     @property
     def newest_fingerprints(self) -> tuple[Fingerprint, ...]:
@@ -257,10 +274,14 @@ def _read_stores(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
 
 def _read_registrations(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
     found = []
+    expired = dict[str, Expiry]()
     columns = ["store_id", "broker", "state", "time", "detail"]
     for row in read_rows_where(lake, snapshot, columns, ds.field("run") == 0).to_pylist():
         store_id = row["store_id"]
-        if row["state"] != REGISTERED_STATE:  # a row of another engine
+        if row["state"] == EXPIRED_STATE:
+            expiry = Expiry(**parse_run_detail(lake.location, row["detail"], EXPIRY_DETAIL_SHAPE)["expired"])
+            expired[store_id] = max(expired.get(store_id, expiry), expiry, key=lambda one: one.number)
+        if row["state"] != REGISTERED_STATE:  # otherwise a row of another engine
             continue
         if "/" in store_id:  # files are named after it
             raise OSError(f"{lake.locate(RUNS.name)}: {store_id!r} is not a valid store id")
@@ -270,7 +291,8 @@ def _read_registrations(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
         order = detail.get("registration") or 0, row["time"]
         found.append((order, KnownStore(store_id, row["broker"], registered, is_tier="tier" in detail)))
     # Another engine may have inserted a row twice.
-    return list({store.store_id: store for _, store in sorted(found, key=lambda item: item[0])}.values())
+    stores = {store.store_id: store for _, store in sorted(found, key=lambda item: item[0])}
+    return [replace(store, expiry=expired.get(store_id)) for store_id, store in stores.items()]
 
 
 def open_complete_table(lake: Lake, name: str) -> DeltaTable | None:
@@ -559,12 +581,17 @@ def refuse_deletion_vectors(lake: Lake, superseded: SupersededRows) -> None:
         snapshot = open_table(lake, name)
         touched = list_files_with_rows(lake, snapshot, [superseded.obsolete_rows]) if snapshot is not None else ()
         if any(file.kept_row_mask is not None for file in touched):
-            location = lake.locate(name)
-            raise UnsupportedTableError(
-                f"{location}: {VECTORS_ONLY_LOCAL_ERROR}, and the log has different records from offset "
-                f"{superseded.from_offset} on; nothing was written. Run in Spark SQL: REORG TABLE delta.`{location}` "
-                "APPLY (PURGE)"
-            )
+            reason = f"the log has different records from offset {superseded.from_offset} on; nothing was written"
+            raise vectors_error(lake, name, reason)
+
+
+def vectors_error(lake: Lake, table: str, reason: str) -> UnsupportedTableError:
+    """Return the error for a table with deletion vectors of another engine, whose rows cannot be removed."""
+    location = lake.locate(table)
+    return UnsupportedTableError(
+        f"{location}: {VECTORS_ONLY_LOCAL_ERROR}, and {reason}. Run in Spark SQL: REORG TABLE delta.`{location}` "
+        "APPLY (PURGE)"
+    )
 
 
 def copy_superseded_rows(
@@ -588,6 +615,44 @@ def copy_superseded_rows(
     action = file.write_all(batch.filter(superseded.obsolete_rows.mask_rows(batch)) for batch in read)
     with suppress(TransactionTakenError):  # another run has moved the same rows
         commit(lake, moved, [action] if action else [], transaction, note)
+
+
+def expiry_app(store_id: str) -> str:
+    """Return the application whose transactions count the expiries of a store."""
+    return f"{store_id}/expired"
+
+
+def record_expiry(lake: Lake, store: KnownStore, expiry: Expiry) -> None:
+    """
+    Record which rows of a store have expired; they can then be removed from each table.
+
+    The row replaces that of the expiry before. Raises `OtherRunActiveError` if another process was faster.
+    """
+    naming = FileNaming(store.store_id, 0)
+    before = ObsoleteRows({"store_id": store.store_id, "run": 0, "state": EXPIRED_STATE})
+    change = rewrite_without_rows(lake, RUNS, [before], naming)
+    detail, transaction = json.dumps({"expired": expiry._asdict()}), (expiry_app(store.store_id), expiry.number)
+    try:
+        _append_row(lake, naming, store.broker, EXPIRED_STATE, transaction, change, detail=detail)
+    except TransactionTakenError as error:
+        raise OtherRunActiveError(
+            f"another process removes expired rows of broker {store.broker} at this moment. Run the command again"
+        ) from error
+
+
+def finish_expiry(lake: Lake, store: KnownStore, expiry: Expiry) -> None:
+    """Note that all tables have lost the rows of an expiry."""
+    run = store.newest.run if store.newest else 0
+    transaction = (f"{expiry_app(store.store_id)}/done", expiry.number)
+    naming, detail = FileNaming(store.store_id, run), json.dumps({"expired": expiry._asdict()})
+    with suppress(TransactionTakenError):  # another process finished it
+        _append_row(lake, naming, store.broker, EXPIRED_STATE, transaction, to_offset=expiry.to_offset, detail=detail)
+
+
+def is_expiry_finished(lake: Lake, store: KnownStore) -> bool:
+    """Return whether all tables have lost the rows that have expired."""
+    number = store.expiry.number if store.expiry else 0
+    return newest_committed_transaction(lake, RUNS.name, f"{expiry_app(store.store_id)}/done") >= number
 
 
 def find_unfinished_run(lake: Lake, store: KnownStore) -> Manifest | None:

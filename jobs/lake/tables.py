@@ -432,14 +432,14 @@ TYPINGS = Table(
 
 RUNS = Table(
     "runs",
-    "one state that a run reached: registered, prepared or done",
+    "one state that a run reached: registered, prepared or done; or expired rows",
     (
         column("run", pa.int64(), "number of the run, counted per store; 0 registers the store"),
         column(
             "state",
             pa.string(),
             "registered: the store is known; prepared: the run will be committed, even after an interruption; "
-            "done: committed",
+            "done: committed; expired: `optimize --keep` removes old rows (of run 0: all of them so far)",
         ),
         column("time", TIMESTAMP, "when this row was written"),
         column("host", pa.string(), "host on which the run's driver ran"),

@@ -41,6 +41,7 @@ from jobs.console.log import log_message
 from jobs.console.process import raise_if_stopped, stop_thread_on_event
 from jobs.lake.commit import (
     CHECKPOINT_INTERVAL,
+    CLUSTERED_PREFIX,
     FILE_RETENTION_PROPERTY,
     LOG_RETENTION_PROPERTY,
     ONE_DAY_INTERVAL,
@@ -81,7 +82,6 @@ MAX_SMALL_FILES = 16  # a run merges the small files of its store once there are
 RETENTION_HOURS = 24 * 7
 _GROUP_ROWS = 1 << 18
 _SORTED_ROWS = 2 << 20  # rows that are sorted in memory; a larger file is sorted piece by piece
-_CLUSTERED = "clustered-"
 _VECTOR_FILE = "deletion_vector_"  # part of the names of deletion vector files
 _ID_LENGTH = 36  # length of a store's id, with which the name of a run's file begins
 _MERGED_GROUP = 64 << 20  # bytes of rows of a row group
@@ -207,7 +207,7 @@ def cluster_by_hash(lake: Lake, table: Table, merge: MergeFiles = merge_here) ->
 def _plan_clustering(column: str, stored: Sequence[SnapshotFile]) -> list[MergeGroup]:
     # The name keeps the file out of merges in log order, which would widen its range.
     return [
-        (some, f"{_CLUSTERED}{uuid4()}.parquet", part)
+        (some, f"{CLUSTERED_PREFIX}{uuid4()}.parquet", part)
         for node, some in _find_crowded_nodes(stored, column)
         for part in _divide_node(node, some, column)
     ]
@@ -315,11 +315,11 @@ def _choose_for_run(small: Iterable[SnapshotFile], store_id: str, many: int) -> 
 
 def is_clustered(file: SnapshotFile) -> bool:
     """Return whether a file covers a narrow range of hashes."""
-    return file.path.startswith(_CLUSTERED)
+    return file.path.startswith(CLUSTERED_PREFIX)
 
 
 def _list_mergeable(lake: Lake, table: Table, stored: Iterable[SnapshotFile]) -> list[SnapshotFile]:
-    left = (_CLUSTERED, *(_spared_prefixes(lake) if table.name == RUNS.name else ()))
+    left = (CLUSTERED_PREFIX, *(_spared_prefixes(lake) if table.name == RUNS.name else ()))
     small = [file for file in stored if _is_small(file, table) and not file.path.startswith(left)]
     return sorted(small, key=lambda file: (_store(file), file.minimum("physical_offset", 0), file.path))
 

@@ -47,6 +47,7 @@ Interval = tuple[int, int]
 T = TypeVar("T")
 _NO_OFFSETS = np.empty(0, np.int64)
 ROWS_DELETED = "rows were deleted from the lake"
+EXPIRED = "expired: removed from the lake by `optimize --keep`"
 _COLUMN_DROPPED = "another engine has dropped it"
 _NO_GAPS = '"gaps": []'  # part of the detail of a run
 NEWER_COLUMNS = frozenset(
@@ -126,6 +127,7 @@ class MissingCause(NamedTuple):
     why: str
     is_gap: bool = False  # a run did not find them in the store
     is_choice: bool = False  # a run did not select their topics
+    is_expired: bool = False  # `optimize --keep` has removed them
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,21 @@ class RestorePlan:
         if self.previous_end is not None and self.start < first:
             lost = {(self.start, first)}
         return [*sorted(lost), *uncovered_parts(there, first, self.end)]
+
+    def split_expired(self, missing: Iterable[Interval]) -> tuple[list[Interval], list[Interval]]:
+        """Return which parts of the *missing* intervals are lost, and which have expired and have no other cause."""
+        lost, expired = list[Interval](), list[Interval]()
+        bounds = [(cause.start, cause.end) for cause in self.causes if cause.is_expired]
+        others = [cause for cause in self.causes if not (cause.is_expired or cause.is_choice)]
+        for interval in missing:
+            lost += uncovered_parts(bounds, *interval)
+            for start, end in bounds:
+                part = max(interval[0], start), min(interval[1], end)
+                has_cause = any(one.start < part[1] and part[0] < one.end for one in others)
+                # At the beginning of the log everything has expired, including damage and gaps.
+                if part[0] < part[1]:
+                    (lost if has_cause and start else expired).append(part)
+        return sorted(lost), sorted(expired)
 
     def begin_at_time(self) -> Self:
         """
@@ -278,6 +295,8 @@ def _find_causes(
     messages: TableFiles, known: KnownStore, damaged: Sequence[Mapping[str, Any]], unknown: Sequence[Mapping[str, Any]]
 ) -> Iterator[MissingCause]:
     """Yield the reasons why the lake lacks bytes, the most certain first."""
+    if known.expiry is not None:
+        yield MissingCause(0, known.expiry.to_offset, EXPIRED, is_expired=True)
     wanted = (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED_STATE)
     # There may be millions of rows without gaps.
     wanted &= ~pc.match_substring(pc.field("detail"), _NO_GAPS)
@@ -293,6 +312,9 @@ def _find_causes(
         path = f"{messages.table.name}/{file.path}"
         start, end = file.minimum("physical_offset", 0), file.maximum("physical_offset", 1 << 62)
         yield MissingCause(int(start), int(end) + 1, f"{path} {messages.faults[path]}")
+    if known.expiry is not None and known.expiry.until > known.expiry.to_offset:
+        why = f"{EXPIRED}, for topics with a shorter time"
+        yield MissingCause(known.expiry.to_offset, known.expiry.until, why, is_expired=True)
     if known.topic_choices.end_offset:
         why = "messages of topics that were not ingested (`ingest --topics`, `--exclude-topics`)"
         yield MissingCause(0, known.topic_choices.end_offset, why, is_choice=True)

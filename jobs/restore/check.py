@@ -76,7 +76,9 @@ class StoreCheck:
             (len(done.twice), "duplicate range"),
             (len(done.lost), "unusable lake file"),
         )
-        parts = [count_text(count, noun) for count, noun in wrong if count]
+        expired = sum(end - start for start, end in done.expired)
+        parts = [f"expired: {count_text(expired, 'byte')}"] if expired else []
+        parts += [count_text(count, noun) for count, noun in wrong if count]
         return "; ".join(
             [f"restorable from {' to '.join(bounds)}", f"missing: {gaps if done.missing else 'nothing'}", *parts]
         )
@@ -120,8 +122,7 @@ class CheckSummary(RatedOutcome):
         """Return the result line of the check."""
         done = [store.restored for store in self.stores if store.restored is not None]
         verdict = "nothing missing" if self.severity is Severity.NOT_VERIFIED else ""
-        missing = sum(store.missing_bytes for store in self.stores)
-        size = max(sum(one.to_offset - one.from_offset for one in done) - missing, 0)
+        size = sum(one.result(0).size for one in done)
         messages = count_text(sum(one.messages for one in done), "message")
         return Result(self.severity, f"{messages} checked, nothing written", seconds, size, verdict)
 

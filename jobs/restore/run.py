@@ -27,6 +27,7 @@ from jobs.products.index.survivors import list_index_files
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
 from jobs.restore import (
+    EXPIRED,
     Interval,
     NothingToRestoreError,
     PlannedSegment,
@@ -60,7 +61,7 @@ _MANIFEST = {
     **dict.fromkeys(("lake", "out", "broker", "store_id", "segment_size_origin"), str),
     **dict.fromkeys(("segments", "segment_size", "from_offset", "to_offset", "messages", "resumed"), int),
     **{key: [str] for key in ("forms?", "causes?", "lost?", "config?", "notes?", "log_folders?", "left_out?")},
-    **{key: [_INTERVAL] for key in ("missing?", "assumed?", "twice?", "unchecked?")},
+    **{key: [_INTERVAL] for key in ("missing?", "expired?", "assumed?", "twice?", "unchecked?")},
     **{key: [int] for key in ("incomplete?", "changed?")},
     "newest_store_timestamp?": int,
 }
@@ -121,6 +122,7 @@ class RestoreSummary(RatedOutcome):
     resumed: int
     forms: list[str] = field(default_factory=list)  # the formats of queue and index files, and how they are known
     missing: list[Interval] = field(default_factory=list)
+    expired: list[Interval] = field(default_factory=list)  # missing, because `optimize --keep` has removed them
     assumed: list[Interval] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)  # one cause for each missing part
     lost: list[str] = field(default_factory=list)  # files of the lake, and their faults
@@ -152,7 +154,8 @@ class RestoreSummary(RatedOutcome):
         verdict = (
             f"done, nothing missing up to {self.newest_time_text}" if self.severity is Severity.NOT_VERIFIED else ""
         )
-        missing = sum(max(end - max(start, self.from_offset), 0) for start, end in self.missing)
+        absent = (*self.missing, *self.expired)
+        missing = sum(max(end - max(start, self.from_offset), 0) for start, end in absent)
         size = max(self.to_offset - self.from_offset - missing, 0)
         return Result(self.severity, count_text(self.messages, "message"), seconds, size, verdict)
 
@@ -186,6 +189,7 @@ class RestoreSummary(RatedOutcome):
             yield f"  NOTE the log is in {folders}, as in the original store: set storePathCommitLog for the broker"
         yield from (f"  NOTE {note}" for note in self.notes)
         yield from (f"  LOST {file}" for file in self.lost)
+        yield from (f"  EXPIRED {start:,} to {end:,}: {EXPIRED.partition(': ')[2]}" for start, end in self.expired)
         gaps = zip(self.missing, self.causes, strict=True)
         yield from (f"  GAP {start:,} to {end:,}: {why}" for (start, end), why in gaps)
         yield from (f"  DUPLICATE {start:,} to {end:,}: two rows have these offsets" for start, end in self.twice)
@@ -236,7 +240,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     log_folders = [str(request.out / folder) for folder in summary.log_folders]
     _build_rest(request, log_folders, forms, summary, workers)
     store = list_store(str(request.out), commitlog=log_folders)
-    summary.notes += _notes_of_truncation(store, plan, summary.missing)
+    summary.notes += _notes_of_truncation(store, plan, sorted([*summary.missing, *summary.expired]))
     summary.newest_store_timestamp = read_last_store_timestamp(request.lake, known, plan.end)
     summary.notes += _notes_on_timers(store, summary.newest_store_timestamp)
     # The state after a clean shutdown: everything up to the last message is on the disk.
@@ -420,7 +424,8 @@ def summarize_segments(
     resumed: int = 0,
 ) -> RestoreSummary:
     """Return the summary of restored or checked segments."""
-    gaps = sorted([*plan.absent_ranges, *(interval for result in results for interval in result.missing)])
+    absent = sorted([*plan.absent_ranges, *(interval for result in results for interval in result.missing)])
+    gaps, expired = plan.split_expired(absent)
     unreadable = dict.fromkeys(name for result in results for name in result.unreadable)
     lost = dict(plan.lost_files) | dict.fromkeys(unreadable, "can be read only in part")
     unchecked = [interval for result in results for interval in result.unchecked]
@@ -437,6 +442,7 @@ def summarize_segments(
         sum(result.records for result in results),
         resumed,
         missing=gaps,
+        expired=expired,
         causes=[plan.cause_of(*gap) for gap in gaps],
         lost=[f"{name} {reason}" for name, reason in sorted(lost.items())],
         assumed=[interval for result in results for interval in result.assumed],

@@ -174,8 +174,13 @@ def read_newest_typing(lake: Lake) -> Typing:
 
 def list_typed_tables(lake: Lake) -> list[Table]:
     """Return the typed tables of a lake, in the order in which their topics were first typed."""
-    topics = read_newest_typing(lake).topics.values()
-    return [typed_table(name, columns) for one in topics for name, columns in one.tables.items()]
+    return [table for _, table in list_tables_by_topic(lake)]
+
+
+def list_tables_by_topic(lake: Lake) -> list[tuple[str, Table]]:
+    """Return each typed table of a lake with its topic, in the order in which the topics were first typed."""
+    topics = read_newest_typing(lake).topics.items()
+    return [(topic, typed_table(name, columns)) for topic, one in topics for name, columns in one.tables.items()]
 
 
 def prepare_typing(lake: Lake, typing: Typing) -> None:

@@ -22,6 +22,7 @@ from jobs.command.options import (
     broker_conf_option,
     flag,
     option,
+    parse_seconds,
     settings_options,
 )
 from jobs.command.places import CHANGED_LAKE, LAKE, NEW_STORE, refuse_nonempty_directory
@@ -48,6 +49,7 @@ _NO_TOPICS = (
 _CATALOG_KIND, _SCHEMA = "spark", "rocketmq"  # the defaults
 _NAME = re.compile(r"\w+(\.\w+)*")
 _CATALOG = re.compile(r"[\w-]+(\.\w+)*")
+_LEAST_KEPT_S = 3600.0
 _PAUSE_S = 60.0  # the pause after a failure, with --follow
 _LAST_S = 60.0  # the longest wait for a registration in progress at the end of a run
 
@@ -208,10 +210,34 @@ def _register(lake: Lake, target: str, answer: ResultPrinter) -> ExitCode:
     return answer.print_json_or_lines([one._asdict() for one in done], [lake.location, *lines], result)
 
 
-@verb("optimize /data/lake", "optimize --dry-run /data/lake")
-def optimize(
+def _parse_kept_time(text: str) -> tuple[str, float]:
+    """Parse a time for which messages are kept, after the name of a topic or alone."""
+    topic, equals, duration = text.rpartition("=")
+    if equals and not topic:
+        raise ValueError(f"{text!r}: the topic before = is missing")
+    if not duration.strip()[-1:].isalpha():
+        raise ValueError(f"{text!r}: write the duration with its unit (examples: 90d, 'Audit=7d')")
+    seconds = parse_seconds(duration)
+    if seconds < _LEAST_KEPT_S:
+        raise ValueError(f"{text!r}: messages are kept for at least one hour")
+    return topic, seconds
+
+
+@verb(
+    "optimize /data/lake",
+    "optimize --dry-run /data/lake",
+    "optimize /data/lake --keep 90d --keep 'Audit=365d' --keep 'Debug=7d'",
+)
+def optimize(  # noqa: PLR0913 - one argument an option
     *,
     lake: str = argument("LAKE", CHANGED_LAKE),
+    keep: tuple[tuple[str, float], ...] = option(
+        "[TOPIC=]DURATION",
+        "Remove rows of messages that the broker stored longer ago than this; with TOPIC=, only those of this topic, "
+        "to which a DURATION without a topic then does not apply. Repeatable.",
+        ParsedType("duration", _parse_kept_time),
+        multiple=True,
+    ),
     dry_run: bool = flag("Show which files would be merged and deleted; change nothing."),
     iceberg: str | None = iceberg_option,
     engine: str = engine_option,
@@ -220,23 +246,42 @@ def optimize(
     """
     Compact the tables of LAKE, and delete files that have been obsolete for longer than the retention time.
 
-    The retention time is seven days, or at most one day for tables that `ingest --follow` writes. Rows and their order
-    do not change; ingest runs may continue at the same time. Typed tables, dead letters and findings are left
-    unchanged; any Delta engine can compact them with OPTIMIZE.
+    The retention time of files is seven days, or at most one day for tables that `ingest --follow` writes. Without
+    --keep, rows and their order do not change. Ingest runs may continue at the same time. Typed tables, dead letters
+    and findings are not compacted; any Delta engine can compact them with OPTIMIZE.
     """
+    topics = [topic for topic, _ in keep]
+    twice = next((topic for topic in topics if topics.count(topic) > 1), None)
+    if twice is not None:
+        raise click.UsageError(f"--keep is given twice for {f'the topic {twice}' if twice else 'all topics'}")
     workers = start_workers(engine, lake)
 
+    from jobs.lake.retention import Retention, remove_expired_rows
     from jobs.lake.upkeep import optimize as optimize_lake
+    from jobs.typed.typings import list_tables_by_topic
 
+    place, times = Lake(lake, workers.options), dict(keep)
+    retention = Retention(times.pop("", None), times)
+    expired = list(remove_expired_rows(place, retention, list_tables_by_topic(place), dry_run=dry_run))
     saved = optimize_lake(lake, workers, dry_run=dry_run)
     registrations = IcebergRegistrations(None if dry_run else iceberg)
-    registrations.register(Lake(lake, workers.options))
-    lines = [f"  {_text(table, dry_run=dry_run)}" for table in saved if table.merged or table.vacuumed]
-    merged, deleted = sum(table.merged for table in saved), sum(table.vacuumed for table in saved)
+    registrations.register(place)
     would = "would be " * dry_run
+    lines = [
+        f"  {one.broker} ({one.store_id}): {count_text(one.messages, 'expired message')} {would}removed, all before "
+        f"offset {one.to_offset:,}"
+        for one in expired
+        if one.messages or one.tables
+    ]
+    lines += [f"  {_text(table, dry_run=dry_run)}" for table in saved if table.merged or table.vacuumed]
+    merged, deleted = sum(table.merged for table in saved), sum(table.vacuumed for table in saved)
     what = f"{count_text(merged, 'file')} {would}merged, {count_text(deleted, 'obsolete file')} {would}deleted"
+    if keep:
+        what = f"{count_text(sum(one.messages for one in expired), 'expired message')} {would}removed, {what}"
     result = Result(Severity.HEALTHY, what, answer.seconds, verdict="dry run" if dry_run else "done")
-    answer.print_json_or_lines([table._asdict() for table in saved], [lake, *lines], result)
+    values = [table._asdict() for table in saved]
+    as_json = {"expired": [one._asdict() for one in expired], "tables": values} if keep else values
+    answer.print_json_or_lines(as_json, [lake, *lines], result)
     registrations.raise_failure()
     return ExitCode.CLEAN
 

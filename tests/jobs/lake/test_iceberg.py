@@ -144,6 +144,20 @@ def test_iceberg_readers_return_the_same_rows_as_delta(
     assert {(0, 0)} == {(table["added"], table["removed"]) for table in again}
 
 
+def test_iceberg_readers_see_no_expired_rows(tmp_path: Path, run: Run) -> None:
+    store_with_lake = LakeOfBroker(tmp_path)
+    for _ in range(3):
+        grow_and_run(store_with_lake)
+    Registrar(HERE).register(Lake(str(store_with_lake.path)))
+    before = table_of(store_with_lake.path / "messages").num_rows
+
+    done = run("optimize", store_with_lake.path, "--engine", "local", "--keep", "1h", "--iceberg", "here", "--json")
+
+    assert [before] == [one["messages"] for one in done.document["expired"]]
+    assert_equal_to_delta(store_with_lake.path)
+    assert catalog().load_table(("rocketmq", "messages")).scan().to_arrow().num_rows == 0
+
+
 class _KilledError(BaseException):
     """Stands for a kill: error handlers do not catch it."""
 
