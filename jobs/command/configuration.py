@@ -117,7 +117,7 @@ def _defaults(values: dict[str, object], ctx: click.Context) -> dict[str, object
                         f"{' and '.join(parameter_keys(known[key]))} are names of the same option: set only one", ctx
                     )
                 own[option] = _value(key, value, known[key], ctx)
-        if _EXCLUSIVE & own.keys() and all(isinstance(known.get(one), click.Option) for one in _EXCLUSIVE):
+        if _EXCLUSIVE & own.keys() and _list_exclusive_sources(ctx.command):
             found = {one: value for one, value in found.items() if one not in _EXCLUSIVE}
         found |= own
         if level is not None:
@@ -259,17 +259,23 @@ source_options = {
 
 
 def _choose_source(ctx: click.Context, parsed: dict[str, object]) -> None:
-    """Keep one of `--store` and `--lake` if both are set: the one whose source takes precedence."""
-    options = {str(one.name): one for one in ctx.command.params if one.name in _EXCLUSIVE}
-    given = [name for name in options if parsed[name] is not None]
-    if len(given) < len(_EXCLUSIVE) or not all(isinstance(one, click.Option) for one in options.values()):
+    """Keep one of store and lake if both are set, as options or arguments: the one whose source takes precedence."""
+    exclusive = _list_exclusive_sources(ctx.command)
+    if not exclusive or any(parsed[str(one.name)] is None for one in exclusive):
         return
-    sources = {name: ctx.get_parameter_source(name) for name in given}
+    sources = {str(one.name): ctx.get_parameter_source(str(one.name)) for one in exclusive}
     if sources["store"] is sources["lake"]:
-        named = ", ".join(f"{name} {parsed[name]} ({_origin(options[name], ctx)})" for name in ("store", "lake"))
-        raise click.UsageError(f"{ONE_SOURCE_NEEDED}; both are set: {named}")
-    other = max(given, key=lambda name: _SOURCES.index(sources[name]))
+        named = ", ".join(f"{one.name} {parsed[str(one.name)]} ({_origin(one, ctx)})" for one in exclusive)
+        store = "--store STORE" if isinstance(exclusive[0], click.Option) else "STORE"
+        raise click.UsageError(f"pass exactly one of {store} and --lake LAKE; both are set: {named}")
+    other = max(sources, key=lambda name: _SOURCES.index(sources[name]))
     parsed[other] = ctx.params[other] = None
+
+
+def _list_exclusive_sources(command: click.Command) -> list[click.Parameter]:
+    """Return the parameters for store and lake if a command reads one of both; empty if it needs one of them."""
+    sources = [one for name in ("store", "lake") for one in command.params if one.name == name]
+    return sources if len(sources) == len(_EXCLUSIVE) and not any(one.required for one in sources) else []
 
 
 def configurable_parameters(command: click.Command) -> list[click.Parameter]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _LIVE_INTERVAL = 0.25
 _PLAIN_INTERVAL = 10.0
+_DELAY = 1.0  # seconds: a line that is cleared sooner would flash in a terminal
 _MIB = 1 << 20
 _FEW = 10 * _MIB  # bytes: fewer have a decimal
 # The part of the work and the time after which the remaining time is estimated.
@@ -47,14 +48,14 @@ class Work(NamedTuple):
 class Progress:
     """A progress line: rewritten in a terminal, otherwise repeated."""
 
-    def __init__(self, work: Work, stream: TextIO | None = None) -> None:
+    def __init__(self, work: Work, stream: TextIO | None = None, *, delay: float = 0) -> None:
         is_step = work.unit == BYTES_UNIT and work.total > 0
         self.work = work._replace(total=work.total + sum(_later)) if is_step else work
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._quiet = _is_quiet()
         self._began = monotonic()
-        self._next = self._began + (0 if self._live else _PLAIN_INTERVAL)
+        self._next = self._began + (delay if self._live else _PLAIN_INTERVAL)
         self._advanced = (0, 0.0)  # the amount done at the last advance, and the elapsed seconds at that time
         self._shown = False
         self.show(0)
@@ -111,13 +112,13 @@ class Progress:
 
 @contextmanager
 def create_delayed_progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Return a function that shows progress, starting once the work has taken long; when all is done, it clears it."""
+    """Return a function that shows the progress of work that takes longer than a second, until all of it is done."""
     line: Progress | None = None
 
     def show(done: int, total: int) -> None:
         nonlocal line
         if done < total:
-            line = line or Progress(Work(label, total))
+            line = line or Progress(Work(label, total), delay=_DELAY)
             line.show(done)
         elif line is not None:
             line.close()

@@ -9,6 +9,8 @@ import click
 import pytest
 
 from jobs.command.cli import rmq_lake
+from jobs.command.configuration import bind_environment_variables, verb
+from jobs.command.options import argument, option
 from jobs.console.amounts import parse_time
 from jobs.console.result import ExitCode
 from tests.support.commands import Run
@@ -77,3 +79,37 @@ def test_a_pipe_without_a_writer_is_refused_and_one_with_a_writer_is_read(
         pipe.write("json = true" if option == "--config" else "brokerName = a")
         pipe.close()
         assert run("inspect", store, option, f"/dev/fd/{reading}").code is ExitCode.CLEAN
+
+
+@pytest.fixture
+def seen() -> list[tuple[str | None, str | None]]:
+    return []
+
+
+@pytest.fixture
+def look(seen: list[tuple[str | None, str | None]]) -> click.Command:
+    """Return a command that reads a store, which is an argument, or a lake, which is an option."""
+
+    @verb()
+    def look(
+        *, store: str | None = argument("[STORE]", required=False), lake: str | None = option("LAKE", "The lake.")
+    ) -> ExitCode:
+        seen.append((store, lake))
+        return ExitCode.CLEAN
+
+    return look
+
+
+def test_an_argument_next_to_lake_excludes_it(look: click.Command) -> None:
+    with pytest.raises(click.UsageError, match="pass exactly one of STORE and --lake LAKE; both are set: store s"):
+        look.main(["s", "--lake", "l"], standalone_mode=False)
+
+
+def test_an_argument_takes_precedence_over_the_lake_of_a_variable(
+    look: click.Command, seen: list[tuple[str | None, str | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RMQ_LAKE_LOOK_LAKE", "l")
+    bind_environment_variables(look, "look")
+    look.main(["s"], standalone_mode=False)
+
+    assert [("s", None)] == seen

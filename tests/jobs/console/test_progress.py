@@ -114,8 +114,25 @@ def test_the_line_of_a_complete_search_is_cleared_before_the_answer(
     terminal: StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr", terminal)
+    now = 100.0
+    monkeypatch.setattr(progress, "monotonic", lambda: now)
     with progress.create_delayed_progress("searching the log") as show:
         show(1 << 20, 4 << 20)
+        now += 1.5
+        show(2 << 20, 4 << 20)
         assert "\rsearching the log" in terminal.getvalue()
+
         show(4 << 20, 4 << 20)
         assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_a_short_search_does_not_flash_in_a_terminal(terminal: StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", terminal)
+    now = 100.0
+    monkeypatch.setattr(progress, "monotonic", lambda: now)
+    with progress.create_delayed_progress("searching the log") as show:
+        for done in range(4):
+            show(done, 4)
+            now += 0.2
+
+    assert "" == terminal.getvalue()
