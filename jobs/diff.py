@@ -30,14 +30,11 @@ from jobs.lake.tables import RECORD_CRC
 from jobs.products.broker_config import FILES_KEY, Offsets, parse_state
 from jobs.restore import (
     EXPIRED,
-    Interval,
     NothingToRestoreError,
     PlannedSegment,
     RestorePlan,
-    merge_and_find_overlaps,
     plan_log,
     unchecked_note,
-    uncovered_parts,
 )
 from jobs.restore.segment import RowMask, check_crcs, read_segment_rows
 from jobs.store.broker_config import (
@@ -50,6 +47,7 @@ from jobs.store.broker_config import (
     read_config_files,
     unpack_offsets,
 )
+from jobs.store.intervals import Interval, merge_and_find_overlaps, uncovered_parts
 from jobs.store.log_ends import find_lost_start
 from jobs.store.queue_files import StoredQueue, list_queues
 from jobs.store.range_reader import RangeReader

@@ -148,7 +148,7 @@ def test_commands_print_what_their_transcript_shows(  # noqa: PLR0913, PLR0917 -
     monkeypatch.setenv("PYTHON", sys.executable)
     monkeypatch.setenv("PRISTINE", str(tmp_path / "pristine"))
     monkeypatch.setattr("jobs.console.progress._PLAIN_INTERVAL", 1e9)  # no progress lines on slow machines
-    monkeypatch.setattr("jobs.store.broker_config._WRITTEN_S", 0)  # no broker is writing these files
+    monkeypatch.setattr("jobs.store.repeated_reads._WRITTEN_S", 0)  # no broker is writing these files
 
     folder.mkdir()
     monkeypatch.chdir(folder)

@@ -29,7 +29,7 @@ from jobs.store.queue_files import (
 from jobs.store.ranges import find_newest_segment_offset, plan_ranges, usual_segment_size, written_sizes
 from jobs.store.record_places import record_bounds, segment_bytes, walk_pieces
 from jobs.store.release import Writers
-from jobs.store.store import Segment, Store, StoredFile, read_checkpoint, read_index_header
+from jobs.store.store import Store, StoredFile, read_checkpoint, read_index_header
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import (
     LAST_FILES_READ,
@@ -394,9 +394,9 @@ def find_truncation_places(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[
     """Yield every place at which a start would truncate the log if all earlier ones were repaired, with the offset."""
     store, passed = facts.store, facts.walk_start_offset or 0
     for place in log.doubtful_bytes:
-        if place.offset < passed:
+        segment = store.segment_before(place.offset)
+        if segment is None or place.offset < passed:
             continue
-        segment = _segment_of(store, place.offset)
         limit = max(place.end, place.offset + 1) - segment.base_offset
         with store.open(segment) as reader:
             advance, position = find_walk_end(
@@ -423,17 +423,13 @@ def _cut(facts: StartFacts, log: WalkedLog) -> tuple[int, int]:
 
 def keeps_incomplete_record(store: Store, release: Release, log_end: int) -> bool:
     """Return whether a broker keeps the incomplete record at *log_end* as its last message."""
-    if not store.segments or log_end < store.start_offset:
+    segment = store.segment_before(log_end)
+    if segment is None:
         return False
-    segment = _segment_of(store, log_end)
     position = log_end - segment.base_offset
     with suppress(FileNotFoundError), store.open(segment) as reader:  # retention has deleted it since
         return bool(read_message_size(reader.read, position, segment.size - position, release))
     return False
-
-
-def _segment_of(store: Store, offset: int) -> Segment:
-    return next(one for one in reversed(store.segments) if one.base_offset <= offset)
 
 
 def _queue_files_after_stops(store: Store, log: WalkedLog) -> Iterator[str]:

@@ -7,10 +7,11 @@ after the watermark, let tasks read each range once for all products, finish eac
 
 import errno
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
+from itertools import count
 from typing import Any, cast
 from uuid import uuid4
 
@@ -93,6 +94,7 @@ from jobs.store.ranges import (
 )
 from jobs.store.record_places import Fingerprint, segment_bytes
 from jobs.store.release import RELEASE_SETTING
+from jobs.store.repeated_reads import repeat_read
 from jobs.store.running_broker import check_disk_space
 from jobs.store.selection import Selection
 from jobs.store.store import Store, relist_store
@@ -107,7 +109,6 @@ _OLDER_CONFIG = (
     "configuration is not recorded: it is a copy, or a replica that lags"
 )
 _SELECTED_SINCE = "selected_since"  # key in a manifest's state: the first run with its selection of topics
-_ATTEMPTS = 3  # attempts of a run, if a broker truncates the log meanwhile
 
 
 def ingest(request: IngestRequest, workers: Workers) -> Summary:
@@ -128,10 +129,12 @@ def run_steps(request: IngestRequest, workers: Workers) -> Iterator[Summary]:
 @cache_snapshots()
 def _run_with_retries(request: IngestRequest, workers: Workers, clock: StepTimer) -> Summary:
     """Do one run; retry if the broker truncates its log during the run."""
-    for number in range(_ATTEMPTS - 1):
-        with suppress(LogTruncatedError):  # retry; the last attempt raises it
-            return _run_once(request, workers, clock, is_again=number > 0)
-    return _run_once(request, workers, clock, is_again=True)
+    attempts = count()
+
+    def run() -> Summary:
+        return _run_once(request, workers, clock, is_again=next(attempts) > 0)
+
+    return repeat_read(run, lambda error: isinstance(error, LogTruncatedError))
 
 
 def _run_once(request: IngestRequest, workers: Workers, clock: StepTimer, *, is_again: bool) -> Summary:

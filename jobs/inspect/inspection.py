@@ -41,6 +41,7 @@ from jobs.store.pending_messages import (
     read_waiting_units,
 )
 from jobs.store.release import add_marks, find_file_marks, writers_of_eras
+from jobs.store.repeated_reads import repeat_read
 from jobs.store.rocksdb import Database
 from jobs.store.running_broker import find_broker_process
 from jobs.store.store import TIER_NOT_READ, Store, is_set_aside, list_store, relist_store
@@ -61,7 +62,6 @@ from rmq_formats.store import (
 _SMALL = 256
 _TIMERS_READ = 10_000
 _FOLDERS_NOTED = 3  # directories with files that are named like segments
-_ATTEMPTS = 3
 _LARGEST_CONFIG = 64 << 20
 _TIER_METADATA = "tieredStoreMetadata.json"
 _OURS = {"MANIFEST.json": "list of the files that restore wrote"}
@@ -82,13 +82,12 @@ def inspect_store(
     root: str, commitlog: Sequence[str], conf: BrokerConf, *, deep: bool, progress: Callable[[int, int], None]
 ) -> StoreReport:
     """Look at a store, part by part; *progress* hears how many bytes of how many were walked."""
-    attempts = _ATTEMPTS
-    while True:
+
+    def inspect() -> StoreReport:
         store = list_store(root, commitlog=commitlog, options=file_system_options())
-        report = _inspect(store, conf, deep=deep, progress=progress)
-        attempts -= 1
-        if not attempts or not report.problems.misses_listed_file:  # retention deletes files, a broker replaces others
-            return report
+        return _inspect(store, conf, deep=deep, progress=progress)
+
+    return repeat_read(inspect, is_disturbed=lambda report: report.problems.misses_listed_file)
 
 
 def _inspect(store: Store, conf: BrokerConf, *, deep: bool, progress: Callable[[int, int], None]) -> StoreReport:

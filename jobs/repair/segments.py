@@ -20,13 +20,17 @@ from jobs.console.result import Severity
 from jobs.diagnosis import kinds
 from jobs.diagnosis.findings import INDEX, LOG, Finding
 from jobs.diff import ONLY_IN_STORE, DiffSummary, LogDifference
-from jobs.restore import Interval, PlannedSegment, RestorePlan, uncovered_parts
+from jobs.restore import (
+    PlannedSegment,
+    RestorePlan,
+)
 from jobs.restore.segment import RestoredSegment, restore_segment
 from jobs.storage.local import LocalStorage, naming_file_in_errors
 from jobs.storage.locations import local_path
 from jobs.storage.model import Reader
 from jobs.storage.paths import is_directory, path_exists
 from jobs.storage.scratch import open_scratch_below_output
+from jobs.store.intervals import Interval, uncovered_parts
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, find_truncated_segments, plan_ranges
 from jobs.store.store import Segment, Store

@@ -37,15 +37,13 @@ from jobs.lake.tables import (
     Table,
 )
 from jobs.products.log_pieces import ENTRY_HEADER_SIZE, FILE_ROW, UNKNOWN_ROW
+from jobs.store.intervals import Interval, uncovered_parts
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known
 from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
 from rmq_formats.commitlog.scan import IO_ERROR
-from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import MAX_LONG
 
-Interval = tuple[int, int]
 T = TypeVar("T")
-_NO_OFFSETS = np.empty(0, np.int64)
 ROWS_DELETED = "rows were deleted from the lake"
 EXPIRED = "expired: removed from the lake by `optimize --keep`"
 _COLUMN_DROPPED = "another engine has dropped it"
@@ -444,28 +442,6 @@ def count_messages_in_ranges(
         return counts
 
     return read_snapshot(lake, MESSAGES.name, count) or Counter()
-
-
-def merge_and_find_overlaps(bounds: Sequence[tuple[Integers, Integers]]) -> tuple[list[Interval], list[Interval]]:
-    """Return the intervals in order, merged if they touch, and the parts that are covered twice."""
-    starts, ends = (np.concatenate(column) for column in zip((_NO_OFFSETS, _NO_OFFSETS), *bounds, strict=True))
-    if not starts.size:
-        return [], []
-    order = np.argsort(starts, kind="stable")
-    starts, ends = starts[order], ends[order]
-    # The highest end so far. An interval that starts before it overlaps, one that starts at it is merged.
-    reach = np.maximum.accumulate(ends)
-    overlaps = np.flatnonzero(starts[1:] < reach[:-1]) + 1
-    twice = [(int(starts[at]), int(min(ends[at], reach[at - 1]))) for at in overlaps.tolist()]
-    first = np.concatenate(([0], np.flatnonzero(starts[1:] > reach[:-1]) + 1))
-    last = np.concatenate((first[1:] - 1, [starts.size - 1]))
-    return list(zip(starts[first].tolist(), reach[last].tolist(), strict=True)), twice
-
-
-def uncovered_parts(covered: Iterable[Interval], start: int, end: int) -> Iterator[Interval]:
-    """Yield the parts of [start, end) that the ascending intervals do not cover."""
-    edges = [(start, start), *((max(a, start), min(b, end)) for a, b in covered if b > start and a < end), (end, end)]
-    yield from ((left[1], right[0]) for left, right in pairwise(edges) if right[0] > left[1])
 
 
 def unchecked_note(places: Sequence[Interval]) -> list[str]:

@@ -28,7 +28,6 @@ from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
 from jobs.restore import (
     EXPIRED,
-    Interval,
     NothingToRestoreError,
     PlannedSegment,
     RestorePlan,
@@ -42,6 +41,7 @@ from jobs.storage.json_file import Shape, parse_json_file
 from jobs.storage.local import LocalStorage, explaining_full_disk, read_file, sha256_of
 from jobs.storage.paths import is_regular_file, list_directory, path_exists, walk_tree
 from jobs.storage.scratch import open_scratch_below_output
+from jobs.store.intervals import Interval
 from jobs.store.queue_files import list_queues
 from jobs.store.running_broker import FileState, list_file_states
 from jobs.store.store import Store, list_store

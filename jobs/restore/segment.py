@@ -29,8 +29,11 @@ from jobs.products.log_pieces import (
     HEADER_ROW,
     build_entry_headers,
 )
-from jobs.restore import Interval, PlannedSegment, merge_and_find_overlaps, uncovered_parts
+from jobs.restore import (
+    PlannedSegment,
+)
 from jobs.storage.local import close_file, flush_directory, make_directory, sha256_of, start_flush, write_all
+from jobs.store.intervals import Interval, merge_and_find_overlaps, uncovered_parts
 from jobs.store.running_broker import FileState
 from rmq_formats.commitlog.assembly import ASSEMBLED_COLUMNS, AssembledRecords, assemble_records
 from rmq_formats.commitlog.columns import compute_record_crcs

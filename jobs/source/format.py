@@ -53,10 +53,10 @@ from jobs.source.log import (
     raise_or_warn_of_loss,
     walk_from,
 )
-from jobs.store.chain import retry_if_expired
 from jobs.store.log_ends import find_lost_ends
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, find_newest_segment, plan_ranges
+from jobs.store.repeated_reads import repeat_after_expiry
 from jobs.store.store import Store, list_store
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.segment import Piece
@@ -206,7 +206,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._check(place, store)
             if not _is_all_read(store, place.offset):
                 most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else MAX_LONG
-                end, ranges = retry_if_expired(store, lambda now: self._walk_from(place, now, most, self._target))
+                end, ranges = repeat_after_expiry(store, lambda now: self._walk_from(place, now, most, self._target))
                 if end.offset > place.offset:
                     self._walk, self._next_check = (place, end, ranges), 0.0
                     return end.to_json()
@@ -222,7 +222,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         store = self._listed()
         if self._walk is None or self._walk[:2] != (first, last):
             self._check(last, store)  # the batch comes from a checkpoint, so its end was not checked in this process
-            walked = retry_if_expired(store, lambda now: self._walk_from(first, now, MAX_LONG, last.offset))
+            walked = repeat_after_expiry(store, lambda now: self._walk_from(first, now, MAX_LONG, last.offset))
             self._walk = first, *walked
         ranges = self._walk[2]
         reached = ranges[-1].end_offset if ranges else first.offset
@@ -261,7 +261,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             base = newest[0].base_offset if newest else now.start_offset
             return walk_from(LogPosition(base), now, fails_on_data_loss=False)[0]
 
-        return retry_if_expired(store, look)
+        return repeat_after_expiry(store, look)
 
     def _listed(self, *, whole: bool = False) -> Store:
         """List the store, and later only its log: there may be very many queues."""

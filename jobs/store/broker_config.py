@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import Enum, StrEnum, unique
 from itertools import chain
-from time import sleep
 from typing import NamedTuple, TypeAlias
 
 from jobs.storage.locations import join_location
+from jobs.store.repeated_reads import read_settled_file
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store, StoredFile
 from rmq_formats.broker_conf import change_counter, change_time, decode_json_config
@@ -47,7 +47,6 @@ _LIGHT_TABLE = "lmqOffsetTable"
 _NUMBER = re.compile("-?[0-9]{1,20}")  # the number of a queue; a longer one is invalid
 # Suffixes of the files that are kept; other files in the folder belong to files of other folders.
 _KEPT = (".json", "transactionMetrics")
-_WRITTEN_S = 0.1  # beyond the time in which a broker writes such a file
 LARGEST_FILE = 64 << 20  # a table of 250,000 topics; a larger file, sparse or not, is not read
 TOO_LARGE = f"larger than {LARGEST_FILE >> 20} MiB, and was not read"
 
@@ -212,11 +211,20 @@ def read_json_config(store: Store, name: str) -> dict[str, object] | None:
 
 def read_json_file(store: Store, file: StoredFile) -> dict[str, object]:
     """Return the content of a file of JSON, which a running broker writes over or replaces: then it is read again."""
+    return decode_json_config(read_settled_file(store, file, LARGEST_FILE, _is_json))
+
+
+def _is_json(data: bytes) -> bool:
     try:
-        return decode_json_config(store.read(file, 0, LARGEST_FILE))
-    except (FormatError, FileNotFoundError):
-        sleep(_WRITTEN_S)
-        return decode_json_config(store.read(file, 0, LARGEST_FILE))
+        decode_json_config(data)
+    except FormatError:
+        return False
+    return True
+
+
+def _has_end(data: bytes) -> bool:
+    """Return whether a file of JSON, which may be large, is empty or has its end."""
+    return not data or data.rstrip().endswith(b"}")
 
 
 def object_entries(table: object) -> Iterator[_Row]:
@@ -244,11 +252,9 @@ def read_config_files(store: Store) -> Iterator[tuple[str, int, bytes | None]]:
         for file in (there.get(path), there.get(path + BACKUP_SUFFIX)):
             data: bytes | None = b""
             if file is not None:
-                with suppress(FileNotFoundError):  # the broker replaces it at this moment
-                    data = store.read(file, 0, LARGEST_FILE) if file.size <= LARGEST_FILE else None
-                    if data and not data.rstrip().endswith(b"}"):  # half-written
-                        sleep(_WRITTEN_S)
-                        data = store.read(file, 0, LARGEST_FILE)
+                with suppress(FileNotFoundError):  # the broker has deleted it since it was listed
+                    is_read = file.size <= LARGEST_FILE
+                    data = read_settled_file(store, file, LARGEST_FILE, _has_end) if is_read else None
             if file is not None and data != b"":
                 yield name, file.modified_ms, data
                 break

@@ -134,7 +134,6 @@ def collect_damaged_ranges(outcomes: Iterable[RangeOutcome[T]]) -> list[tuple[in
     return sorted(damaged for outcome in outcomes for damaged in outcome.facts.damaged_ranges)
 
 
-_TIMES = 3  # attempts
 _NARROW = 4 << 20  # bytes: a larger buffer is new memory for each range, and does not fit the processor's cache
 
 
@@ -231,16 +230,3 @@ def read_ranges_not_deleted(
     if not first:
         return store.start_offset, stays
     return (stays[0].range.start_offset if stays else outcomes[-1].range.end_offset), stays
-
-
-def retry_if_expired(store: Store, read: Callable[[Store], T]) -> T:
-    """Return the result of *read*; list the store and repeat it if its oldest files were deleted meanwhile."""
-    for _ in range(_TIMES - 1):
-        try:
-            return read(store)
-        except FileNotFoundError:
-            now = relist_store(store)
-            if now == store or now.end_offset < store.end_offset:
-                raise
-            store = now
-    return read(store)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from jobs.storage.local import explaining_full_disk
 from jobs.storage.locations import is_local, join_location, local_path
 from jobs.storage.model import Storage
+from jobs.store.repeated_reads import is_deleted_file, repeat_read
 from rmq_formats.errors import CorruptData, FormatError, UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.rocksdb.layout import INDEX_FAMILY, IndexRow, decode_index_row, hour_of_key, key_after_hour, key_prefix
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 
 INSTALL_COMMAND = "pip install 'rocketmq-lake[rocksdb]'"
-_ATTEMPTS = 3
 _AT_ONCE = 1 << 16  # rows
 _FEW = 64
 _TABLE = ".sst"
@@ -140,27 +140,28 @@ def open_database(location: str, storage: Storage) -> Iterator[Database]:
 def _opened(location: str, storage: Storage, folder: Path) -> "Rdict":
     import rocksdict
 
-    attempt = 0
-    while True:
-        copy = folder / str(attempt)
+    copies = [folder]
+
+    def copy_and_open() -> rocksdict.Rdict:
+        copy = folder / str(len(copies))
         copy.mkdir()
-        try:
-            _copy(location, storage, copy)
-            families = {name: _raw() for name in rocksdict.Rdict.list_cf(str(copy), _raw())}
-            read_only = rocksdict.AccessType.read_only(error_if_log_file_exist=False)
-            return rocksdict.Rdict(str(copy), _raw(), families, read_only)
-        except OSError as error:  # an error of the copy, which does not show that the database is damaged
-            attempt += 1
-            if attempt == _ATTEMPTS or not isinstance(error, FileNotFoundError):  # the broker has deleted a file
-                raise
-        except Exception as error:  # rocksdict raises nothing more specific
-            attempt += 1
-            if attempt == _ATTEMPTS:
-                said = _sentence(error, copy)
-                number = next((number for number in _OF_THIS_PROCESS if os.strerror(number) in said), None)
-                if number is not None:
-                    raise OSError(number, said, location) from error
-                raise CorruptData(said, None, location) from error
+        copies.append(copy)
+        _copy(location, storage, copy)
+        families = {name: _raw() for name in rocksdict.Rdict.list_cf(str(copy), _raw())}
+        read_only = rocksdict.AccessType.read_only(error_if_log_file_exist=False)
+        return rocksdict.Rdict(str(copy), _raw(), families, read_only)
+
+    try:
+        # An OSError is one of the copy. Other errors may say that the broker wrote the files while they were copied.
+        return repeat_read(copy_and_open, lambda error: is_deleted_file(error) or not isinstance(error, OSError))
+    except OSError:
+        raise
+    except Exception as error:  # rocksdict raises nothing more specific
+        said = _sentence(error, copies[-1])
+        number = next((number for number in _OF_THIS_PROCESS if os.strerror(number) in said), None)
+        if number is not None:
+            raise OSError(number, said, location) from error
+        raise CorruptData(said, None, location) from error
 
 
 def _raw() -> "Options":

@@ -118,10 +118,14 @@ class Store:
         """Return the other files of one kind."""
         return tuple(file for file in self.other_files if file.path_facts.kind is kind)
 
+    def segment_before(self, offset: int) -> Segment | None:
+        """Return the last segment that begins at or before an offset of the log; None before all segments."""
+        number = bisect_right(self.segments, offset, key=attrgetter("base_offset")) - 1
+        return self.segments[number] if number >= 0 else None
+
     def segment_at(self, offset: int) -> Segment | None:
         """Return the segment that holds an offset of the log; None before, after and between them."""
-        number = bisect_right(self.segments, offset, key=attrgetter("base_offset")) - 1
-        found = self.segments[number] if number >= 0 else None
+        found = self.segment_before(offset)
         return found if found and offset < found.base_offset + found.readable_bytes else None
 
     def path_below_root(self, location: str | None) -> str:

@@ -52,12 +52,12 @@ from jobs.query.output import Printer
 from jobs.query.place import Place, open_stores
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, find_only_answer
 from jobs.storage.paths import path_exists
+from jobs.store.repeated_reads import is_deleted_file, repeat_read
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST
 
-_ATTEMPTS = 3
 _MOST_ON_TERMINAL = 1000  # rows that `sql` prints on a terminal
 _LONGEST_S = 1_000_000  # maximum of --timeout: eleven days
 _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
@@ -160,15 +160,15 @@ def _opened(options: QueryOptions) -> Iterator[Sequence[Source]]:
 
 def _query(options: QueryOptions, use: Callable[[Sequence[Source]], ExitCode]) -> ExitCode:
     """Return the result of *use*; list the store again if a file was deleted before anything was printed."""
-    attempts = 1 if options.place.is_lake else _ATTEMPTS
-    while True:
-        attempts -= 1
-        try:
-            with _opened(options) as sources:
-                return use(sources)
-        except FileNotFoundError:  # retention deletes files
-            if not attempts or options.printer.has_printed:
-                raise
+
+    def ask() -> ExitCode:
+        with _opened(options) as sources:
+            return use(sources)
+
+    def may_repeat(error: Exception) -> bool:
+        return is_deleted_file(error) and not options.place.is_lake and not options.printer.has_printed
+
+    return repeat_read(ask, may_repeat)
 
 
 def _answer(

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 
 from jobs.console.result import RecommendedStep, Severity, worst_severity, worst_severity_met
 from jobs.diagnosis import kinds
@@ -55,10 +55,9 @@ def unreadable_database_finding(part: str, error: FormatError, store: Store, cau
 
 def locate_offset(offset: int, store: Store) -> tuple[str, int]:
     """Return the file below the store's root, and the position in it, of an offset of the log."""
-    number = bisect_right(store.segments, offset, key=attrgetter("base_offset")) - 1
-    if number < 0:
+    segment = store.segment_before(offset)
+    if segment is None:
         return f"commitlog/{file_name_of_offset(offset)}", 0
-    segment = store.segments[number]
     return store.path_below_root(segment.location), offset - segment.base_offset
 
 

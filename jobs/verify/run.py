@@ -11,7 +11,6 @@ messages of the new master. The old records prove a promotion; without any, unit
 mean that the end is lost.
 """
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,14 +26,15 @@ from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.products.queues import MISSING_UNIT_KINDS, OVERWRITTEN_UNIT_KINDS, DifferenceKind, JoinResult
 from jobs.products.queues.settings import determine_unit_rules
 from jobs.storage.scratch import Scratch, open_scratch
-from jobs.store.chain import NewCollector, RangeOutcome, Results, read_ranges_not_deleted, retry_if_expired
+from jobs.store.chain import NewCollector, RangeOutcome, Results, read_ranges_not_deleted
 from jobs.store.epochs import Promotion, find_last_promotion
 from jobs.store.log_ends import newest_known_offset
 from jobs.store.queue_files import queues_in_files
 from jobs.store.ranges import plan_ranges
 from jobs.store.release import UndecidedError, Writers, parse_rules
+from jobs.store.repeated_reads import repeat_after_expiry
 from jobs.store.running_broker import check_disk_space, find_broker_process
-from jobs.store.store import Store, StoredFile, StoreRequest, relist_store
+from jobs.store.store import Segment, Store, StoredFile, StoreRequest, relist_store
 from jobs.store.topics import RecordedTopics
 from jobs.store.workers import Workers
 from jobs.verify import LostRanges, PartReport, locate_offset
@@ -104,16 +104,18 @@ def _compare_readable_files(
 
 
 def _compare(request: VerifyRequest, workers: Workers, store: Store, left_out: frozenset[StoredFile]) -> Verdict:
+    def relist(store: Store) -> Store:
+        return leave_out_files(relist_store(store), left_out)
+
     place = request.scratch.location if isinstance(request.scratch, Scratch) else request.scratch
     share = _SHARE_OF_UNITS + _SHARE_OF_KEYS * bool(store.index_files)
     check_disk_space(store.root, place or gettempdir(), int(store.log_size * share))
     with open_scratch(request.scratch, workers.options) as scratch:
         read = partial(_log_and_queues, request, workers, scratch)
-        indexing, queues, joined, checks, writers, outcomes = retry_if_expired(store, read)
+        indexing, queues, joined, checks, writers, outcomes = repeat_after_expiry(store, read, relist)
         store = indexing.store
-        index = retry_if_expired(
-            store, partial(_index, request, workers, checks, indexing, outcomes, scratch, left_out)
-        )
+        compare = partial(_index, request, workers, checks, indexing, outcomes, scratch, left_out)
+        index = repeat_after_expiry(store, compare, relist)
     known_ahead = [finding.log_offset for finding in index.findings if finding.kind == kinds.PAST_LOG_END]
     ahead = max(
         [offset for offset in (*known_ahead, joined.find_newest_offset_ahead()) if offset is not None], default=None
@@ -243,7 +245,7 @@ def _attribute(
     *others* are the reports on queues and on index files; dangling units show a foreign segment.
     """
     dangling = (one.log_offset for one in others[0].findings if one.kind == DifferenceKind.DANGLING)
-    segments = {_segment_of(offset, store) for offset in dangling if offset is not None}
+    segments = {store.segment_before(offset) for offset in dangling if offset is not None}
     for part in others:
         part.findings = [lost.mark_consequence(_doubted(one, segments, store)) for one in part.findings]
     followed = {one.follows.place for part in (log, *others) for one in part.findings if one.follows is not None}
@@ -256,7 +258,7 @@ def _attribute(
             log.findings[number] = one._replace(cause=_NEVER_WRITTEN, is_undecided=True)
 
 
-def _doubted(finding: Finding, segments: set[int], store: Store) -> Finding:
+def _doubted(finding: Finding, segments: set[Segment | None], store: Store) -> Finding:
     """Return a finding; if a foreign segment also explains it, its cause is undecided."""
     why = finding.cause if finding.kind == kinds.PAST_LOG_END else None
     if finding.kind in {*MISSING_UNIT_KINDS, kinds.MISSING_INDEX_ENTRIES}:
@@ -264,16 +266,11 @@ def _doubted(finding: Finding, segments: set[int], store: Store) -> Finding:
     elif finding.kind in OVERWRITTEN_UNIT_KINDS:
         why = "the unit was overwritten"
     offset = finding.log_offset
-    if not segments or why is None or not (offset is None or _segment_of(offset, store) in segments):
+    if not segments or why is None or not (offset is None or store.segment_before(offset) in segments):
         return finding
     others = "other units also point to offsets at which the log has no record"
     cause = f"{why}, or a segment belongs to another log: {others}"
     return finding._replace(cause=cause, is_undecided=True)
-
-
-def _segment_of(offset: int, store: Store) -> int:
-    """Return the number, from 1 on, of the segment of an offset."""
-    return bisect_right([segment.base_offset for segment in store.segments], offset)
 
 
 def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartReport], store: Store) -> None:

@@ -9,7 +9,7 @@ to another.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import RangeOutcome, collect_damaged_ranges, read_ranges_not_deleted, select_results
+from jobs.store.intervals import merge_intervals
 from jobs.store.ranges import Range, find_holes
 from jobs.store.store import Store
 from jobs.store.workers import Workers
@@ -141,7 +142,7 @@ class KeySequence:
     @cached_property
     def lost_ranges(self) -> list[tuple[int, int]]:
         """Bounds of the lost parts of the log, ascending: gaps, damage, changed records, and truncated parts."""
-        return _merged([*self.gaps, *self.truncated_ranges, *self.doubtful_ranges, *self.damaged_ranges])
+        return merge_intervals([*self.gaps, *self.truncated_ranges, *self.doubtful_ranges, *self.damaged_ranges])
 
     def is_truncated_by_promotion(self, first: int, last: int) -> bool:
         """Return whether a promotion truncated the former messages at offsets *first* to *last*."""
@@ -220,16 +221,6 @@ def collect_keys(
     new_collector = partial(new_range_key_collector, rules, scratch)
     start, outcomes = read_ranges_not_deleted(workers, store, ranges, [new_collector])
     return join_keys(store, select_results(outcomes, 0), scratch, start)
-
-
-def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(end, merged[-1][1])
-        else:
-            merged.append((start, end))
-    return merged
 
 
 def _stream_of(texts: pa.RecordBatch) -> pa.Buffer:

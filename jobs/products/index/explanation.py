@@ -28,7 +28,7 @@ from jobs.products.index.file_builder import (
     hash_file,
     is_all_zeros,
 )
-from jobs.products.index.plan import IndexPlan, is_covered
+from jobs.products.index.plan import IndexPlan
 from jobs.products.index.settings import IndexSettings
 from jobs.products.index.survivors import (
     FilePlacer,
@@ -42,6 +42,7 @@ from jobs.storage.model import file_exists
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import RangeOutcome
 from jobs.store.epochs import takeover_offsets
+from jobs.store.intervals import is_covered
 from jobs.store.store import Store, relist_store
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.build import IndexFilePart
@@ -147,7 +148,7 @@ class Explanation:
                 known = False
                 continue
             if survivor.first_key > end and known:
-                yield explained.name, survivor.first_key - end, end, is_covered(end, survivor.first_key, placed)
+                yield explained.name, survivor.first_key - end, end, is_covered(placed, end, survivor.first_key)
             end, known = max(survivor.end_key, 0), True
 
     @property

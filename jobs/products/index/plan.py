@@ -15,6 +15,7 @@ from jobs.products.index import KeySequence
 from jobs.products.index.file_builder import BuiltFileKind, IndexRecipe
 from jobs.products.index.survivors import Survivor, header_of_file_before
 from jobs.storage.model import Storage
+from jobs.store.intervals import is_covered
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.release import Rules
 
@@ -37,13 +38,6 @@ class PlannedFile(NamedTuple):
     def can_have_name(self, name: str) -> bool:
         """Return whether a file with this name is between the same kept files."""
         return self.previous_kept_name < name and (not self.next_kept_name or name < self.next_kept_name)
-
-
-def is_covered(start: int, end: int, files: Iterable[tuple[int, int]]) -> bool:
-    """Return whether each key from number *start* to *end* is in one of *files*, given as pairs of bounds."""
-    for first, last in sorted(files):
-        start = max(start, last) if first <= start else start
-    return start >= end
 
 
 def _before(end: int, capacity: int) -> Iterator[PlannedFile]:
@@ -118,7 +112,7 @@ class IndexPlan:
             return planned
         held = [(one.first_key, end) for one, end in zip(survivors, ends[1:], strict=True)]
         # With another store's log, or after lost messages, a file may begin after the last key of the log.
-        return [one for one in planned if one.end_key <= total and not is_covered(one.first_key, one.end_key, held)]
+        return [one for one in planned if one.end_key <= total and not is_covered(held, one.first_key, one.end_key)]
 
     def end_after_filling(self, survivor: Survivor) -> int:
         """Return the end of the newest file after it is filled with the following keys."""

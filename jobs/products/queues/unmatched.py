@@ -6,7 +6,6 @@ Looking at the bytes alone is not enough: bodies may contain whole records, and 
 So the segments in question are walked from their beginning.
 """
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +20,7 @@ from jobs.lake.table_file import AddedFile
 from jobs.products.queues.unit_files import GroupUnits, RangeUnits
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import confirm_deleted_by_retention
+from jobs.store.intervals import Interval, find_interval, find_overlapping, uncovered_parts
 from jobs.store.queue_ends import NO_LIMIT
 from jobs.store.queue_files import StoredQueue, split_into_chunks
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
@@ -82,11 +82,7 @@ class CollectedLog:
 
     def find_lost_ranges(self, start: int, end: int) -> Sequence[tuple[int, int]]:
         """Return the ranges that overlap [start, end) and no longer have any record."""
-        return [
-            one
-            for ranges in (self.gaps, self.damaged_ranges)
-            for one in ranges[bisect_right(ranges, start, key=_end) : bisect_left(ranges, end, key=_start)]
-        ]
+        return [one for ranges in (self.gaps, self.damaged_ranges) for one in find_overlapping(ranges, start, end)]
 
 
 @dataclass(slots=True)
@@ -151,7 +147,7 @@ class QueueRemainder:
         # `open_from_position` on, for the next run.
         matched = np.array(sorted([*self._kept_runs, *self._runs]), np.int64).reshape(-1, 2)
         end = max(seen_end, int(matched.sum(axis=1).max(initial=0)))
-        unclaimed = list(gaps_between(start, end, matched))
+        unclaimed = list(_unmatched_parts(start, end, matched))
         if unclaimed and unclaimed[-1][1] == end and log.dispatched_offset != NO_LIMIT:
             self.open_from_position, last = unclaimed.pop()
             end, newer_end = _find_newer(self.queue, self.open_from_position, last, log.dispatched_offset)
@@ -172,20 +168,16 @@ class QueueRemainder:
 
     def is_unclaimed_at(self, position: int) -> bool:
         """Return whether no record of this run claims *position*."""
-        number = bisect_right(self.unclaimed_ranges, position, key=_start) - 1
-        return number >= 0 and position < self.unclaimed_ranges[number][1]
+        return find_interval(self.unclaimed_ranges, position) is not None
 
     def is_missing_at(self, position: int) -> bool:
         """Return whether *position* is in no file although a record has its unit there."""
         return any(run.position <= position < run.end for run in self.missing_units)
 
 
-def gaps_between(start: int, end: int, matched_runs: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+def _unmatched_parts(start: int, end: int, matched_runs: NDArray[np.int64]) -> Iterator[Interval]:
     """Yield the parts of [*start*, *end*) that no matched run (its start and length) covers."""
-    starts = np.minimum(np.append(matched_runs[:, 0], end), end)
-    ends = np.maximum.accumulate(np.append(start, matched_runs.sum(axis=1)))
-    are_gaps = starts > ends
-    yield from zip(ends[are_gaps].tolist(), starts[are_gaps].tolist(), strict=True)
+    return uncovered_parts(np.column_stack((matched_runs[:, 0], matched_runs.sum(axis=1))), start, end)
 
 
 def run_starts_and_lengths(positions: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
@@ -321,7 +313,7 @@ def find_unclaimed_without_file(remainder: QueueRemainder) -> Iterator[tuple[int
     ]
     held_runs = np.array(sorted(held), np.int64).reshape(-1, 2)
     for start, end in remainder.unclaimed_ranges:
-        yield from gaps_between(start, end, held_runs)
+        yield from _unmatched_parts(start, end, held_runs)
 
 
 def find_offsets_to_resolve(remainder: QueueRemainder, log: CollectedLog) -> NDArray[np.int64]:

@@ -1,5 +1,6 @@
 """Commands that need a complete log, while retention deletes the beginning of the store."""
 
+import errno
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from jobs.console.result import ExitCode
+from jobs.products.index.explanation import explain_index_files
 from jobs.products.index.survivors import list_index_files
 from jobs.query.place import detect_likely_writers
 from jobs.rebuild import index as rebuilding
@@ -27,7 +29,7 @@ from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf
 from tests.support.commands import Run
 from tests.support.lakes import ingest_into_own_lake
-from tests.support.meanwhile import DisturbedWorkers, call_after, call_before
+from tests.support.meanwhile import DisturbedWorkers, call_after, call_before, refuse_to_open
 from tests.support.stores import list_segments, read_store_records
 
 
@@ -157,3 +159,20 @@ def test_files_are_built_from_the_remaining_log(
     rebuild(store, tmp_path / "before", SerialWorkers())
     assert content(tmp_path / "meanwhile") == content(tmp_path / "before")
     assert content(tmp_path / "before")
+
+
+def test_a_file_that_the_disk_cannot_read_stays_left_out_after_retention_deletes_others(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store was listed again with this file, whose error then ended the command."""
+    *others, newest = sorted((store / "index").iterdir())
+    refuse_to_open(str(newest), errno.EIO, monkeypatch)
+
+    def delete() -> None:
+        for path in others:
+            path.unlink(missing_ok=True)
+
+    with patch("jobs.verify.index.explain_index_files", call_before(explain_index_files, delete)):
+        verdict = verify_store(store, SerialWorkers())
+
+    assert {f"index/{newest.name}"} == {one.file for one in verdict.findings if one.kind == "unreadable_range"}
