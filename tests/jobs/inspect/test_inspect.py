@@ -182,7 +182,7 @@ def test_files_that_a_broker_deletes_or_writes_meanwhile_are_not_damage(
 
     deleted = call_after(list_store, lambda: next(gone).unlink())  # one at a time
     monkeypatch.setattr(f"jobs.{module}.list_store", deleted)
-    monkeypatch.setattr("jobs.store.broker_config.sleep", lambda _: topics.write_bytes(whole))
+    monkeypatch.setattr("jobs.store.repeated_reads.sleep", lambda _: topics.write_bytes(whole))
     with hold_lock(store):
         document = run(verb, "--json", *(["--engine", "local"] if verb == "verify" else []), store).document
 

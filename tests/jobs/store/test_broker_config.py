@@ -67,7 +67,7 @@ def test_a_half_written_file_is_read_again(store: Path, monkeypatch: pytest.Monk
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     assert config_of(store).unread_reason
-    monkeypatch.setattr("jobs.store.broker_config.sleep", lambda _: path.write_bytes(whole))
+    monkeypatch.setattr("jobs.store.repeated_reads.sleep", lambda _: path.write_bytes(whole))
     assert config_of(store).unread_reason is None
 
 
