@@ -44,9 +44,10 @@ from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files
 from jobs.lake.tables import MESSAGES
 from jobs.products.index.settings import GivenSettings, determine_releases
 from jobs.query import Message, has_body_in_lake, json_text, record_of_row
+from jobs.query.merging import merge_answers
 from jobs.query.place import Place, open_stores
 from jobs.query.reasons import coverage_text, explain_unknown_topic
-from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, find_only_answer
+from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source
 from jobs.query.store_reader import SKIPPED_SEGMENTS, StoreReader
 from jobs.restore import NEWER_COLUMNS
 from jobs.storage.local import (
@@ -213,7 +214,7 @@ def explain_empty_export(request: ExportRequest) -> Reason:
 
     try:
         with open_stores(request.place) as sources:
-            _, answer = find_only_answer(sources, explain)
+            answer = merge_answers(sources, explain).answer
     except OtherBrokerError as error:
         return Reason(ReasonKind.OTHER_BROKER, str(error))
     return answer.reason or Reason(ReasonKind.NO_RECORD, "no message matches")

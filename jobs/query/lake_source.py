@@ -5,7 +5,9 @@ Offsets and queue offsets are only meaningful within one log: every statement na
 """
 
 import json
+from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from functools import cached_property
 from heapq import merge
@@ -44,6 +46,7 @@ from jobs.query.lake_tables import (
 from jobs.query.mqadmin import OffsetRange
 from jobs.query.source import (
     MAX_OCCURRENCES,
+    MAX_QUEUES,
     TRAITS_AFFECTING_ANSWERS,
     Coverage,
     FactOrigin,
@@ -59,14 +62,16 @@ from jobs.query.source import (
     Source,
     check_key,
 )
-from jobs.store.broker_config import ReaderKind, ReaderProgress
+from jobs.store.broker_config import BrokerConfig, QueueOffsets, ReaderKind, ReaderProgress
 from jobs.store.log_ends import LostPart
 from jobs.store.release import RELEASE_SETTING, Known, Writers, writers_of_eras
 from jobs.store.selection import TopicChoices
+from rmq_formats.broker_conf import decode_json_config
 from rmq_formats.commitlog.layout import COMPRESSED, INNER_BATCH
 from rmq_formats.commitlog.record import Host, parse_host
 from rmq_formats.consumequeue.dispatch import Unit, UnitRules, expected_units
 from rmq_formats.detection import detect_eras, record_marks
+from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.keys import KeyKind, key_text, typed_index_keys
 from rmq_formats.properties import index_key_hash
 from rmq_formats.release import Release
@@ -79,8 +84,10 @@ _DECOMPRESSED = 500  # messages that one statement reads to search their bodies
 _FIRST_ROWS = 200_000  # rows in the newest part of a large table
 WITH_UNIT = "transaction_type NOT IN ('prepared', 'rollback')"
 _IS_BATCH = f"sys_flag & {INNER_BATCH} = {INNER_BATCH}"
+_FIRST_RELEASES = frozenset({"4.0.0", "4.7.1", "4.9.1", "5.4.0"})  # with an index that differs from the one before
+_OF_INDEX = ("property_parser", "indexes_tags")  # traits of a release that change index entries
 _PREPARED = "state = 'prepared'"
-_QUEUES, _PROGRESS, _SETTINGS = "consume_queue", "consumer_offsets", "broker_config"
+_QUEUES, _PROGRESS, _SETTINGS, _FILES = "consume_queue", "consumer_offsets", "broker_config", "config_files"
 _CHECKS = {  # by the status of a unit; a unit points to its record if the record agrees, or needs no unit
     "matched": PointerCheck.LEADS_THERE,
     "deleted": PointerCheck.LEADS_THERE,
@@ -112,9 +119,23 @@ class RunRecords:
     def _parse_detail(self, run: dict[str, Any]) -> dict[str, Any]:
         return parse_run_detail(self._tables.location, run["detail"])
 
-    @cached_property
+    @property
     def release(self) -> Release | None:
-        """The release that the newest run recorded, if it did."""
+        """
+        The release that the newest run recorded, if it did.
+
+        Early versions recorded the first release with the same index. If the messages exclude it, it is the newest one
+        that they allow and that has this index.
+        """
+        recorded = self._recorded_release
+        if recorded is None or str(recorded) not in _FIRST_RELEASES:
+            return recorded
+        possible = self.likely_writers.value.possible_releases
+        same = [one for one in possible if all(getattr(one, name) == getattr(recorded, name) for name in _OF_INDEX)]
+        return recorded if recorded in possible or not same else same[-1]
+
+    @cached_property
+    def _recorded_release(self) -> Release | None:
         recorded = self._read_newest_run(f"""contains(detail, '"{RELEASE_SETTING}":')""")
         names = [self._parse_detail(run).get(RELEASE_SETTING) for run in recorded]
         return next((Release.from_version(name) for name in names if name), None)
@@ -164,6 +185,7 @@ class LakeSource(Source):
     """The messages of one store in a lake."""
 
     searches_all = True  # `occurrences` reads every message
+    is_lake = True
     knows_topics = True  # the topics that have a message in the lake
     place_of_unique_keys = "the table messages"
 
@@ -255,6 +277,44 @@ class LakeSource(Source):
                     f"{INDEX_ENTRIES_NAME} refers to, the first at offset {min(lost)}: rows were deleted"
                 )
             yield from (self._message(by_offset[offset]) for offset in some if offset in by_offset)
+
+    # the broker's configuration
+
+    @cached_property
+    def config(self) -> BrokerConfig | None:  # type: ignore[override]
+        """The topics, groups and positions, as of the newest run; None if the lake has none of this store."""
+        rows = self.select_rows("kind, name, settings", _SETTINGS, rest="ORDER BY run")
+        newest = {(row["kind"], row["name"]): row["settings"] for row in rows}
+        if not newest:
+            return None
+        current = [(kind, name, json.loads(settings)) for (kind, name), settings in newest.items() if settings]
+        topics, groups = (
+            {name: settings for kind, name, settings in current if kind == wanted} for wanted in ("topic", "group")
+        )
+        offsets: dict[tuple[ReaderKind, str | None, str], QueueOffsets] = {}
+        for reader, _ in self.consumer_progress():
+            of_reader = offsets.setdefault((reader.kind, reader.consumer_group, reader.topic), array("q"))
+            of_reader.extend((reader.queue_id, reader.next_offset))
+        readers = tuple((*reader, of_reader, _PROGRESS) for reader, of_reader in offsets.items())
+        return BrokerConfig(topics, groups, readers, ())
+
+    def config_file(self, name: str) -> Mapping[str, object]:
+        newest = self.select_rows("bytes", _FILES, f"name = {quote_literal(name)}", rest="ORDER BY run DESC LIMIT 1")
+        data = newest[0]["bytes"] if newest else None
+        if data:
+            with suppress(FormatError):  # the broker cannot load it either
+                return decode_json_config(bytes(data))
+        return {}
+
+    def _count_configured_queues(self, topic: str) -> int | None:
+        """Return the number of queues that a topic has according to its settings; None if the lake lacks its part."""
+        choices = self._runs.topic_choices
+        is_left_out = not isinstance(choices, TopicChoices) or choices.left_out_note((topic,)) is not None
+        settings = None if self.config is None or is_left_out else self.config.topics.get(topic)
+        if settings is None:
+            return None
+        count = settings.get("writeQueueNums")
+        return count if isinstance(count, int) and 0 < count <= MAX_QUEUES else 0
 
     def _first(self, *conditions: str, order: str = "ASC") -> Message | None:
         rows = self.select_rows("*", MESSAGES_NAME, *conditions, rest=f"ORDER BY physical_offset {order} LIMIT 1")
@@ -485,11 +545,12 @@ class LakeSource(Source):
 
     def queue_ids(self, topic: str) -> list[int]:
         self._note_left_out(self.remarks.warn, topic)
-        return sorted(self._distinct_values("queue_id", f"topic = {quote_literal(topic)}", WITH_UNIT))
+        with_messages = self._distinct_values("queue_id", f"topic = {quote_literal(topic)}", WITH_UNIT)
+        return sorted({*with_messages, *range(self._count_configured_queues(topic) or 0)})
 
     def has_topic(self, topic: str) -> bool:
         self._note_left_out(self.remarks.warn, topic)
-        return topic in self.topics()
+        return topic in self.topics() or self._count_configured_queues(topic) is not None
 
     def topics(self) -> frozenset[str]:
         self._note_left_out(self.remarks.note)

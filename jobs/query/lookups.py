@@ -193,7 +193,7 @@ def by_any_id(source: Source, text: str, topic: str | None, *, ignore_host: bool
         found = _in_log_order(islice(source.by_key(KeyQuery(KeyKind.UNIQUE, candidate, text)), UNIQUE_KEY_QUERY_LIMIT))
         if found:
             return Answer(found[:1])
-    if not topic and source.config is not None:  # a store, whose index may lack an id that the log has
+    if not topic and not source.is_lake:  # a store, whose index may lack an id that the log has
         unique = (one.message.topic for one in source.occurrences(text) if one.kind is KeyKind.UNIQUE)
         topic = next(unique, None)
     if not topic and reasons.parse_offset_id(text) is None:

@@ -38,6 +38,12 @@ class MergedAnswer(NamedTuple):
         """Whether several sources were asked, so that each message has its broker."""
         return any(message.broker is not None for message in self.answer.messages)
 
+    def list_answers(self) -> list[Answer]:
+        """Return the answer of each source, whose messages have its broker if several sources were asked."""
+        if not self.has_brokers:
+            return [answer for _, answer in self.parts]
+        return [replace(answer, messages=name_broker(source, answer.messages)) for source, answer in self.parts]
+
     @property
     def first_source(self) -> Source:
         """The first source with an answer."""
@@ -57,15 +63,10 @@ def merge_answers(
     *newest* and *oldest*: only so many of them. If no source has an answer, the reasons of all are returned. Raises
     `SeveralStoresError` if two stores of one broker have an answer.
     """
-    if len(sources) == 1:
-        answer = ask(sources[0])
-        return MergedAnswer(answer, [(sources[0], answer)])
-    asked = [(source, ask(source)) for source in sources]
-    parts = [(source, answer) for source, answer in asked if answer.messages]
-    if not parts:
-        return MergedAnswer(_join_remarks(join_reasons(asked), asked), asked[:1])
-    _refuse_two_stores_of_a_broker([source for source, _ in parts])
-    every = _merge_by_time([_with_broker(source, answer.messages) for source, answer in parts])
+    asked, parts = _ask_all(sources, ask)
+    if len(asked) == 1 or not parts:
+        return _without_merging(asked)
+    every = _merge_by_time([name_broker(source, answer.messages) for source, answer in parts])
     answer = Answer(every)
     if newest is not None:
         answer.messages = every[-newest:]
@@ -82,7 +83,49 @@ def merge_answers(
     return MergedAnswer(answer, parts)
 
 
-def _with_broker(source: Source, messages: Iterable[Message]) -> list[Message]:
+def concatenate_answers(
+    sources: Sequence[Source], ask: Callable[[Source], Answer], *, names_brokers: bool = True
+) -> MergedAnswer:
+    """
+    Return the messages of all sources, source by source; with *names_brokers*, each has its broker if several have any.
+
+    If no source has an answer, the reasons of all are returned. Raises `SeveralStoresError` like `merge_answers`.
+    """
+    asked, parts = _ask_all(sources, ask)
+    if len(asked) == 1 or not parts:
+        return _without_merging(asked)
+    shown = [
+        message
+        for source, answer in parts
+        for message in (name_broker(source, answer.messages) if names_brokers else answer.messages)
+    ]
+    answer = _join_remarks(Answer(shown), asked)
+    if len(parts) == 1:
+        answer.remarks.note(name_note(parts[0][0]))
+        answer.offsets = parts[0][1].offsets
+    return MergedAnswer(answer, parts)
+
+
+_Asked = list[tuple[Source, Answer]]
+
+
+def _ask_all(sources: Sequence[Source], ask: Callable[[Source], Answer]) -> tuple[_Asked, _Asked]:
+    """Return the answer of each source, and those answers that have messages, at most one for each broker."""
+    asked = [(source, ask(source)) for source in sources]
+    parts = [(source, answer) for source, answer in asked if answer.messages]
+    refuse_two_stores_of_a_broker([source for source, _ in parts])
+    return asked, parts
+
+
+def _without_merging(asked: _Asked) -> MergedAnswer:
+    """Return the answer of the only source, or the reasons of all."""
+    if len(asked) == 1:
+        return MergedAnswer(asked[0][1], asked)
+    return MergedAnswer(_join_remarks(join_reasons(asked), asked), asked[:1])
+
+
+def name_broker(source: Source, messages: Iterable[Message]) -> list[Message]:
+    """Return messages with the broker of their source."""
     return [replace(message, broker=source.broker or source.name) for message in messages]
 
 
@@ -93,7 +136,8 @@ def _merge_by_time(parts: Sequence[Sequence[Message]], *, newest_first: bool = F
     return list(merge(*ordered, key=lambda message: message.record.store_timestamp, reverse=newest_first))
 
 
-def _refuse_two_stores_of_a_broker(sources: Sequence[Source]) -> None:
+def refuse_two_stores_of_a_broker(sources: Sequence[Source]) -> None:
+    """Raise `SeveralStoresError` if two of the sources are stores of one broker, which follow one another."""
     of_broker: dict[str, list[Source]] = {}
     for source in sources:
         of_broker.setdefault(source.broker or "", []).append(source)
@@ -105,13 +149,21 @@ def _refuse_two_stores_of_a_broker(sources: Sequence[Source]) -> None:
         )
 
 
+def join_remarks(sources: Sequence[Source]) -> Remarks:
+    """Return the remarks of sources on the current question; what is not the same for all names its source."""
+    if len(sources) == 1:
+        return sources[0].remarks
+    return _join_remarks(Answer(), [(source, Answer(remarks=source.remarks)) for source in sources]).remarks
+
+
 def _join_remarks(answer: Answer, asked: Sequence[tuple[Source, Answer]], common: str = "") -> Answer:
     """Add the remarks of all sources; notes that are neither the same everywhere nor *common* name their source."""
     joined = Remarks()
+    named = {name_note(source) for source, _ in asked}
     used = [(source, other) for source, other in asked if other.messages or not answer.messages]
     for source, other in used:
         for note in other.notes:
-            is_of_all = note == common or all(note in one.notes for _, one in used)
+            is_of_all = note == common or note in named or all(note in one.notes for _, one in used)
             joined.note(note if is_of_all else f"{source.name}: {note}")
     for source, other in asked:
         warn_of_other(joined, source, other.warnings)
@@ -147,10 +199,8 @@ def list_newest(
         answer = ask(sources[0])
         _note_next_page(answer, None if answer.next_offset is None else str(answer.next_offset), seconds)
         return MergedAnswer(answer, [(sources[0], answer)])
-    asked = [(source, ask(source)) for source in sources]
-    parts = [(source, answer) for source, answer in asked if answer.messages]
-    _refuse_two_stores_of_a_broker([source for source, _ in parts])
-    every = _merge_by_time([_with_broker(source, answer.messages) for source, answer in parts], newest_first=True)
+    asked, parts = _ask_all(sources, ask)
+    every = _merge_by_time([name_broker(source, answer.messages) for source, answer in parts], newest_first=True)
     merged = Answer(every[:limit], was_cut_short=any(answer.was_cut_short for _, answer in asked))
     following = _find_next_positions(asked, merged.messages, starts)
     if not parts:

@@ -160,7 +160,7 @@ def explain_unknown_topic(source: Source, topic: str) -> Reason:
             f"still in the log, from {_place(first)}, to {_place(last)}; --scan-log finds them"
         )
         return Reason(ReasonKind.TOPIC_DELETED, text)
-    if topic.startswith(LMQ_PREFIX) and source.config is None:  # a lake
+    if topic.startswith(LMQ_PREFIX) and source.is_lake:
         text = f"{topic} is a light queue: a lake has its units in the table consume_queue, and its messages only under"
         return Reason(ReasonKind.TOPIC_UNKNOWN, f"{text} the topics that they were sent to")
     near = list_similar_topics(topic, source.topics())
@@ -227,7 +227,7 @@ def explain_no_message_at_offset(
     if queue_offset < offsets.minimum:
         is_gone = "no longer exists" if queue_offset >= 0 else "is negative"
         return Reason(ReasonKind.OFFSET_BELOW_MIN, f"offset {queue_offset:,} {is_gone}: {queue}{lacks}")
-    if source.config is None:  # a lake
+    if source.is_lake:
         return Reason(ReasonKind.UNIT_DANGLES, f"the queue has no message at offset {queue_offset:,}: {queue}{lacks}")
     text = f"unit {queue_offset:,} of queue {queue_id} does not point to a message; --scan-log searches the log"
     return Reason(ReasonKind.UNIT_DANGLES, text)

@@ -257,7 +257,8 @@ class Source(Protocol):
     damage_text: str | None = None  # a remark on messages that are missing in the store, whichever question is asked
     searches_all: bool  # whether every message is searched where an index leaves a question open
     knows_topics: bool  # whether a topic that `topics` does not name certainly does not exist
-    # The broker's settings of topics and groups; None for a lake, which has them in tables.
+    is_lake: bool = False  # whether answers come from the tables of a lake
+    # The broker's topics, groups and positions; None for a store of a lake without these tables.
     config: BrokerConfig | None = None
     possible_releases: tuple[Release, ...]  # releases that may have written the store, the newest last
 
@@ -423,27 +424,6 @@ def require_single_source(sources: Sequence[Source], candidates: str = "several 
             "Choose one with --broker NAME, or with --broker ID if two have the same name"
         )
     return sources[0]
-
-
-def find_only_answer(sources: Sequence[Source], ask: Callable[[Source], Answer]) -> tuple[Source, Answer]:
-    """
-    Return the answer of the only source that has one, with the source; a note names it if several were asked.
-
-    Raises `SeveralStoresError` if more than one has an answer. If none has, the reasons of all are returned.
-    """
-    if len(sources) == 1:
-        return sources[0], ask(sources[0])
-    asked = [(source, ask(source)) for source in sources]
-    found = [(source, answer) for source, answer in asked if answer.messages]
-    if found:
-        chosen, answer = require_single_source([source for source, _ in found]), found[0][1]
-        answer.remarks.note(name_note(chosen))
-    else:
-        chosen, answer = sources[0], join_reasons(asked)
-    for other, unused in asked:
-        if other is not chosen:
-            warn_of_other(answer.remarks, other, unused.warnings)
-    return chosen, answer
 
 
 def join_reasons(asked: Sequence[tuple[Source, Answer]]) -> Answer:

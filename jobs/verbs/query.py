@@ -47,10 +47,10 @@ from jobs.console.rows import RowFormat
 from jobs.launch.failures import raise_as_usage_errors
 from jobs.query import MAX_TIME, MIN_TIME, ListConditions, lookups, reasons
 from jobs.query.lookups import KEY_QUERY_LIMIT, TimeWindow
-from jobs.query.merging import MergedAnswer, list_newest, merge_answers, parse_positions
+from jobs.query.merging import MergedAnswer, concatenate_answers, list_newest, merge_answers, parse_positions
 from jobs.query.output import Printer
 from jobs.query.place import Place, open_stores
-from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, find_only_answer
+from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source
 from jobs.storage.paths import path_exists
 from jobs.store.repeated_reads import is_deleted_file, repeat_read
 from rmq_formats.errors import UnsupportedFormat
@@ -169,21 +169,6 @@ def _query(options: QueryOptions, use: Callable[[Sequence[Source]], ExitCode]) -
         return is_deleted_file(error) and not options.place.is_lake and not options.printer.has_printed
 
     return repeat_read(ask, may_repeat)
-
-
-def _answer(
-    options: QueryOptions, ask: Callable[[Source], Answer], show: Callable[[Answer, Source], object]
-) -> ExitCode:
-    """Query the store, or each store of the lake; print the answer and return the exit code."""
-
-    def print_answer(sources: Sequence[Source]) -> ExitCode:
-        source, answer = find_only_answer(sources, ask)
-        shown = source.begin_question()
-        show(answer, shown)
-        answer.remarks.include(shown.remarks)
-        return options.printer.finish(answer)
-
-    return _query(options, print_answer)
 
 
 def _merge(
@@ -346,12 +331,21 @@ def by_offset(
     offset: int = option("OFFSET", "The queue offset of the message.", int, names="-o --offset", required=True),
     options: QueryOptions = _of_query,
 ) -> ExitCode:
-    """Print the message at a queue offset, as queryMsgByOffset does."""
+    """
+    Print the message at a queue offset, as queryMsgByOffset does.
+
+    Each broker of a lake has a queue with this id: the message of each is printed, unless --broker names one.
+    """
     place = options.place
     if place.is_lake and broker_name and not place.broker:
         options = options._replace(place=replace(place, broker=broker_name))
     ask = partial(lookups.by_offset, topic=topic, queue_id=queue_id, queue_offset=offset, broker=broker_name)
-    return _answer(options, ask, lambda answer, _: options.printer.print_details(answer))
+
+    def show(merged: MergedAnswer) -> None:
+        for answer in merged.list_answers():
+            options.printer.print_details(answer)
+
+    return _merge(options, partial(concatenate_answers, ask=ask), show)
 
 
 @_query_verb(name="list", short_help="List messages page by page, newest first.")
@@ -543,7 +537,7 @@ def mqadmin_line(
             # An invalid line is reported before a missing store.
             parse_mqadmin_line(arguments, options.place.release or NEWEST)
         now = time.time_ns() // 1_000_000
-        choose = partial(mqadmin.choose_call, printer=options.printer, now_ms=now, ignore_host=options.ignore_host)
-        return _query(options, lambda sources: mqadmin.run_command(choose(arguments, sources)))
+        parse = partial(mqadmin.parse_call, printer=options.printer, now_ms=now, ignore_host=options.ignore_host)
+        return _query(options, lambda sources: mqadmin.run_command(parse(arguments, sources)))
     except UnsupportedFormat as error:
         raise click.UsageError(str(error)) from error

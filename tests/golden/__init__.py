@@ -11,7 +11,9 @@ from jobs.demo import extract
 StoreOf = Callable[[str], Path]  # the fixtures `golden` and `situation`: return the folder of a store by its name
 
 FOLDER = Path(__file__).parent
-ARCHIVES = {path.name.removesuffix(".tar.xz"): path for path in sorted(FOLDER.glob("*.tar.xz"))}
+_ALL = {path.name.removesuffix(".tar.xz"): path for path in sorted(FOLDER.glob("*.tar.xz"))}
+CLUSTERS = {name: path for name, path in _ALL.items() if name.endswith("-cluster")}  # the stores of several brokers
+ARCHIVES = {name: path for name, path in _ALL.items() if name not in CLUSTERS}
 FIELD = tuple(name for name in ARCHIVES if name.startswith("field-"))  # situations in operation; other geometries
 _FEATURES = frozenset(
     {
@@ -53,6 +55,12 @@ def unpack_situation(name: str, folder: Path) -> Path:
     place = folder / name
     extract(ARCHIVES[name], place if name.startswith("field-") else folder)
     return place
+
+
+def unpack_cluster(name: str, folder: Path) -> Path:
+    """Unpack one of `CLUSTERS`; return the directory with a store for each broker, and `EXPECT/`."""
+    extract(CLUSTERS[name], folder)
+    return folder / name
 
 
 FEATURES = (

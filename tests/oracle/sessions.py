@@ -319,23 +319,26 @@ def _store_values(store: Path, geometry: Geometry, settings: dict[str, str] | No
 
 
 @contextmanager
-def open_broker(
+def open_broker(  # noqa: PLR0913 - where it runs, its settings, and its cluster
     driver: DriverProcess,
     store: Path,
     geometry: Geometry = SMALL_GEOMETRY,
     settings: dict[str, str] | None = None,
     *,
     home: Path,
+    name_server: str | None = None,
 ) -> Iterator[RealBroker]:
     """
     Open a name server and a broker in *driver*; after the block both are stopped, unless killed.
 
-    *settings* that begin with `broker.` are those of the broker, all others those of the store.
+    *settings* that begin with `broker.` are those of the broker, all others those of the store. The broker joins a
+    *name_server* that another driver runs.
     """
     own = {name: value for name, value in (settings or {}).items() if name.startswith("broker.")}
     settings = {name: value for name, value in (settings or {}).items() if name not in own}
     port, name_server_port = free_port(), free_port()
-    name_server = f"127.0.0.1:{name_server_port}"
+    joins = name_server is not None
+    name_server = name_server or f"127.0.0.1:{name_server_port}"
     has_group = settings.get("enableDLegerCommitLog") == "true"
     values = _prefixed("store", store_settings(store, geometry, settings)) | _prefixed(
         "broker", _BROKER | {"rocketmqHome": str(home)} | ({"brokerId": "-1"} if has_group else {})
@@ -344,7 +347,7 @@ def open_broker(
     is_member = has_group and ";" in settings["dLegerPeers"]
     values |= own
     values |= {"home": str(home), "port": port, "name-server": name_server}
-    values |= {} if is_member else {"name-server-port": name_server_port, "leads": has_group}
+    values |= {} if is_member or joins else {"name-server-port": name_server_port, "leads": has_group}
     _check_known(driver, driver.ask("open-broker", values))
     broker = RealBroker(driver, name_server, port)
     yield broker

@@ -18,7 +18,7 @@ from rmq_formats.store import (
     encode_checkpoint,
     parse_offset_name,
 )
-from tests.golden import ARCHIVES, FOLDER, GOLDEN, StoreOf
+from tests.golden import ARCHIVES, CLUSTERS, FOLDER, GOLDEN, StoreOf
 from tests.support.stores import list_names
 
 ZERO = "0" * 20
@@ -141,7 +141,7 @@ def test_a_checkpoint_has_six_numbers_and_zeros() -> None:
 
 def test_archives_of_golden_stores_are_unchanged() -> None:
     lines = (FOLDER / "SHA256SUMS").read_text().splitlines()
-    files = (*ARCHIVES.values(), *FOLDER.glob("*.json"))
+    files = (*ARCHIVES.values(), *CLUSTERS.values(), *FOLDER.glob("*.json"))
 
     assert {path: digest for digest, path in (line.split(maxsplit=1) for line in lines)} == {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files

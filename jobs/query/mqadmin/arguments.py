@@ -6,7 +6,7 @@ then the cluster.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from getopt import GetoptError, gnu_getopt
 from pathlib import PurePath
@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 from jobs.console.amounts import TIME_EXAMPLES, TimeArgument
 from jobs.console.result import ExitCode
-from jobs.query.mqadmin.java import check_charset
+from jobs.query.merging import concatenate_answers, join_remarks, refuse_two_stores_of_a_broker
+from jobs.query.mqadmin.java import check_charset, hash_set_order
 from jobs.query.output import Printer
-from jobs.query.source import Answer, Reason, Source
+from jobs.query.source import Answer, Reason, Source, join_reasons, name_note
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.release import Release, Version
 
@@ -106,10 +107,45 @@ class MqadminCall(NamedTuple):
 
     command: str
     options: Mapping[str, str]
-    source: Source
+    sources: Sequence[Source]  # the stores that are asked: one, or those of all brokers of a lake
     printer: Printer
     now_ms: int  # the current time, for windows that are relative to it
     ignore_host: bool = False
+
+    @property
+    def source(self) -> Source:
+        """The store of a command that asks one broker."""
+        return self.sources[0]
+
+    @property
+    def release(self) -> Release:
+        """The release of mqadmin: the newest one of the brokers."""
+        return max((source.release for source in self.sources), key=lambda release: release.version)
+
+    def of_source(self, source: Source) -> "MqadminCall":
+        """Return the call for one broker."""
+        return self._replace(sources=(source,))
+
+    def find_sources_of_topic(self) -> list[Source]:
+        """
+        Return the brokers with the topic, in the order of a route: that of the HashMap of a name server (4.9.3+).
+
+        Raises `SeveralStoresError` if two are stores of one broker.
+        """
+        able = [source for source in self.sources if source.has_topic(self.options["topic"])]
+        refuse_two_stores_of_a_broker(able)
+        if len(able) == 1 < len(self.sources):
+            able[0].remarks.note(name_note(able[0]))
+        by_name = {self.of_source(source).broker_name: source for source in able}
+        return [by_name[name] for name in hash_set_order(by_name)]
+
+    def ask_each(self, ask: Callable[["MqadminCall"], Answer]) -> Answer:
+        """Ask each broker like a client, and return their messages, broker by broker."""
+
+        def ask_one(source: Source) -> Answer:
+            return ask(self.of_source(source))
+
+        return concatenate_answers(self.sources, ask_one, names_brokers=self.printer.prints_rows).answer
 
     def integer_option(self, name: str, default: int | None = None) -> int:
         """Return an integer option."""
@@ -158,11 +194,15 @@ class MqadminCall(NamedTuple):
 
     def finish(self, answer: Answer | None = None) -> ExitCode:
         """End a command whose rows, or those of *answer*, are printed."""
-        return self.printer.finish((answer or Answer()).include_earlier(self.source.remarks))
+        return self.printer.finish((answer or Answer()).include_earlier(join_remarks(self.sources)))
 
     def refuse(self, reason: Reason) -> ExitCode:
         """End a command that has no answer."""
         return self.finish(Answer(reason=reason))
+
+    def refuse_for_each(self, explain: Callable[[Source], Reason]) -> ExitCode:
+        """End a command for which no broker has an answer."""
+        return self.finish(join_reasons([(source, Answer(reason=explain(source))) for source in self.sources]))
 
 
 def parse_mqadmin_line(arguments: Sequence[str], release: Release) -> tuple[str, Mapping[str, str]]:
@@ -183,7 +223,13 @@ def parse_mqadmin_line(arguments: Sequence[str], release: Release) -> tuple[str,
     why = next((why for why, names in UNSUPPORTED_COMMANDS.items() if name.lower() in map(str.lower, names)), None)
     if why is not None:
         raise UnsupportedFormat(f"mqadmin {name} is not supported here: it {why}")
-    if name not in COMMANDS or not _has(release, name):
+    if name in COMMANDS and not _has(release, name):
+        since = _SINCE[name]
+        reason = (
+            f"{name} of mqadmin of RocketMQ {release} is not supported; to print what {since} prints, pass --release"
+        )
+        raise UnsupportedFormat(f"{reason} {since}")
+    if name not in COMMANDS:
         supported = ", ".join(command for command in COMMANDS if _has(release, command))
         reason = f"{name!r} is not a supported mqadmin command of RocketMQ {release}; supported: {supported}"
         raise UnsupportedFormat(reason)

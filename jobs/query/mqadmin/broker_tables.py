@@ -2,14 +2,15 @@
 mqadmin's output of a broker's tables (topicList, consumerProgress, getConsumerConfig), and static topics.
 
 A name server collects the topics of all its brokers, and only a running broker knows its connections: the answers are
-those of a cluster with only this broker, and no clients.
+those of a cluster of the brokers that are asked, without clients.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from jobs.console.result import ExitCode
 from jobs.query.lag import list_queue_lags
+from jobs.query.merging import refuse_two_stores_of_a_broker
 from jobs.query.mqadmin import OffsetRange, pad_right, time_text_without_ms
 from jobs.query.mqadmin.arguments import MqadminCall
 from jobs.query.mqadmin.java import hash_map_text, hash_set_order
@@ -17,7 +18,7 @@ from jobs.query.source import Reason, ReasonKind, Source
 from jobs.store.broker_config import BrokerConfig
 from rmq_formats.consumequeue.dispatch import RETRY_PREFIX
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.release import Version
+from rmq_formats.release import Release, Version
 
 _SHOWS_INFLIGHT = Version.parse("5.1.0")
 _WIDEST_TOPIC, _WIDEST_BROKER = 64, 32  # UtilAll#frontStringAtLeast cuts longer names
@@ -38,32 +39,40 @@ MAPPING_FILE = "topicQueueMapping.json"
 LOGICAL_BROKER = "__syslo__global__"  # the name that clients give the broker of a static topic's queues
 
 
-def _config(call: MqadminCall) -> BrokerConfig:
-    config = call.source.config
-    if config is None:
+def _read_configs(call: MqadminCall) -> list[tuple[Source, BrokerConfig]]:
+    """Return the tables of each broker; raise `UnsupportedFormat` if the lake has none."""
+    found = [(source, source.config) for source in call.sources if source.config is not None]
+    if not found:
         reason = (
-            "this command needs --store. For a lake, query the tables broker_config and consumer_offsets "
-            "(see the recipes in docs/guides/engines.md)"
+            "this lake has no topics, groups and positions of its brokers, because an early version wrote it. Run "
+            "`ingest` again, or pass --store"
         )
         raise UnsupportedFormat(reason)
-    if config.unread_reason is not None:
-        call.printer.note(f"not all of the broker's configuration can be read: {config.unread_reason}")
-    return config
+    refuse_two_stores_of_a_broker([source for source, _ in found])
+    for source, config in found:
+        if config.unread_reason is not None:
+            name = f"{source.name}: " if len(call.sources) > 1 else ""
+            call.printer.note(f"{name}not all of the broker's configuration can be read: {config.unread_reason}")
+    return found
 
 
 def print_topic_list(call: MqadminCall) -> ExitCode:
-    """Print the topics in the iteration order of the client's set."""
+    """Print the topics of all brokers in the iteration order of the client's set."""
     if "clusterModel" in call.options:
         raise UnsupportedFormat(
             "topicList -c needs a running broker, because a store does not record which consumer groups subscribe "
             "to a topic. Omit -c"
         )
-    topics = _config(call).topics
+    configs = _read_configs(call)
+    topics = {topic: settings for _, config in reversed(configs) for topic, settings in config.topics.items()}
     if not topics:
         why = Reason(ReasonKind.TOPIC_UNKNOWN, "the broker's topic table is missing or empty")
         return call.refuse(why)
     for topic in hash_set_order(topics):
-        call.printer.print_row("topic", {"topic": topic, "settings": topics[topic]}, f"{topic}\n")
+        row: dict[str, object] = {"topic": topic, "settings": topics[topic]}
+        if len(call.sources) > 1:
+            row["brokers"] = [source.broker or source.name for source, config in configs if topic in config.topics]
+        call.printer.print_row("topic", row, f"{topic}\n")
     return call.finish()
 
 
@@ -88,13 +97,13 @@ def print_consumer_progress(call: MqadminCall) -> ExitCode:
     group = call.options.get("groupName")
     if group is None:
         return _all_groups(call)
-    config, printer, release = _config(call), call.printer, call.source.release
-    why = _why_no_progress(config, group, call, call.options.get("topicName"))
-    if why is not None:
-        return call.refuse(why)
-    rows = sorted(_list_rows(config, group, call))
+    configs, printer, release = _read_configs(call), call.printer, call.release
+    able = _find_brokers_of_group(configs, group, call.options.get("topicName"))
+    if not able:
+        return call.refuse(_explain_no_progress(configs, group, release))
+    rows = sorted(row for source, config in able for row in _list_rows(config, group, call.of_source(source)))
     if not rows:
-        text = f"the broker has no offsets for the group {group}; {_known_groups(config)}"
+        text = f"the broker has no offsets for the group {group}; {_known_groups(configs)}"
         return call.refuse(Reason(ReasonKind.GROUP_UNKNOWN, text))
     if printer.prints_rows:
         for row in rows:
@@ -120,8 +129,8 @@ def print_consumer_progress(call: MqadminCall) -> ExitCode:
 
 def _all_groups(call: MqadminCall) -> ExitCode:
     """Print the lag of each group that has a retry topic, by which mqadmin finds groups; no consumer is connected."""
-    config, printer = _config(call), call.printer
-    retries = (topic for topic in config.topics if topic.startswith(RETRY_PREFIX))
+    configs, printer = _read_configs(call), call.printer
+    retries = {topic for _, config in configs for topic in config.topics if topic.startswith(RETRY_PREFIX)}
 
     def line_of(*values: object) -> str:
         group, count, version, type_, model, pace = map(pad_right, values[:-1], _GROUP_WIDTHS)
@@ -130,7 +139,8 @@ def _all_groups(call: MqadminCall) -> ExitCode:
     printer.print_mqadmin_line(line_of("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"))
     for topic in hash_set_order(retries):
         group = topic.removeprefix(RETRY_PREFIX)
-        lag = sum(row.lag for row in _list_rows(config, group, call))
+        able = _find_brokers_of_group(configs, group, None)
+        lag = sum(row.lag for source, config in able for row in _list_rows(config, group, call.of_source(source)))
         shown = line_of(group, 0, "OFFLINE", "", "", 0, lag)
         printer.print_row("group", {"consumer_group": group, "lag": lag}, shown)
     return call.finish()
@@ -143,26 +153,32 @@ def _columns(*values: object) -> str:
     return f"{first}  {' '.join(pad_right(value, 20) for value in values[len(widths) :])}"
 
 
-def _why_no_progress(config: BrokerConfig, group: str, call: MqadminCall, topic: str | None) -> Reason | None:
-    """Say why mqadmin would find no broker: it looks for the group's retry topic, or the given one."""
+_Configs = Sequence[tuple[Source, BrokerConfig]]
+
+
+def _find_brokers_of_group(configs: _Configs, group: str, topic: str | None) -> _Configs:
+    """Return the brokers that mqadmin asks: those with the group's retry topic, or else with the given topic."""
     retries = f"{RETRY_PREFIX}{group}"
-    if retries in config.topics or topic in config.topics:
-        return None
-    if not any(reader.consumer_group == group for reader in config.progress):
+    of_group = [one for one in configs if retries in one[1].topics]
+    return of_group or [one for one in configs if topic in one[1].topics]
+
+
+def _explain_no_progress(configs: _Configs, group: str, release: Release) -> Reason:
+    """Say why mqadmin would find no broker: it looks for the group's retry topic, or the given one."""
+    if not any(reader.consumer_group == group for _, config in configs for reader in config.progress):
         return Reason(
-            ReasonKind.GROUP_UNKNOWN, f"the broker's tables have no consumer group {group}; {_known_groups(config)}"
+            ReasonKind.GROUP_UNKNOWN, f"the broker's tables have no consumer group {group}; {_known_groups(configs)}"
         )
-    release = call.source.release
     text = (
-        f"mqadmin of RocketMQ {release} finds no broker with the topic {retries}; pass -t TOPIC, with "
+        f"mqadmin of RocketMQ {release} finds no broker with the topic {RETRY_PREFIX}{group}; pass -t TOPIC, with "
         "--release 5.0.0 if the store is older"
     )
     return Reason(ReasonKind.NO_ROUTE, text)
 
 
-def _known_groups(config: BrokerConfig) -> str:
-    groups = sorted({reader.consumer_group for reader in config.progress if reader.consumer_group})
-    return f"groups with offsets: {', '.join(groups) or 'none'}"
+def _known_groups(configs: _Configs) -> str:
+    groups = {reader.consumer_group for _, config in configs for reader in config.progress if reader.consumer_group}
+    return f"groups with offsets: {', '.join(sorted(groups)) or 'none'}"
 
 
 def _list_rows(config: BrokerConfig, group: str, call: MqadminCall) -> Iterator[_Row]:
@@ -181,24 +197,30 @@ def _list_rows(config: BrokerConfig, group: str, call: MqadminCall) -> Iterator[
 
 
 def print_consumer_config(call: MqadminCall) -> ExitCode:
-    """Print the settings of a group, field by field."""
-    config, printer, source = _config(call), call.printer, call.source
-    group = call.options["groupName"]
-    settings = config.groups.get(group)
-    if settings is None:
-        known = ", ".join(sorted(config.groups))
+    """Print the settings of a group on each broker, field by field, in the order of the client's map of brokers."""
+    configs, printer, group = _read_configs(call), call.printer, call.options["groupName"]
+    able = {
+        call.of_source(source).broker_name: (config, settings)
+        for source, config in configs
+        if (settings := config.groups.get(group)) is not None
+    }
+    if not able:
+        known = ", ".join(sorted({name for _, config in configs for name in config.groups}))
         text = f"the broker has no settings for the group {group!r}. Groups with settings: {known}"
         return call.refuse(Reason(ReasonKind.GROUP_UNKNOWN, text))
-    if printer.prints_rows:
-        printer.print_object("group", {"consumer_group": group, "settings": settings})
-        return call.finish()
-    # The broker's own topics name its cluster.
-    names = (topic.removesuffix(_REPLY_TOPIC) for topic in config.topics if topic.endswith(_REPLY_TOPIC))
-    cluster = next((name for name in names if name in config.topics), "cluster")
-    printer.write(f"{'=' * 29}{cluster}:{call.broker_name}{'=' * 29}\n")
-    for name, _, since in (field.partition("@") for field in _FIELDS.split()):
-        if not since or source.release.version >= Version.parse(since):
-            printer.write(f"{pad_right(name, 40)}=  {_java_text(name, settings.get(name))}\n")
+    for broker in hash_set_order(able):
+        config, settings = able[broker]
+        if printer.prints_rows:
+            named = {"broker": broker} if len(call.sources) > 1 else {}
+            printer.print_object("group", {**named, "consumer_group": group, "settings": settings})
+            continue
+        # The broker's own topics name its cluster.
+        names = (topic.removesuffix(_REPLY_TOPIC) for topic in config.topics if topic.endswith(_REPLY_TOPIC))
+        cluster = next((name for name in names if name in config.topics), "cluster")
+        printer.write(f"{'=' * 29}{cluster}:{broker}{'=' * 29}\n")
+        for name, _, since in (field.partition("@") for field in _FIELDS.split()):
+            if not since or call.release.version >= Version.parse(since):
+                printer.write(f"{pad_right(name, 40)}=  {_java_text(name, settings.get(name))}\n")
     return call.finish()
 
 

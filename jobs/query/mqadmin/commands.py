@@ -10,13 +10,15 @@ from dataclasses import replace
 
 from jobs.console.amounts import count_text
 from jobs.console.result import ExitCode
-from jobs.query import MAX_TIME, NO_BODIES_NOTE, KeyQuery, Message, lookups, reasons
+from jobs.query import MAX_TIME, NO_BODIES_NOTE, Message, lookups, reasons
 from jobs.query.lookups import KEY_QUERY_LIMIT, TimeWindow
+from jobs.query.merging import merge_answers
 from jobs.query.mqadmin import (
     HALF_TOPIC,
     OffsetRange,
     address_text,
     has_route,
+    host_port_text,
     pad_right,
     queue_header,
     time_text,
@@ -40,11 +42,8 @@ from jobs.query.source import (
     Answer,
     Reason,
     ReasonKind,
-    Remarks,
     Source,
     name_note,
-    require_single_source,
-    warn_of_other,
 )
 from rmq_formats.consumequeue.dispatch import ABANDONED_TOPIC, LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.errors import UnsupportedFormat
@@ -68,51 +67,26 @@ _NOTHING_ASKED = Reason(
 _Reported = tuple[Trace, Message]  # a line of a trace, and the message whose body it is in
 
 
-def choose_call(
+def parse_call(
     arguments: Sequence[str], sources: Sequence[Source], printer: Printer, now_ms: int, *, ignore_host: bool
 ) -> MqadminCall:
     """
-    Parse a line like the mqadmin of the release, and return it with the only source that can answer it.
+    Parse a line like the mqadmin of the brokers' newest release, and return it with the sources that it asks.
 
-    Raises `SeveralStoresError` if several can. If no store has the result, one that has the topic explains why.
+    These are all brokers, like those of a cluster, or the one that the line names.
     """
-
-    def parsed(source: Source) -> MqadminCall:
-        return MqadminCall(*parse_mqadmin_line(arguments, source.release), source, printer, now_ms, ignore_host)
-
-    call = parsed(sources[0].begin_question())
-    if len(sources) == 1:
+    asked = [source.begin_question() for source in sources]
+    release = max((source.release for source in asked), key=lambda release: release.version)
+    call = MqadminCall(*parse_mqadmin_line(arguments, release), asked, printer, now_ms, ignore_host)
+    named = call.options.get("brokerName", call.options.get("broker"))
+    if named is None or len(asked) == 1:
         return call
-    named = [one for one in sources if call.options.get("brokerName") in {None, one.broker, one.name}] or sources
-    asked = [(one, *_find_whether_answered(call._replace(source=one.begin_question()))) for one in named]
-    able = [one for one, has_answer, _ in asked if has_answer]
-    with_topic = [one for one in named if one.has_topic(call.options.get("topic", ""))]
-    chosen = require_single_source(able) if able else [*with_topic, *named][0]
-    call = parsed(chosen.begin_question())
-    if able and len(named) > 1:
-        call.source.remarks.note(name_note(chosen))
-    for other, _, remarks in asked:
-        if other is not chosen:
-            warn_of_other(call.source.remarks, other, remarks.warnings)
-    return call
+    return call._replace(sources=[source for source in asked if _is_broker(source, named)] or asked)
 
 
-def _find_whether_answered(call: MqadminCall) -> tuple[bool, Remarks]:
-    """Return whether a source has an answer, and the remarks on it."""
-    options, source = call.options, call.source
-    text = options.get("msgKey", options.get("msgId", ""))
-    if call.command == "queryMsgById":
-        ids = [part.strip() for part in text.split(",")]
-        answers = [lookups.by_any_id(source, one, options.get("topic")) for one in ids]
-        for answer in answers:
-            source.remarks.include(answer.remarks)
-        return any(answer.messages for answer in answers), source.remarks
-    if "msgKey" not in options and "msgId" not in options:
-        return "topic" not in options or source.has_topic(options["topic"]), source.remarks
-    topic = _parent_of_lmq(call) if "topic" in options else options.get("traceTopic", TRACE_TOPIC)
-    kind = _KEY_KINDS.get(options.get("keyType", "K"), KeyKind.KEY)
-    wanted = KeyQuery(KeyKind.UNIQUE if call.command == "queryMsgByUniqueKey" else kind, topic, text)
-    return next(source.by_key(wanted), None) is not None, source.remarks
+def _is_broker(source: Source, named: str) -> bool:
+    """Return whether a line names this broker: by its name, by its store, or, in queryCq, by its address."""
+    return named in {source.broker, source.name} or named in map(host_port_text, source.hosts())
 
 
 def run_command(call: MqadminCall) -> ExitCode:
@@ -135,7 +109,6 @@ def _limit(call: MqadminCall) -> int:
 
 
 def _by_key(call: MqadminCall) -> ExitCode:
-    source = call.source
     topic, key = _parent_of_lmq(call), call.options["msgKey"]
     key_type = call.options.get("keyType", "K")
     if key_type not in _KEY_KINDS:
@@ -148,12 +121,16 @@ def _by_key(call: MqadminCall) -> ExitCode:
     limit = _limit(call)
     if limit == 0:
         return call.refuse(_NOTHING_ASKED)
-    if _KEY_KINDS[key_type] is KeyKind.KEY:
-        answer = lookups.by_key_like_mqadmin(source, topic, key, window, limit)
-    else:
-        answer = lookups.by_key(source, topic, key, kind=KeyKind.TAG, window=window, limit=limit, by_entry=True)
-    answer = _with_route(answer, topic, call, f"query by-key -t {topic} -k {key}")
-    has_index_key = source.release.prints_index_key
+
+    def ask(one: MqadminCall) -> Answer:
+        if _KEY_KINDS[key_type] is KeyKind.KEY:
+            answer = lookups.by_key_like_mqadmin(one.source, topic, key, window, limit)
+        else:
+            answer = lookups.by_key(one.source, topic, key, kind=KeyKind.TAG, window=window, limit=limit, by_entry=True)
+        return _with_route(answer, topic, one, f"query by-key -t {topic} -k {key}")
+
+    answer = call.ask_each(ask)
+    has_index_key = call.release.prints_index_key
     call.printer.print_rows(answer, topic, key_type, key, has_index_key=has_index_key, writes_bodies=False)
     return call.finish(answer)
 
@@ -175,9 +152,21 @@ def _with_route(answer: Answer, topic: str, call: MqadminCall, instead: str) -> 
 
 def _by_unique_key(call: MqadminCall) -> ExitCode:
     topic, unique_key = _parent_of_lmq(call), call.options["msgId"]
-    answer = lookups.by_unique_key(call.source, topic, unique_key, show_all="showAll" in call.options, by_entry=True)
-    answer = _with_route(answer, topic, call, f"query by-unique-key -t {topic} -i {unique_key}")
-    release, zone = call.source.release, call.printer.zone
+    shows_all = "showAll" in call.options
+
+    def ask(source: Source) -> Answer:
+        every = shows_all or len(call.sources) > 1
+        answer = lookups.by_unique_key(source, topic, unique_key, show_all=every, by_entry=True)
+        return _with_route(answer, topic, call.of_source(source), f"query by-unique-key -t {topic} -i {unique_key}")
+
+    answer = merge_answers(call.sources, ask).answer
+    if len(answer.messages) > 1 and not (shows_all and call.release.by_unique_key_keeps_all):
+        # Up to 5.1.2, a client keeps the oldest message of all brokers, even with showAll.
+        count = len(answer.messages)
+        all_shown = f"{count} messages have this id; `query by-unique-key -t {topic} -i {unique_key} -a` shows all"
+        answer.remarks.note(all_shown if shows_all else lookups.copies_note(count))
+        del answer.messages[1:]
+    release, zone = call.release, call.printer.zone
     if answer.messages and release.unique_key_window_is_recent:
         # mqadmin's window counts from the moment of the call.
         begin = call.integer_option("startTime", call.now_ms - _DAY_AND_A_HALF_MS)
@@ -187,21 +176,35 @@ def _by_unique_key(call: MqadminCall) -> ExitCode:
                 f"mqadmin of RocketMQ {release} searches only from {time_text(begin, zone)} to {time_text(end, zone)}, "
                 "and would have found nothing"
             )
-    call.printer.print_details(answer, has_offset_id=False)
+    call.printer.print_details(_as_mqadmin(answer, call), has_offset_id=False)
     return call.finish(answer)
 
 
+def _as_mqadmin(answer: Answer, call: MqadminCall) -> Answer:
+    """Return an answer without brokers, which mqadmin does not print."""
+    if call.printer.prints_rows:
+        return answer
+    return replace(answer, messages=[replace(message, broker=None) for message in answer.messages])
+
+
 def _by_id(call: MqadminCall) -> ExitCode:
-    source, printer, topic = call.source, call.printer, call.options.get("topic")
+    printer, topic = call.printer, call.options.get("topic")
     printer.charset = call.charset_option("bodyFormat", printer.charset)
     outcome = ExitCode.CLEAN
     for text in filter(None, (part.strip() for part in call.options["msgId"].split(","))):
-        if source.release.by_id_takes_unique_key:
+
+        def ask(source: Source, text: str = text) -> Answer:
+            if not source.release.by_id_takes_unique_key:
+                return _offset_id_only(text, call.of_source(source))
             answer = lookups.by_any_id(source, text, topic, ignore_host=call.ignore_host)
-            answer = _of_topic(answer, topic, text, source.release)
-        else:
-            answer = _offset_id_only(text, call)
-        printer.print_details(answer)
+            return _of_topic(answer, topic, text, source.release)
+
+        answer = merge_answers(call.sources, ask).answer
+        if len(answer.messages) > 1:
+            count = len(answer.messages)
+            answer.remarks.note(f"{count} brokers have a message with this id; `query by-id -i {text}` shows all")
+            del answer.messages[1:]
+        printer.print_details(_as_mqadmin(answer, call))
         outcome = max(outcome, call.finish(answer))
         if outcome is ExitCode.NOT_FOUND:
             break  # mqadmin also stops at the first failure
@@ -236,10 +239,10 @@ def _offset_id_only(text: str, call: MqadminCall) -> Answer:
 
 
 def _by_offset(call: MqadminCall) -> ExitCode:
-    printer, source = call.printer, call.source
+    printer = call.printer
     printer.charset = call.charset_option("bodyFormat", printer.charset)
     place = call.options["topic"], call.integer_option("queueId"), call.integer_option("offset")
-    answer = lookups.by_offset(source, *place, broker=call.options["brokerName"])
+    answer = call.ask_each(lambda one: lookups.by_offset(one.source, *place, broker=call.options["brokerName"]))
     printer.print_details(answer)
     return call.finish(answer)
 
@@ -248,7 +251,7 @@ def _by_offset(call: MqadminCall) -> ExitCode:
 
 
 def _message_traces(call: MqadminCall) -> ExitCode:
-    source, printer = call.source, call.printer
+    printer = call.printer
     topic, message_id = call.options.get("traceTopic", TRACE_TOPIC), call.options["msgId"]
     window = TimeWindow(call.integer_option("beginTimestamp", 0), call.integer_option("endTimestamp", MAX_TIME))
     for name, moment in zip(("beginTimestamp", "endTimestamp"), window, strict=True):
@@ -257,7 +260,7 @@ def _message_traces(call: MqadminCall) -> ExitCode:
     limit = _limit(call)
     if limit == 0:
         return call.refuse(_NOTHING_ASKED)
-    answer = lookups.by_key_like_mqadmin(source, topic, message_id, window, limit)
+    answer = call.ask_each(lambda one: lookups.by_key_like_mqadmin(one.source, topic, message_id, window, limit))
     if answer.reason:
         return call.finish(answer)
     reported = [
@@ -269,6 +272,7 @@ def _message_traces(call: MqadminCall) -> ExitCode:
     if printer.prints_rows:
         for trace, message in of_message:
             place = {"trace_topic": topic, "physical_offset": message.record.physical_offset}
+            place |= {} if message.broker is None else {"broker": message.broker}
             address = address_text(message.record.born_host)
             printer.print_object("trace", {**place, "client_address": address, **trace._asdict()})
         return call.finish(answer)
@@ -342,7 +346,8 @@ def _trace_columns(*values: str) -> str:
 
 
 def _query_cq(call: MqadminCall) -> ExitCode:
-    source, printer = call.source, call.printer
+    call, printer = _first_broker_of_topic(call), call.printer
+    source = call.source
     topic, queue_id = call.options["topic"], call.integer_option("queue")
     first, count = call.integer_option("index"), call.integer_option("count", _DEFAULT_UNITS)
     offsets = source.queue_offsets(topic, queue_id)
@@ -369,6 +374,15 @@ def _query_cq(call: MqadminCall) -> ExitCode:
     return call.finish()
 
 
+def _first_broker_of_topic(call: MqadminCall) -> MqadminCall:
+    """Return the call for the broker that a client asks: the first one of the topic's route."""
+    able = call.find_sources_of_topic() or call.sources
+    chosen = able[0]
+    if len(able) > 1:
+        chosen.remarks.note(f"{name_note(chosen)}. Like mqadmin, queryCq asks one broker; --broker selects another")
+    return call.of_source(chosen)
+
+
 def _status_rows(topic: str, call: MqadminCall) -> Iterator[tuple[str, int, OffsetRange, int]]:
     """Yield broker, id, offsets and newest time (0 without one) of a topic's queues, and of static ones with them."""
     source, broker = call.source, call.broker_name
@@ -388,11 +402,11 @@ def _status_rows(topic: str, call: MqadminCall) -> Iterator[tuple[str, int, Offs
 
 
 def _topic_status(call: MqadminCall) -> ExitCode:
-    source, printer = call.source, call.printer
-    topic = call.options["topic"]
-    if not source.has_topic(topic):
-        return call.refuse(reasons.explain_unknown_topic(source, topic))
-    rows = sorted(_status_rows(topic, call))
+    printer, topic = call.printer, call.options["topic"]
+    able = call.find_sources_of_topic()
+    if not able:
+        return call.refuse_for_each(lambda source: reasons.explain_unknown_topic(source, topic))
+    rows = sorted(row for source in able for row in _status_rows(topic, call.of_source(source)))
     printer.print_mqadmin_line(topic_status_row("#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated"))
     for broker, queue_id, offsets, stored in rows:
         queue = {"topic": topic, "broker": broker, "queue_id": queue_id}
@@ -400,7 +414,7 @@ def _topic_status(call: MqadminCall) -> ExitCode:
         updated = time_text(stored, printer.zone) if stored > 0 else ""
         shown = topic_status_row(broker, queue_id, *offsets, updated)
         printer.print_row("queue", {**queue, **limits, "updated": stored}, shown)
-    if source.release.prints_put_tps:
+    if call.release.prints_put_tps:
         printer.print_mqadmin_line("\nTopic Put TPS: 0.0\n")  # an offline store has no put TPS
     return call.finish()
 

@@ -9,16 +9,17 @@ considers the messages to be in memory, which is the case for a small log. print
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from jobs.console.amounts import count_text
 from jobs.console.result import ExitCode
 from jobs.query import MAX_TIME, Message, reasons
+from jobs.query.merging import name_broker
 from jobs.query.mqadmin import OffsetRange, message_line, pad_right
 from jobs.query.mqadmin.arguments import MqadminCall
 from jobs.query.mqadmin.java import hash_order, hash_set_order
-from jobs.query.source import Answer, Reason, ReasonKind
+from jobs.query.source import Answer, Reason, ReasonKind, Source, join_reasons, require_single_source
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.properties import java_hash
@@ -44,6 +45,7 @@ class PullableQueue(NamedTuple):
     broker: str
     queue_id: int
     offsets: OffsetRange
+    is_of_several: bool = False  # whether other brokers are also asked
 
     @property
     def topic(self) -> str:
@@ -130,7 +132,8 @@ class PullableQueue(NamedTuple):
         """Print pulled messages, with bodies in a charset, or without bodies (None)."""
         printer = self.call.printer
         if printer.prints_rows:
-            printer.print_details(Answer(messages, offsets=self.offsets))
+            named = name_broker(self.call.source, messages) if self.is_of_several else messages
+            printer.print_details(Answer(named, offsets=self.offsets))
             return
         for message in messages:
             shown = printer.printable_message(message)
@@ -151,12 +154,13 @@ def _charset(call: MqadminCall, prints_body: str = "true") -> str | None:
 
 def print_topic_messages(call: MqadminCall) -> ExitCode:
     """Print the messages of every queue of a topic (printMsg)."""
-    source, printer, topic = call.source, call.printer, call.options["topic"]
-    if not source.has_topic(topic):
-        return call.refuse(reasons.explain_unknown_topic(source, topic))
+    printer, topic = call.printer, call.options["topic"]
+    able = call.find_sources_of_topic()
+    if not able:
+        return call.refuse_for_each(lambda source: reasons.explain_unknown_topic(source, topic))
     charset, tags = _charset(call), _wanted_tags(call)
-    newline = "\n" if source.release.print_msg_ends_lines else ""
-    for queue in _queues(call):
+    newline = "\n" if call.release.print_msg_ends_lines else ""
+    for queue in _list_queues(call, able):
         asked = queue.requested_offsets()
         printer.print_mqadmin_line(f"minOffset={asked.minimum}, maxOffset={asked.maximum}, {queue.name}{newline}")
         offset = asked.minimum
@@ -232,20 +236,21 @@ def print_consumed_messages(call: MqadminCall) -> ExitCode:
         _consume(queue, first, last, charset)
         return call.finish()
     topic = call.options["topic"]
-    if not call.source.has_topic(topic):
-        return call.refuse(reasons.explain_unknown_topic(call.source, topic))
-    _consume_queues(left, charset, call)
+    able = call.find_sources_of_topic()
+    if not able:
+        return call.refuse_for_each(lambda source: reasons.explain_unknown_topic(source, topic))
+    _consume_queues(left, charset, _list_queues(call, able))
     return call.finish()
 
 
-def _consume_queues(left: int, charset: str | None, call: MqadminCall) -> None:
-    for queue in _queues(call):
+def _consume_queues(left: int, charset: str | None, queues: Sequence[PullableQueue]) -> None:
+    for queue in queues:
         if left == 0:
             return
         # The last offset is included, which is that of the next message as a rule.
         first, last = queue.requested_offsets(earliest_ms=1)
         if last - first > left:
-            call.printer.print_mqadmin_line(
+            queue.call.printer.print_mqadmin_line(
                 f"The older {left} message of the {queue.queue_id} queue will be provided\n"
             )
             last, left = first + left - 1, 0
@@ -286,23 +291,36 @@ def _consume(queue: PullableQueue, first: int, last: int, charset: str | None) -
             return
 
 
-def _queues(call: MqadminCall) -> Iterator[PullableQueue]:
-    """Yield a topic's queues in the iteration order of the client's set."""
-    source, broker, topic = call.source, call.broker_name, call.options["topic"]
-    source.complete_queues(topic)
-    # MessageQueue#hashCode
-    of_broker = 31 * (31 + java_hash(broker))
-    hashes = {queue_id: 31 * (of_broker + queue_id) + java_hash(topic) for queue_id in source.queue_ids(topic)}
-    for queue_id in hash_order(hashes):
-        offsets = source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)
-        yield PullableQueue(call, broker, queue_id, offsets)
+def _list_queues(call: MqadminCall, sources: Sequence[Source]) -> list[PullableQueue]:
+    """Return a topic's queues on all brokers that have it, in the iteration order of the client's set."""
+    topic = call.options["topic"]
+    queues: list[PullableQueue] = []
+    hashes: list[int] = []
+    for source in sources:
+        one = call.of_source(source)
+        source.complete_queues(topic)
+        # MessageQueue#hashCode
+        of_broker = 31 * (31 + java_hash(one.broker_name))
+        for queue_id in source.queue_ids(topic):
+            offsets = source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)
+            queues.append(PullableQueue(one, one.broker_name, queue_id, offsets, len(sources) > 1))
+            hashes.append(31 * (of_broker + queue_id) + java_hash(topic))
+    return [queues[number] for number in hash_order(dict(enumerate(hashes)))]
 
 
 def _named_queue(call: MqadminCall) -> PullableQueue | ExitCode:
-    source, named = call.source, call.options["brokerName"]
+    """Return the queue that a line names with its broker; end the command if there is none."""
+    named = call.options["brokerName"]
     topic, queue_id = call.options["topic"], call.integer_option("queueId")
-    if other_broker := reasons.explain_other_broker_name(source, named):
-        return call.refuse(other_broker)
+    refused = [
+        (source, Answer(reason=other))
+        for source in call.sources
+        if (other := reasons.explain_other_broker_name(source, named)) is not None
+    ]
+    if len(refused) == len(call.sources):
+        return call.finish(join_reasons(refused))
+    call = call.of_source(require_single_source(call.find_sources_of_topic() or call.sources[:1]))
+    source = call.source
     source.complete_queues(topic)
     offsets = source.queue_offsets(topic, queue_id)
     if offsets is None:

@@ -130,6 +130,52 @@ def test_a_story_is_told_for_each_broker(lake: Path, run: Run) -> None:
     assert ["broker-a", "broker-b"] == [line["broker"] for line in found.lines]
 
 
+def _find_in_queue(truth: Truth, queue_id: int, queue_offset: int) -> list[tuple[object, object]]:
+    own: dict[str, list[MessageRecord]] = {}
+    for broker, record in truth:
+        if record.topic == "Orders" and record.queue_id == queue_id:
+            own.setdefault(broker, []).append(record)
+    found = [(broker, one) for broker, records in own.items() for one in records if one.queue_offset == queue_offset]
+    return [(broker, one.physical_offset) for broker, one in found]
+
+
+def test_a_queue_offset_is_found_on_each_broker(lake: Path, truth: Truth, run: Run) -> None:
+    """Each broker has a queue with this id: `by-offset` ended with "choose one"."""
+    asked = ("query", "by-offset", "--lake", lake, "-t", "Orders", "-i", "1", "-o", "3", "--json")
+    found, of_one = run(*asked), run(*asked, "--broker", "broker-b")
+    expected = _find_in_queue(truth, 1, 3)
+
+    assert (ExitCode.CLEAN, expected) == (found.code, _places(found.lines))
+    assert 3 == len(expected)
+    assert [offset for broker, offset in expected if broker == "broker-b"] == [
+        line["physical_offset"] for line in of_one.lines
+    ]
+
+
+def test_mqadmin_asks_all_brokers_and_answers_one_after_the_other(lake: Path, truth: Truth, run: Run) -> None:
+    """A client merges the answers of brokers: each command ended with "choose one"."""
+    asked = ("query", "mqadmin", "--lake", lake, "--json")
+    by_key = run(*asked, "queryMsgByKey", "-t", "Orders", "-k", "k3")
+    status = run(*asked, "topicStatus", "-t", "Orders")
+    printed = run(*asked, "printMsg", "-t", "Orders")
+    expected = sorted(_expect(truth, key="k3"), key=lambda place: (str(place[0]), place[1]))
+
+    assert expected == _places(by_key.lines)
+    assert [(broker, queue) for broker in BROKERS for queue in (0, 1)] == [
+        (line["broker"], line["queue_id"]) for line in status.lines
+    ]
+    assert sorted(_expect(truth), key=str) == sorted(_places(printed.lines), key=str)
+
+
+def test_mqadmin_answers_from_the_broker_that_a_line_names(lake: Path, truth: Truth, run: Run) -> None:
+    asked = ("query", "mqadmin", "--lake", lake, "--json", "queryMsgByOffset", "-t", "Orders", "-i", "1", "-o", "3")
+    found, other = run(*asked, "-b", "broker-c"), run(*asked, "-b", "broker-d")
+    expected = [offset for broker, offset in _find_in_queue(truth, 1, 3) if broker == "broker-c"]
+
+    assert expected == [line["physical_offset"] for line in found.lines]
+    assert (ExitCode.NOT_FOUND, "other_broker") == (other.code, other.lines[0]["reason"])
+
+
 def test_the_text_names_the_broker_of_each_message(lake: Path, run: Run) -> None:
     rows = run("query", "by-key", "--lake", lake, "-t", "Orders", "-k", "k3").out.splitlines()
     details = run("query", "by-id", "--lake", lake, "-i", "both").out
@@ -159,3 +205,5 @@ def test_stores_that_follow_one_another_on_a_broker_need_a_choice(tmp_path: Path
     assert "broker-b" not in refused.err
     assert 2 == refused.err.count("broker-a (")
     assert 4 == len(found.lines)
+    status = run("query", "mqadmin", "--lake", tmp_path / "lake", "topicStatus", "-t", "Orders")
+    assert (ExitCode.USAGE, 2) == (status.code, status.err.count("broker-a ("))
