@@ -53,7 +53,7 @@ def test_mqadmin_of_a_cluster_is_answered_from_a_lake_of_its_masters(
     for path in sorted((cluster.place / "EXPECT").glob("*.txt")):
         arguments, printed = _read_recorded(path)
         expected = _PUT_RATE.sub("Topic Put TPS: 0.0", printed.replace(_TRACKS, "").replace(_BODY_PATH, f"{tmp_path}/"))
-        own = ("--lake", cluster.lake, "--time-zone", "UTC", "--bodies", tmp_path, "--quiet")
+        own = ("--lake", cluster.lake, "--time-zone", "UTC", "--body-dir", tmp_path, "--quiet")
         answered = run("query", "mqadmin", *own, *arguments)
         code = ExitCode.CLEAN if printed else ExitCode.NOT_FOUND
         compared += 1
