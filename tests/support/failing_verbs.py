@@ -7,7 +7,9 @@ otherwise most draws would be reads of records. The command must fail and name t
 undisturbed run; the next run must produce that result in any case. Run it as a program, which restarts itself with the
 library: `python -m tests.support.failing_verbs FIRST_SEED COUNT [VERB]`, or with these on a line of standard input for
 each campaign; it prints the result of each as a line of JSON. `ERROR KINDS [VERB]`, for example `EIO stat,close query`,
-does not draw: the first and the last call of each kind fail, for each file.
+does not draw: the first and the last call of each kind fail, for each file. `every NTH [VERB]` lists these calls for all
+kinds, with an error that suits each, and lets every n-th of them fail; with `kinds NTH [VERB]`, all queues count as one
+file, and so do all tables of a lake.
 """
 
 import ctypes
@@ -26,6 +28,7 @@ from functools import partial
 from hashlib import sha256
 from html import unescape
 from http import HTTPStatus
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -47,6 +50,7 @@ from tests.support.stores import damage_log_queue_and_index, read_files
 SOURCE = Path(__file__).with_name("failing_calls.c")
 WRITING = ("create", "write", "fsync", "truncate", "rename", "link", "mkdir", "close")
 READING = ("open", "read", "list", "stat", "unlink")
+ALL = (*WRITING, *READING)
 # A signal interrupts any call where a file system waits for another machine or process.
 ERRORS = {
     "EIO": (*WRITING, *READING),
@@ -54,7 +58,38 @@ ERRORS = {
     "ETIMEDOUT": (*WRITING, *READING),
     "EINTR": (*WRITING, *READING),
 }
+# Errors that a file system returns for a call, one after the other in an enumeration.
+SUITED_ERRORS = {
+    "open": ("EIO", "EACCES", "EMFILE", "ESTALE", "EINTR"),
+    "read": ("EIO", "ESTALE", "EINTR"),
+    "list": ("EIO", "EACCES", "ESTALE", "EMFILE"),
+    "stat": ("EIO", "EACCES", "ESTALE"),
+    "close": ("EIO", "ESTALE", "EINTR"),
+    "create": ("EACCES", "ENOSPC", "EMFILE", "EIO"),
+    "write": ("EIO", "ENOSPC", "EINTR"),
+    "fsync": ("EIO", "ENOSPC"),
+    "truncate": ("EIO", "ENOSPC"),
+    "rename": ("EIO", "EACCES", "ENOSPC"),
+    "link": ("EIO", "EACCES", "ENOSPC"),
+    "mkdir": ("EIO", "EACCES", "ENOSPC"),
+    "unlink": ("EIO", "EACCES"),
+}
 COMMANDS = Path(__file__).with_name("failing_commands.txt").read_text(encoding="utf-8").splitlines()
+# Commands of the enumeration alone: a further line above would change the draw of each seed.
+ENUMERATED = (
+    *COMMANDS,
+    "inspect --usage {good}",
+    "dump {queue}",
+    "dump {good}/checkpoint",
+    "diff {bad} {good}",
+    "query message -i 7F000001000051AF00000000000000F2 --store {good}",
+    "query mqadmin --lake {lake} queryMsgByKey -t T1 -k k1",
+    "query story -t T1 -k k1 --lake {lake}",
+    "query by-offset -t T1 -i 0 -o 3 --lake {lake}",
+    "query sql --lake {lake} --output csv 'SELECT physical_offset FROM messages ORDER BY 1'",
+    "browse lake={lake} /groups",
+    "browse lake={lake} /topics",
+)
 _LAKE_COMMANDS = ("ingest", "type", "optimize", "verify {bad} --findings-lake")
 # Output that differs from run to run: seconds, rates, ids, file times; a failed `close` of a file that Arrow has read.
 _VOLATILE = re.compile(
@@ -63,6 +98,8 @@ _VOLATILE = re.compile(
 )
 
 _NUMBERED = re.compile(r"\d{6,}|[0-9a-z_]{8}$")  # parts of names that differ from file to file of the same kind
+# The directories of a queue and of a lake's table: all of them are read and written in the same way.
+_OF_SAME_KIND = re.compile(r"(?<=consumequeue/)[^/]+/\d+|(?<=[ /]queues/)[^/]+/\d+|(?<= lake/)\w+/|(?<= out/)\w+/\d*")
 
 
 class Failure(NamedTuple):
@@ -153,6 +190,10 @@ class Commands:
         names = self.different_files(line, expected.left, again.left)
         if names and again.code in {expected.code, ExitCode.CLEAN, ExitCode.USAGE}:
             wrong.append(f"the next run left different files: {', '.join(names[:8])}")
+        # `restore` resumes with the files below `.restore`; after a failed deletion, the file may remain.
+        left = [] if disturbed.hit.startswith("unlink") else _list_leftovers(disturbed.left)
+        if left and not is_done:
+            wrong.append(f"leftovers: {', '.join(left[:8])}")
         content = self.lake_content(line)
         if is_written and is_failed_read and not is_done:  # the lake has the findings of both runs
             content["lake/findings"] = rows["lake/findings"]
@@ -212,6 +253,7 @@ class Commands:
         places = {name: here / name for name in ("good", "bad", "applied", "lake", "out", "work", "file", "stopped")}
         places["segment"] = sorted((here / "bad" / "commitlog").iterdir())[1]
         places["index"] = min((here / "good" / "index").iterdir())
+        places["queue"] = min((here / "good" / "consumequeue" / "T1" / "0").iterdir())
         places["types"] = here / "types.toml"
         words = [word.format(**places) for word in shlex.split(line)]
         for name in ("calls", "out", "err"):
@@ -281,6 +323,8 @@ def _find_errors(expected: Outcome, found: Outcome) -> list[str]:
         return [f"traceback, exit code {found.code}: {found.output[-1500:]}"]
     if _is_same_result(expected, found):
         return []
+    if len(re.findall(r"^rmq-lake: ", found.err, re.MULTILINE)) > 1:
+        return [f"more than one error: {found.err[-800:]}"]
     # A file is first written as `.NAME.attempt-UUID`, or into `.NAME.parts-ID`; the user knows it as NAME.
     parts = [re.sub(r"^\.(.+)\.(?:attempt|parts)-.*", r"\1", part) for part in Path(found.hit.partition(" ")[2]).parts]
     # For a full disk or a temporary file, the name of the directory is enough.
@@ -291,6 +335,15 @@ def _find_errors(expected: Outcome, found: Outcome) -> list[str]:
     if not is_named:
         return [f"the path of {found.hit} is not named: {found.output[-800:]}"]
     return []
+
+
+def _list_leftovers(left: dict[str, str]) -> list[str]:
+    """Return the unfinished files outside a lake, whose next run deletes them, and outside an interrupted restore."""
+    return sorted(
+        name
+        for name in left
+        if re.search(r"\.(?:attempt|parts|scratch)-", name) and not re.match(r"lake/|out/_|stopped/|out/.restore/", name)
+    )
 
 
 def _is_same_result(expected: Outcome, found: Outcome) -> bool:
@@ -329,13 +382,20 @@ def draw(commands: Commands, seed: int, verb: str = "") -> tuple[str, Failure] |
     return line, Failure(error, (kinds[place],), kinds[: place + 1].count(kinds[place]))
 
 
-def list_first_and_last_calls(commands: Commands, line: str, kinds: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Yield the kind and the number of the first and the last call of each kind on each file of a command."""
+def list_first_and_last_calls(
+    commands: Commands, line: str, kinds: Sequence[str], alike: re.Pattern[str] = _NUMBERED
+) -> Iterator[tuple[str, int]]:
+    """
+    Yield the kind and the number of the first and the last call of each kind on each file of a command.
+
+    Files whose names differ only in what *alike* matches count as one file.
+    """
     calls = commands.undisturbed(line).calls
     places: dict[str, list[int]] = {}
     for place, call in enumerate(calls):
         if call.partition(" ")[0] in kinds:
-            places.setdefault(_NUMBERED.sub("", _VOLATILE.sub("", call)), []).append(place)
+            name = _NUMBERED.sub("", _VOLATILE.sub("", call))
+            places.setdefault(alike.sub("", name), []).append(place)
     for place in sorted({place for found in places.values() for place in (found[0], found[-1])}):
         kind = calls[place].partition(" ")[0]
         yield kind, sum(call.startswith(f"{kind} ") for call in calls[: place + 1])
@@ -356,6 +416,21 @@ def campaign(commands: Commands, first: int, count: int, verb: str = "") -> dict
     """Run each seed."""
     cases = ((seed, *case) for seed in range(first, first + count) if (case := draw(commands, seed, verb)) is not None)
     return _run_cases(commands, cases)
+
+
+def enumerate_calls(commands: Commands, nth: int, verb: str = "", alike: re.Pattern[str] = _NUMBERED) -> dict[str, Any]:
+    """
+    Let every *nth* of the first and last calls of each kind on each file fail, of commands that begin with *verb*.
+
+    Files whose names differ only in what *alike* matches count as one file.
+    """
+    listed = (
+        (number, line, Failure(SUITED_ERRORS[kind][place % len(SUITED_ERRORS[kind])], (kind,), number))
+        for line in ENUMERATED
+        if line.startswith(verb)
+        for place, (kind, number) in enumerate(list_first_and_last_calls(commands, line, ALL, alike))
+    )
+    return _run_cases(commands, islice(listed, nth // 2, None, nth))
 
 
 def _run_cases(commands: Commands, cases: Iterable[tuple[int, str, Failure]]) -> dict[str, Any]:
@@ -393,7 +468,10 @@ def main() -> None:
         commands.prepare()
         for line in [" ".join(sys.argv[1:])] if sys.argv[1:] else sys.stdin:
             first, second, *verb = line.rstrip("\n").split(" ", 2)
-            if first in ERRORS:
+            if first in ("every", "kinds"):
+                alike = _NUMBERED if first == "every" else _OF_SAME_KIND
+                result = enumerate_calls(commands, int(second), "".join(verb), alike)
+            elif first in ERRORS:
                 result = every_file(commands, first, second.split(","), "".join(verb))
             else:
                 result = campaign(commands, int(first), int(second), "".join(verb))
