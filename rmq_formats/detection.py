@@ -14,6 +14,8 @@ from rmq_formats.commitlog.record import MessageRecord, has_right_body_crc, has_
 from rmq_formats.indexfile.keys import index_keys, tag_text, typed_index_keys
 from rmq_formats.indexfile.layout import IndexHeader
 from rmq_formats.properties import (
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
     PROPERTY_SEPARATOR,
     REAL_TOPIC,
     TAGS,
@@ -123,6 +125,8 @@ def record_marks(record: MessageRecord) -> Iterator[Mark]:
     if CLUSTER in properties:
         yield from _serialised_marks(record, has_region=MSG_REGION in properties)
     yield from _transaction_marks(record, properties.keys())
+    if {INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET} <= properties.keys():
+        yield Mark("queue offsets of a multi-dispatch message", "multi_dispatch", (True,), offset)
     if record.topic == TIMER_TOPIC:
         yield Mark("a timer message", "timer_messages", (True,), offset)
     if record.topic == OFFSET_MOVED_TOPIC:

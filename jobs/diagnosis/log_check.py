@@ -26,8 +26,9 @@ from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.record import decode_record
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import FOREIGN_BYTES_REASON, Piece, PieceKind
+from rmq_formats.detection import CLUSTER
 from rmq_formats.kernels.integers import Integers
-from rmq_formats.properties import ends_in_complete_value, ends_in_unused_crc_field
+from rmq_formats.properties import PropertyParser, ends_in_complete_value, ends_in_unused_crc_field, parse_properties
 
 MAX_TIME_STEP_MS = 86_400_000  # ms: a day
 _NEAR = 60_000  # ms by which the right time may be outside of its neighbours' times
@@ -53,6 +54,7 @@ class ZeroEndedRecord(NamedTuple):
     size: int
     ends_in_crc_field: bool  # one without a CRC
     ends_in_value: bool  # the zeros may belong to a producer's value
+    is_text_of_client: bool  # the broker stored the client's properties unchanged, or with what it appends to a batch
 
 
 _RECORD = np.dtype([("offset", np.int64), ("size", np.int64), ("time", np.int64)])
@@ -91,6 +93,7 @@ class RangeCheck:
     wrong_records: list[ChangedRecord] = field(default_factory=list)  # records whose body does not match its CRC
     doubtful_records: list[ChangedRecord] = field(default_factory=list)  # complete for a broker, but changed since
     zero_ended_records: list[ZeroEndedRecord] = field(default_factory=list)
+    with_separator: int = 0  # the number of records whose properties end with a separator
     without_separator: int = 0  # the number of records whose properties end in the last value
     crc_offsets: list[int] = field(default_factory=list)  # of the first and the last record with a CRC over all of it
     newest_timestamp: int = 0  # the latest store time
@@ -139,9 +142,10 @@ class RangeCheck:
 
     def _check_records(self, item: RawRecords) -> None:
         numbers, kinds = np.empty((2, item.positions.size), np.int64)
-        count, without_separator, *with_crc = kernels.find_records_with_wrong_crc(
+        count, with_separator, without_separator, *with_crc = kernels.find_records_with_wrong_crc(
             item.buffer, item.positions, numbers, kinds
         )
+        self.with_separator += with_separator
         self.without_separator += without_separator
         own = (item.base_offset + int(item.positions[number]) for number in with_crc if number >= 0)
         self.crc_offsets = [*self.crc_offsets[:1], *[*self.crc_offsets[1:], *own][-2:]]
@@ -151,7 +155,8 @@ class RangeCheck:
             if kind == kernels.TRAILING_ZEROS:
                 properties = decode_record(item.buffer.data[at : at + size], 0, offset).properties_raw
                 ends = ends_in_unused_crc_field(properties), ends_in_complete_value(properties)
-                self.zero_ended_records.append(ZeroEndedRecord(offset, size, *ends))
+                is_text_of_client = CLUSTER not in parse_properties(properties, PropertyParser.SCAN)
+                self.zero_ended_records.append(ZeroEndedRecord(offset, size, *ends, is_text_of_client))
                 continue
             record = ChangedRecord(offset, size, _KINDS[kind])
             if kind == kernels.WRONG_BODY_CRC:
@@ -185,19 +190,23 @@ def _find_zeroed_properties(checks: Sequence[RangeCheck], writers: Writers) -> N
     """
     Note the records whose properties were overwritten with zeros: those that their release cannot have written.
 
-    If several releases may have written a log, records without a separator at their end show a release that writes
-    none. If records before and after it have a CRC, the broker did not leave the field for it unused.
+    If several releases may have written a record, or its client did (in a batch, and in all records up to 4.5.2),
+    other records without a separator at their end show that this one may lack it as well. For the releases, it is enough
+    that no record has a separator. If records before and after it have a CRC, the broker did not leave the field unused.
     """
     with_crc = [offset for check in checks for offset in check.crc_offsets]
     is_without_separator = any(check.without_separator for check in checks)
+    is_with_separator = any(check.with_separator for check in checks)
     for check in checks:
-        for offset, size, ends_in_crc_field, ends_in_value in check.zero_ended_records:
+        for offset, size, ends_in_crc_field, ends_in_value, is_text_of_client in check.zero_ended_records:
             releases = writers.possible_releases_at(offset)
             is_unused_field = ends_in_crc_field and any(one.leaves_crc_field_unused for one in releases)
             if is_unused_field and not (with_crc and with_crc[0] < offset < with_crc[-1]):
                 continue
             endings = {one.trailing_separator for one in releases}
-            if ends_in_value and (endings == {False} or (False in endings and is_without_separator)):
+            is_possible = False in endings and not is_with_separator
+            is_seen = is_without_separator and (False in endings or is_text_of_client)
+            if ends_in_value and (endings == {False} or is_possible or is_seen):
                 continue
             check.doubtful_records.append(ChangedRecord(offset, size, ZEROED_PROPERTIES))
 

@@ -103,6 +103,7 @@ def tail_evidence(store: Store) -> TailEvidence:
     return TailEvidence(
         partial(_why_left_over, store.root, store.commitlog, store.storage),
         partial(_is_complete, store.root, store.commitlog, store.storage),
+        partial(_is_log_end, store.root, store.commitlog, store.storage),
     )
 
 
@@ -153,6 +154,33 @@ def _is_complete(root: str, commitlog: tuple[str, ...], storage: AnyStorage, rec
         if not is_lost_file_error(error):
             raise
         return False
+
+
+def _is_log_end(root: str, commitlog: tuple[str, ...], storage: AnyStorage, offset: int) -> bool:
+    """
+    Return whether the record before *offset* was the last one to be dispatched: no unit points to *offset* or after it.
+
+    After a blank, the broker writes a record into the next file. If this file does not exist, and nothing was ever
+    dispatched from the bytes before the blank, then recovery has truncated the log at *offset* and deleted the file.
+    """
+    try:
+        store = relist_store(Store(root, storage=storage, commitlog=commitlog))
+        queues = list(queues_in_files(store))
+        if any(_unit_from(queue, offset) is not None for queue in queues):
+            return False
+        return any(_ends_before(queue, offset) for queue in queues)
+    except NotAStore:
+        return False  # it was deleted meanwhile
+    except OSError as error:
+        if not is_lost_file_error(error):
+            raise
+        return False
+
+
+def _ends_before(queue: StoredQueue, offset: int) -> bool:
+    """Return whether the last unit of a queue is that of the record that ends at *offset*."""
+    unit = queue.read_last_unit(queue.find_written_end())
+    return unit is not None and unit.physical_offset + unit.size == offset
 
 
 def _unit_from(queue: StoredQueue, physical_offset: int) -> Unit | BatchUnit | None:

@@ -45,7 +45,7 @@ from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import ENTRY, Geometry, IndexEntry, IndexHeader, decode_entry
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.layout import make_block_reader
-from rmq_formats.release import EVERY_RELEASE, NEWEST, OLDEST, Release, Rules, make_rules, release_at
+from rmq_formats.release import EVERY_RELEASE, NEWEST, OLDEST, PUBLISHED, Release, Rules, make_rules, release_at
 from rmq_formats.store import CHECKPOINT, OFFSET_DIGITS, FileKind, decode_checkpoint, parse_offset_name
 
 GIVEN, DETECTED, ASSUMED = "given", "detected", "assumed"
@@ -135,10 +135,21 @@ class Writers(NamedTuple):
         return self.rules[-1][1]
 
     def possible_releases_at(self, offset: int) -> tuple[Release, ...]:
-        """Return the candidates for the record at *offset*; the next era may have begun before its first mark."""
-        eras = [one for one in self.eras if one.first_offset <= offset] or list(self.eras[:1])
-        after = self.eras[len(eras) : len(eras) + 1]
-        return tuple(one for era in (*eras[-1:], *after) for one in era.candidates) or (release_at(self.rules, offset),)
+        """
+        Return the releases that may have written the record at *offset*: no newer ones than those after it.
+
+        Between two marks, a newer release may have continued the log at any record. A file shows only the last release.
+        """
+        if not self.eras:
+            return (release_at(self.rules, offset),)
+        oldest = PUBLISHED[0]
+        for mark in (mark for era in self.eras for mark in era.marks):
+            if mark.offset is not None and mark.offset <= offset:
+                allowed = (one for one in PUBLISHED if one.version >= oldest.version and mark.allows(one))
+                oldest = next(allowed, oldest)
+        number = sum(era.first_offset <= offset for era in self.eras)
+        newest = self.eras[min(number, len(self.eras) - 1)].newest_release
+        return tuple(one for one in PUBLISHED if oldest.version <= one.version <= newest.version) or (newest,)
 
     @property
     def possible_releases(self) -> tuple[Release, ...]:

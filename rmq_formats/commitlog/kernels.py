@@ -354,19 +354,21 @@ def _has_record_crc(buffer: Bytes, properties: int, end: int) -> bool:
 @compiled
 def find_records_with_wrong_crc(
     buffer: Bytes, positions: Integers, numbers: Integers, kinds: Integers
-) -> tuple[int, int, int, int]:
+) -> tuple[int, int, int, int, int]:
     """
     Put the number and kind of fault of each record with a wrong or missing CRC into the arrays.
 
-    Return how many there are, how many records have properties that end without a separator or zeros, and the numbers
-    of the first and the last record with a CRC over the full record (-1 without one).
+    Return how many there are, how many records have properties that end with a separator, and with neither a separator
+    nor zeros, and the numbers of the first and the last record with a CRC over the full record (-1 without one).
     """
-    count, without_separator, first_crc, last_crc = 0, 0, -1, -1
+    count, with_separator, without_separator, first_crc, last_crc = 0, 0, 0, -1, -1
     for number in range(positions.size):
         at = positions[number]
         parts = record_parts(buffer, at)
         properties, end = parts.properties, parts.properties_end
-        if end > properties and byte_at(buffer, end - 1) not in (0, _SEPARATOR):
+        if end > properties and byte_at(buffer, end - 1) == _SEPARATOR:
+            with_separator += 1
+        elif end > properties and byte_at(buffer, end - 1) != 0:
             without_separator += 1
         if _has_record_crc(buffer, properties, end):
             first_crc = number if first_crc < 0 else first_crc
@@ -382,7 +384,7 @@ def find_records_with_wrong_crc(
             numbers[count] = number
             kinds[count] = kind
             count += 1
-    return count, without_separator, first_crc, last_crc
+    return count, with_separator, without_separator, first_crc, last_crc
 
 
 @compiled

@@ -12,7 +12,8 @@ body CRC. In the segment to which a broker is writing, bytes that may be an unfi
 left for the next run unless a later record contradicts them, and even then they are read again first, because the
 broker may have completed them in the meantime (`TailClassifier`). Recovery moves the write position back and leaves
 old records after it. So a later record whose store time is before that of the last valid record is a leftover, unless
-queues prove that it is part of the log. The new leader of a DLedger group causes the same in the logs of other members,
+queues prove that it is part of the log. An old blank after the last valid record is one if queues prove that the log
+ends there. The new leader of a DLedger group causes the same in the logs of other members,
 and an old entry may directly follow the last new one: an entry with a lower term than the one before it is a leftover.
 """
 
@@ -41,6 +42,7 @@ NextWritten = Callable[[int], int]  # the next position, this one or later, that
 # Returns why an older record, at an offset after damage, does not belong to the log; empty if queues prove it does.
 LeftoverCheck = Callable[[int, MessageRecord], str]
 CompletenessCheck = Callable[[MessageRecord], bool]  # whether the newest record is written to its last byte
+LogEndCheck = Callable[[int], bool]  # whether queues prove that the log ends at an offset
 
 
 @unique
@@ -120,11 +122,17 @@ def assume_left_over(_gap: int, _record: MessageRecord) -> str:
     return STALE_REASON
 
 
+def assume_no_end(_offset: int) -> bool:
+    """Return that the log goes on: no queue was asked."""
+    return False
+
+
 class TailEvidence(NamedTuple):
     """Functions that find out, outside of the log, what belongs to the end of a segment that a broker may write to."""
 
     why_left_over: LeftoverCheck = assume_left_over
     is_complete: CompletenessCheck = is_fully_written
+    is_log_end: LogEndCheck = assume_no_end
 
 
 NO_EVIDENCE = TailEvidence()
@@ -241,6 +249,8 @@ class TailClassifier:
         """Return the pieces after the last record; None if bytes that looked damaged have become a record."""
         pieces = list(log.tail_pieces(position, reason, final=self.final)) if position < log.size else []
         has_damage = any(piece.kind is PieceKind.DAMAGE for piece in pieces)
+        if has_damage and not self.final and self.evidence.is_log_end(log.base_offset + position):
+            return [log.make_piece(PieceKind.WAITING, position, None, STALE_REASON)]
         return None if has_damage and self.has_record_now(position) else pieces
 
     def has_record_now(self, position: int) -> bool:
@@ -418,7 +428,7 @@ def _last_term(data: bytes, end_offset: int) -> int | None:
 
 LOWEST_TERM = -(1 << 63) + 1  # groups of one count from -1 on up to 4.7.1
 LEFTOVER_REASON = "an entry with a lower term than the previous one: it was truncated, but has not been overwritten yet"
-STALE_REASON = "older records follow: they are left over from before the log was truncated"
+STALE_REASON = "older records or an old end of the file follow: they are left over from before the log was truncated"
 UNDECIDED_REASON = (
     "older records follow, and queues of this store, which was shut down cleanly, point to them: it is undecided "
     "whether they are left over"

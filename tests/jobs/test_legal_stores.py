@@ -13,7 +13,14 @@ from tests.support.lakes import raw_rows, rows_of
 from tests.support.legal_stores import GEOMETRY, QUEUE_FILE_SIZE, LegalStore, draw_store
 from tests.support.stores import read_files
 
-_SEEDS = tuple(range(60))
+_SEEDS = tuple(range(300))
+# Only the exact releases show that nothing is wrong: in the only record of 5.1.3, or of 4.9.2 (4.5.1 has other marks),
+# a value ends in NUL; three releases wrote one index file.
+_UNDECIDED = {
+    "5.1.3,5.3.2@424,5.3.3@2175,5.5.0@2784,5.5.1@3552",
+    "4.5.1,4.9.2@833",
+    "4.2.0,5.1.0@881,5.5.0@1572,5.5.1@1848",
+}
 _GEOMETRY = ("--hash-slots", str(GEOMETRY.hash_slots), "--index-num", str(GEOMETRY.index_num))
 
 
@@ -23,7 +30,7 @@ def drawn(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[LegalStore, P
     return legal, legal.write(tmp_path / "store")
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(6, always=["220", "221"])
 def test_a_legal_store_is_healthy(drawn: tuple[LegalStore, Path], run: Run) -> None:
     legal, store = drawn
 
@@ -74,13 +81,9 @@ def upgraded(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[LegalStore
     return legal, legal.write(tmp_path / "store")
 
 
-@pytest.mark.sample(8, always=["13", "14", "25", "46"])
+@pytest.mark.sample(8, always=["13", "14", "23", "25", "45", "46", "69", "100", "169"])
 def test_a_store_of_several_releases_is_healthy(upgraded: tuple[LegalStore, Path], run: Run) -> None:
-    """
-    Without the releases, those are detected that the log and the index allow.
-
-    Zeros at the end of properties then remain undecided, where only the exact release shows that it writes them.
-    """
+    """Without the releases, those are detected that the log and the index allow; see `_UNDECIDED`."""
     legal, store = upgraded
 
     given, detected = (
@@ -89,7 +92,7 @@ def test_a_store_of_several_releases_is_healthy(upgraded: tuple[LegalStore, Path
     )
 
     assert [] == given, (legal.end, legal.release)
-    assert [] == [one for one in detected if "zeroed_properties" not in one["kind"] + one["follows"]], legal.release
+    assert [] == detected or legal.release in _UNDECIDED, (legal.end, legal.release)
 
 
 @pytest.mark.sample(6)

@@ -127,6 +127,23 @@ def test_records_confirmed_by_queues_are_not_leftovers_after_a_clock_change(is_p
     assert set(requests) == {(_BASE + _SIZE, _BASE + 2 * _SIZE)}
 
 
+@pytest.mark.parametrize("is_end", [False, True])
+def test_an_old_blank_after_the_end_of_a_truncated_log_is_not_damage(is_end: bool) -> None:
+    """Recovery truncates the log and deletes the next file; the blank before that file remains."""
+    records = [make_record(b"x" * 60, store_timestamp=9000 + number) for number in range(2)]
+    whole = make_log(records, _BASE) + make_blank(200)
+    raw = whole[:_SIZE] + b"0" * _SIZE + whole[2 * _SIZE :]
+    log = SegmentBytes.from_buffer(raw, _BASE)
+    evidence = TailEvidence(is_log_end=lambda offset: is_end and offset == _BASE + _SIZE)
+
+    by_walk = list(walk_segment(log, evidence=evidence))
+    by_scan = flatten(scan(log.read, 0, len(raw), len(raw), _BASE, final=False, window=300, evidence=evidence))
+
+    damaged = [PieceKind.RECORD, PieceKind.DAMAGE, PieceKind.BLANK]
+    assert [piece.kind for piece in by_walk] == ([PieceKind.RECORD, PieceKind.WAITING] if is_end else damaged)
+    assert by_scan == by_walk
+
+
 def entries(terms: Sequence[int], body: bytes = b"hello") -> bytes:
     log = b""
     for number, record in enumerate(place_records([make_record(body)] * len(terms), BASE, Framing.DLEDGER)):

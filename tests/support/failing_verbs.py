@@ -7,9 +7,9 @@ otherwise most draws would be reads of records. The command must fail and name t
 undisturbed run; the next run must produce that result in any case. Run it as a program, which restarts itself with the
 library: `python -m tests.support.failing_verbs FIRST_SEED COUNT [VERB]`, or with these on a line of standard input for
 each campaign; it prints the result of each as a line of JSON. `ERROR KINDS [VERB]`, for example `EIO stat,close query`,
-does not draw: the first and the last call of each kind fail, for each file. `every NTH [VERB]` lists these calls for all
-kinds, with an error that suits each, and lets every n-th of them fail; with `kinds NTH [VERB]`, all queues count as one
-file, and so do all tables of a lake.
+does not draw: the first and the last call of each kind fail, for each file. `every NTH [VERB]` lists these calls for
+all kinds, with an error that suits each, and lets every n-th of them fail; with `kinds NTH [VERB]`, all queues count as
+one file, and so do all tables of a lake.
 """
 
 import ctypes
@@ -342,7 +342,8 @@ def _list_leftovers(left: dict[str, str]) -> list[str]:
     return sorted(
         name
         for name in left
-        if re.search(r"\.(?:attempt|parts|scratch)-", name) and not re.match(r"lake/|out/_|stopped/|out/.restore/", name)
+        if re.search(r"\.(?:attempt|parts|scratch)-", name)
+        and not re.match(r"lake/|out/_|stopped/|out/.restore/", name)
     )
 
 

@@ -378,12 +378,12 @@ def _narrow(eras: Sequence[Era], evidence: IndexEvidence) -> tuple[Era, ...]:
 
 
 def _count_contradictions_of_log(rules: Rules, eras_of_log: Sequence[Era]) -> int:
-    """Return at how many of the offsets where a rule or an era begins the marks of the log exclude the rule."""
+    """Return how often the log excludes the rules: where a rule or an era begins, and at each mark of a record."""
     starts = {since for since, _ in rules} | {era.first_offset for era in eras_of_log}
-    return sum(
-        not any(_is_allowed(release, start, [rules]) for release in _era_at(eras_of_log, start).candidates)
-        for start in starts
-    )
+    allowed = [(start, _era_at(eras_of_log, start).candidates) for start in starts]
+    marks = (mark for era in eras_of_log for mark in era.marks)
+    allowed += [(mark.offset, tuple(filter(mark.allows, PUBLISHED))) for mark in marks if mark.offset is not None]
+    return sum(not any(_is_allowed(release, at, [rules]) for release in releases) for at, releases in allowed)
 
 
 def _era_at(eras: Sequence[Era], offset: int) -> Era:
@@ -447,8 +447,7 @@ def _mixed(
     unexplained = [file for file, fits in zip(examined, fitting, strict=True) if not any(fits)]
     for older, newer in combinations(eras, 2):
         for file in unexplained[:MAX_FILES_SEARCHED_FOR_SWITCH]:
-            switch = file.switch(older, newer)
-            found += [(switch, older, newer)] if switch is not None and file.begin < switch else []
+            found += [(switch, older, newer) for switch in file.list_switches(older, newer) if file.begin < switch]
     for (_, left), (file, right) in pairwise(zip(examined, fitting, strict=True)):
         for i, j in combinations(range(len(eras)), 2):
             if left[i] and right[j] and not right[i] and file.begin:
@@ -540,20 +539,23 @@ class _ExaminedFile:
         counted = (entries["prev_entry"] == 0) | np.array(every)[rule]
         return int(np.count_nonzero(counted)) == self._file.header.hash_slot_count
 
-    def switch(self, older: Release, newer: Release) -> int | None:
-        """Return the first offset from which the file follows *newer*; None if no single switch explains it."""
+    def list_switches(self, older: Release, newer: Release) -> list[int]:
+        """
+        Return the first and the last offset from which the file may follow *newer*; none if no switch explains it.
+
+        Between the two, both releases count the same slots, but a release after *newer* may have other keys.
+        """
         entries = self._entries(self._count)
         offsets = entries["physical_offset"]
         if (older.property_parser, older.indexes_tags) != (newer.property_parser, newer.indexes_tags):
             matching = self._compare(make_rules((0, older)), entries).matching
-            return int(offsets[matching]) if matching < self._count else None
+            return [int(offsets[matching])] if matching < self._count else []
         # Counted at every put before the switch, at every empty slot after it.
         empty = (entries["prev_entry"] == 0).astype(np.int64)
         rest = np.concatenate([np.cumsum(empty[::-1])[::-1], [0]])
         fitting = np.flatnonzero(np.arange(self._count + 1) + rest == self._file.header.hash_slot_count)
-        return next(
-            (int(offsets[at]) for at in fitting if 0 < at < self._count and offsets[at] > offsets[at - 1]), None
-        )
+        switches = [int(offsets[at]) for at in fitting if 0 < at < self._count and offsets[at] > offsets[at - 1]]
+        return list(dict.fromkeys((*switches[:1], *switches[-1:])))
 
     def _entries(self, count: int) -> _Entries:
         size = count * ENTRY.size

@@ -412,7 +412,7 @@ class FilePlacer:
         Return the end of the previous file, from whose time the first of *entries* counts seconds.
 
         If the log has lost the message before, that may be none of the candidates: then return also that the first
-        entry is accepted as it is.
+        entry is accepted as it is. If the file before has expired with its messages, only this entry shows its end.
         """
         own = None if before is None else before.broker_file.header
         candidates = [own, header_of_file_before(self._keys, start), own]
@@ -426,6 +426,10 @@ class FilePlacer:
         for header in candidates:
             if time_diff_s(max(header.end_timestamp, 0) if header else 0, time) == entries[0].time_diff_s:
                 return header, False
+        shown = IndexHeader(end_timestamp=time - entries[0].time_diff_s * 1000)
+        has_expired = before is None and start == 0 < self._keys.start_offset
+        if has_expired and time_diff_s(shown.end_timestamp, time) == entries[0].time_diff_s:
+            return shown, False
         # The log has lost something between the first key and the one before it.
         reached = self._keys.read_keys(start - 1, start)[0].physical_offset if start > 0 else -1
         if any(reached < lost < keys[0].physical_offset for lost, _ in self._keys.lost_ranges):
