@@ -191,8 +191,9 @@ def _find_zeroed_properties(checks: Sequence[RangeCheck], writers: Writers) -> N
     Note the records whose properties were overwritten with zeros: those that their release cannot have written.
 
     If several releases may have written a record, or its client did (in a batch, and in all records up to 4.5.2),
-    other records without a separator at their end show that this one may lack it as well. For the releases, it is enough
-    that no record has a separator. If records before and after it have a CRC, the broker did not leave the field unused.
+    other records without a separator at their end show that this one may lack it as well. For the releases, it is
+    enough that no record has a separator. If records before and after it have a CRC, the broker did not leave the field
+    for it unused.
     """
     with_crc = [offset for check in checks for offset in check.crc_offsets]
     is_without_separator = any(check.without_separator for check in checks)

@@ -94,7 +94,8 @@ _LAKE_COMMANDS = ("ingest", "type", "optimize", "verify {bad} --findings-lake")
 # Output that differs from run to run: seconds, rates, ids, file times; a failed `close` of a file that Arrow has read.
 _VOLATILE = re.compile(
     r"\S*/io/interfaces\.cc:\d+: Error ignored when destroying file .*\n|"
-    r"\([\d.,]+ (?:s|min [\d.]+ s).*|replaced-\d{8}T\d{6}-[0-9a-f]{8}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*"
+    r"\([\d.,]+ (?:s|min [\d.]+ s).*|replaced-\d{8}T\d{6}-[0-9a-f]{8}|"
+    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*"
 )
 
 _NUMBERED = re.compile(r"\d{6,}|[0-9a-z_]{8}$")  # parts of names that differ from file to file of the same kind
