@@ -108,10 +108,10 @@ def _allowed(candidates: tuple[Release, ...], mark: Mark) -> tuple[Release, ...]
 
 
 def record_marks(record: MessageRecord) -> Iterator[Mark]:
-    """Yield the marks of a record's release; none if its CRC, or zeros at its end, show that it is damaged."""
+    """Yield the marks of a record's release; none if a CRC, or zeros at its end, show that it is damaged."""
     offset = record.physical_offset
     has_right_crc = has_right_property_crc(record)
-    if has_right_crc is False or record.properties_raw.endswith(b"\0"):
+    if has_right_crc is False or record.properties_raw.endswith(b"\0") or not has_right_body_crc(record):
         return
     properties = parse_properties(record.properties_raw, PropertyParser.SCAN)
     for is_seen, reason, switch in (
@@ -147,8 +147,7 @@ def _transaction_marks(record: MessageRecord, names: Collection[str]) -> Iterato
     offset = record.physical_offset
     if record.topic == HALF_TOPIC:
         yield Mark(f"a half message in {HALF_TOPIC}", "half_message_in_real_topic", (False,), offset)
-    # A body that is damaged, or not in the lake, does not tell a list from one offset.
-    if record.topic == OP_TOPIC and record.body and has_right_body_crc(record):
+    if record.topic == OP_TOPIC and record.body:  # a lake may have no bodies
         lists = b"," in record.body
         messages = "several half messages" if lists else "one half message"
         yield Mark(f"an op message for {messages}", "op_message_lists_offsets", (lists,), offset)

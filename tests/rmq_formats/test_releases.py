@@ -202,6 +202,14 @@ def test_damaged_records_are_no_evidence_of_a_release() -> None:
     assert not list(record_marks(make_record(properties=properties[:-4] + bytes(4))))
 
 
+def test_a_record_with_an_altered_body_is_no_evidence_of_a_release() -> None:
+    """Its properties, or the fields before its body, may be altered as well."""
+    record = make_record(b"order", sys_flag=8, properties=b"CLUSTER\x01c\x02TRAN_MSG\x01true\x02")
+
+    assert list(record_marks(record))
+    assert [] == list(record_marks(record._replace(body=b"0rder")))
+
+
 def test_a_commit_without_real_topic_is_from_the_oldest_or_newest_releases() -> None:
     (era,) = detect_eras(record_marks(make_record(sys_flag=8, properties=b"TRAN_MSG\x01true\x02")))
 
