@@ -111,7 +111,7 @@ class ShorterLog(NamedTuple):
     def text(self, store: Store, lake: Lake) -> str:
         """Return the finding, the evidence, and the command that restores a lost end."""
         missing = self.lake_end - self.log_end
-        command = f"{tool_command()} repair {quote(store.root)} --lake {quote(lake.location)}"
+        command = f"{tool_command()} repair {store.command_words} --lake {quote(lake.location)} --out REPAIR"
         ends = f"the store's log ends {missing:,} bytes before what the lake has, at offset {self.log_end:,}"
         ends += f" instead of {self.lake_end:,}"
         if self.loss_evidence:

@@ -102,6 +102,11 @@ class Store:
     commitlog: tuple[str, ...] = ()  # the log's folders, if not below the root
     overlapping_segments: tuple[Segment, ...] = ()  # files of the log's folder that are not part of the log
 
+    @property
+    def command_words(self) -> str:
+        """The words that name the store, and its log if that is elsewhere, in a printed command."""
+        return " ".join(map(quote, (self.root, *format_place_options(self.commitlog, None))))
+
     def open(self, file: Segment | StoredFile) -> AbstractContextManager[Reader]:
         """Open a file of the store for reading."""
         return self.storage.open(file.location)

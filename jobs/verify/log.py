@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from shlex import quote
 
 from jobs.console.amounts import count_text, is_or_are, names_text
 from jobs.console.process import tool_command
@@ -95,7 +94,7 @@ def findings_on_log(  # noqa: PLR0913, PLR0917 - the log, the releases that wrot
     newest = max((check.newest_timestamp for check in checks), default=0)
     checkpoint, doubts = findings_on_checkpoint(store, newest, log_end, newest_release)
     if crashed is not None and not crashed.loss_evidence:
-        command = f"{tool_command()} repair {quote(store.root)} --lake LAKE --out REPAIR"
+        command = f"{tool_command()} repair {store.command_words} --lake LAKE --out REPAIR"
         doubts.append(f"{crashed.text}. Undecided: {crashed.evidence_text}. {crashed.advice}; run: {command}")
     if stray := [one for check in checks for one in check.undecided_times]:
         doubts.append(

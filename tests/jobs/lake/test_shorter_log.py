@@ -113,7 +113,7 @@ def test_a_directory_that_has_lost_the_end_of_its_log_is_reported_until_it_is_ac
         assert code is ExitCode.DAMAGE
         assert (found["lost_end"]["from"], found["lost_end"]["to"], found["severity"]) == (end, broker.offset, "gap")
         assert f"ends {broker.offset - end:,} bytes before what the lake has" in found["lost_end"]["why"]
-        assert f"repair {broker.root} --lake {lake}" in found["lost_end"]["why"]
+        assert f"repair {broker.root} --lake {lake} --out REPAIR" in found["lost_end"]["why"]
     code, *_ = run("ingest", broker.root, "--lake", lake, "--acknowledge")
     assert code is ExitCode.CLEAN
     code, *_ = run("ingest", broker.root, "--lake", lake)

@@ -57,6 +57,16 @@ def test_the_end_of_a_log_that_a_power_failure_zeroed_is_a_gap(
     assert "may still be writing" not in out
 
 
+def test_the_printed_repair_names_a_log_that_is_not_in_the_store(store: Path, run: Run, tmp_path: Path) -> None:
+    """Pasted without `--commitlog`, it found no log."""
+    _copy_log_before_queues(store, 3600)
+    log = (store / "commitlog").rename(tmp_path / "log")
+
+    out = run("verify", store, "--commitlog", log, *_SIZES).out
+
+    assert f"run: rmq-lake repair {store} --commitlog {log} --lake LAKE --out REPAIR" in out.replace(" \\\n   ", "")
+
+
 def test_repair_restores_the_zeroed_end_of_a_log_from_a_lake(store: Path, run: Run, tmp_path: Path) -> None:
     code, out, _ = run(
         "repair",
