@@ -375,8 +375,18 @@ class FilePlacer:
         runs: list[EntryRun] = []
         while len(runs) < MAX_DISCONTINUITIES:
             last = min(end, run.first_entry - 1 + len(self._keys) - run.first_key)
-            if last < run.first_entry or not self._is_other(reader, run.first_key - run.first_entry, last):
+            if last < run.first_entry:
                 return runs
+            if not self._is_other(reader, run.first_key - run.first_entry, last):
+                # The entries after the log's last key are of newer messages, unless a restart repeats earlier keys.
+                newest = self._keys.last_record_offset
+                is_repeated = last < end and reader.entry(last + 1).physical_offset <= newest
+                again = self._find_again(reader, last + 1, end) if is_repeated else None
+                if again is None:
+                    return runs
+                run = EntryRun(last + 1, again)
+                runs.append(run)
+                continue
             # Up to the first jump every entry matches its key, and after it no entry does (entries ascend as the log
             # does): a binary search finds the first mismatch. `last` is known to be one.
             wrong = bisect_left(

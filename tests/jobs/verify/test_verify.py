@@ -211,3 +211,16 @@ def test_files_that_the_disk_cannot_read_are_reported_and_the_rest_is_compared(
     summary = ingest_store(store, tmp_path / "lake")
     assert (summary.quarantined, str(store) in summary.unreadable[0]) == (1, True)
     assert repair(RepairRequest(str(store), tmp_path / "plan"), SerialWorkers()).severity is Severity.DAMAGE
+
+
+def test_a_repeated_comparison_leaves_out_files_that_the_disk_cannot_read(
+    golden: StoreOf, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Retention deleted a queue file during the second comparison, and the third one read the bad file again."""
+    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
+    refuse_to_open(str(store / "config" / "subscriptionGroup.json"), errno.EIO, monkeypatch)
+    expired = store / "consumequeue" / "T1" / "0" / f"{0:020}"
+
+    verdict = verify(VerifyRequest(str(store)), DisturbedWorkers(happens=partial(expired.unlink, missing_ok=True)))
+
+    assert ("unreadable_range", "config/subscriptionGroup.json") in {(one.kind, one.file) for one in verdict.findings}

@@ -126,6 +126,24 @@ def test_a_restart_inside_a_file_is_explained(
     assert report.numbers["behind"] == 0
 
 
+@pytest.mark.parametrize("starts", [1, 2, 3])
+def test_a_restart_that_indexes_only_the_last_message_again_is_explained(
+    golden: StoreOf, tmp_path: Path, starts: int
+) -> None:
+    """A broker of 5.5.1 that rebuilt its queues in RocksDB left such a file, which was a contradiction."""
+    store, log = copy_without_index(golden("b533-clock"), tmp_path)
+    writer = new_writer()
+    writer.dispatch_all(log)
+    for _ in range(starts):
+        writer.dispatch(log[-1])
+    write_files(store, [file.encode(1) for file in writer.files])
+
+    report = verify_index(store, "5.3.3")
+
+    assert findings(report) == []
+    assert report.numbers.get("restarted", 0) >= 1
+
+
 @pytest.mark.parametrize("back", [4, 50])
 def test_files_that_a_restart_wrote_next_to_older_ones_are_in_order(golden: StoreOf, tmp_path: Path, back: int) -> None:
     """If many messages have the same store time, unfinished files survive a start that reindexes earlier messages."""
