@@ -97,6 +97,10 @@ _ALL_LOST = (
     "starts"
 )
 _CHANGED_RECORD = "the unit was overwritten, or a field of the record that no checksum covers was changed"
+_FIRST_ROW = (
+    "a broker that rebuilds its queues in RocksDB never writes the row of the message at log offset 0, and consumers "
+    "never receive this message"
+)
 _UNDECIDED_SIZE = (
     "some files were truncated or have extra bytes, and the files do not show which size is right; pass --broker-conf"
 )
@@ -166,6 +170,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     )
     deleted = [finding for finding in (*missing, *units) if finding.kind in facts]
     is_unknown = any(finding.kind == kinds.DELETED_OR_LOST_QUEUE for finding in deleted)
+    alarms = [one for one in (*missing, *units) if one.kind not in facts]
     report = PartReport(
         [
             *files,
@@ -193,7 +198,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
             *state.doubts,
             *(str(error) for error in config.errors if isinstance(error, SizeLimitExceeded)),
         ],
-        database_step=step_for_rocksdb_queues(store),
+        database_step=step_for_rocksdb_queues(store, alarms),
     )
     return report, joined, outcomes
 
@@ -269,6 +274,8 @@ def _finding(queue: StoredQueue, difference: QueueDifference, file_size: int, jo
         cause = f"{_UNDECIDED_TOPIC}; reason: {joined.topic_evidence.explain_undecided(queue.name.topic)}"
     else:
         cause = _CHANGED_RECORD if difference.may_be_changed_record else _CAUSES[difference.kind]
+        if queue.in_rocksdb and difference.kind is DifferenceKind.MISSING and difference.log_offset == 0:
+            cause = _FIRST_ROW
     if difference.kind is DifferenceKind.HOLE and not difference.expected:
         is_undecided = True
         cause = f"the next file has the wrong name or belongs to another queue, or {cause}"

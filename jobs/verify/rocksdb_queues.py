@@ -20,9 +20,11 @@ from shlex import quote
 import numpy as np
 
 from jobs.console.amounts import count_text
+from jobs.console.process import tool_command
 from jobs.console.result import RecommendedStep
 from jobs.diagnosis import kinds
 from jobs.diagnosis.findings import QUEUES, Finding
+from jobs.products.queues import DifferenceKind
 from jobs.store.broker_config import has_topics_of_rocksdb_broker
 from jobs.store.pending_messages import (
     open_rocksdb_store,
@@ -199,6 +201,12 @@ def is_about_rocksdb_rows(finding: Finding, store: Store) -> bool:
     return finding.part == QUEUES and folder in _ROOTS and step_for_rocksdb_queues(store) is not None
 
 
+def lacks_only_first_row(findings: Iterable[Finding]) -> bool:
+    """Return whether all that queues in RocksDB lack is the row of the message at the beginning of the log."""
+    places = {(one.kind, one.log_offset, one.times) for one in findings}
+    return places == {(DifferenceKind.MISSING, 0, 1)}
+
+
 def steps_for_rocksdb_rows(findings: Sequence[Finding], store: Store) -> Iterator[RecommendedStep]:
     """Yield the remedies for findings on rows, each once."""
     other = rocksdbstore_folder(store)
@@ -209,14 +217,22 @@ def steps_for_rocksdb_rows(findings: Sequence[Finding], store: Store) -> Iterato
     if is_of_files:  # if files and rows both have findings, possibly only the files are wrong
         of_queues = [finding for finding in of_queues if finding.kind != kinds.DOUBLE_WRITE_DIFFERS]
     if of_queues:
-        yield step_for_rocksdb_queues(store) or _set_aside(store)
+        yield step_for_rocksdb_queues(store, of_queues) or _set_aside(store)
     if others:
         yield RecommendedStep(f"{other}: `repair` does not modify this database")
 
 
-def step_for_rocksdb_queues(store: Store) -> RecommendedStep | None:
+def step_for_rocksdb_queues(store: Store, findings: Iterable[Finding] = ()) -> RecommendedStep | None:
     """Return the remedy for wrong queues of a store that has them only in RocksDB; None if they are files."""
     storage = detect_queue_storage(store)
+    if storage is QueueStorage.ROCKSDB and lacks_only_first_row(findings):
+        command = f"{tool_command()} rebuild-consumequeue {store.command_words} --to rocksdb --out NEW-QUEUES"
+        return RecommendedStep(
+            "A broker that rebuilds queues in RocksDB never writes the row of the message at log offset 0, so "
+            "consumers do not receive this message. Write a database with all rows, and run the two commands that this "
+            "prints:",
+            (command,),
+        )
     if storage is QueueStorage.ROCKSDB:
         return _set_aside(store)
     if storage is QueueStorage.NONE and has_topics_of_rocksdb_broker(store):

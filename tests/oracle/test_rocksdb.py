@@ -13,6 +13,8 @@ from jobs.repair.run import RepairRequest, repair
 from jobs.storage import AnyStorage
 from jobs.store.rocksdb import open_database
 from jobs.store.workers import SerialWorkers
+from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.verdict import recommend_steps
 from rmq_formats.consumequeue.dispatch import PRE_BLANK
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.rocksdb.layout import UNIT_FAMILY
@@ -96,12 +98,15 @@ def test_a_broker_rebuilds_queues_in_rocksdb_after_the_old_ones_were_moved_aside
         _send(broker, "more", _LIGHT)
         more = _read_messages(broker)
     left = {queue: [row for row in rows if row[1]] for queue, rows in expected.items()}
+    found = verify(VerifyRequest(str(store)), SerialWorkers())
 
     assert (before == "files") is has_table
     assert left != expected
     assert left == served
     assert _COUNT == pulled
     assert left == {queue: rows[: len(left[queue])] for queue, rows in more.items()}
+    assert [("missing_unit", 0)] == [(one.kind, one.log_offset) for one in found.findings]
+    assert ["--to rocksdb" in command for step, _ in recommend_steps(found) for command in step.commands] == [True]
 
 
 _LOSSES = [(ROCKSDB, one) for one in MATRIX if version_of(one) >= _ROCKSDB_SINCE] + [(FILES, "4.9.8"), (FILES, "5.5.0")]

@@ -84,7 +84,7 @@ class _Settling:
         for start, stop in find_unclaimed_without_file(self._remainder):
             step = 1 if stop - start <= UNITS_PER_PORTION else stop - start  # a record may name its own place of a few
             for at in range(start, stop, step):
-                self._differ(DifferenceKind.MISSING_FILE, at, "no file", times=step)
+                self._differ(self._kind_without_file, at, self._text_without_file, times=step)
         self._explain_blanks()
         for run in group_displaced_units(self._displaced):
             log_offset = self._displaced[run[0]]
@@ -264,6 +264,15 @@ class _Settling:
             or not follows_from_losses(difference, missing.__contains__, is_bad)
         )
 
+    @property
+    def _kind_without_file(self) -> DifferenceKind:
+        """The kind of units outside the queue's files; a queue in RocksDB has rows and no files."""
+        return DifferenceKind.MISSING if self._queue.in_rocksdb else DifferenceKind.MISSING_FILE
+
+    @property
+    def _text_without_file(self) -> str:
+        return "missing" if self._queue.in_rocksdb else "no file"
+
     def _kind_of_missing(self, position: int, physical_offset: int) -> DifferenceKind:
         """Return why a record has no unit; messages before the queue's beginning belong to a deleted topic."""
         if self._name.kind is QueueKind.BATCH:
@@ -271,7 +280,7 @@ class _Settling:
         if physical_offset < self._beginning:
             return self._kind_of_earlier
         if self._queue.file_at(position) is None:
-            return DifferenceKind.MISSING_FILE
+            return self._kind_without_file
         # The unit's position is free if no record claims it or if the file has zeros there.
         if (
             self._remainder.is_unclaimed_at(position)
@@ -293,14 +302,14 @@ class _Settling:
             at = run.position
             for position in [*sorted(one for one in self._found_again if at <= one < run.end), run.end]:
                 if position > at:
-                    kind = self._kind_of_earlier if is_earlier else DifferenceKind.MISSING_FILE
+                    kind = self._kind_of_earlier if is_earlier else self._kind_without_file
                     is_first, is_unclaimed = at == run.position, self._remainder.is_unclaimed_at(at)
-                    found = "no file" if is_unclaimed else "missing"
+                    found = self._text_without_file if is_unclaimed else "missing"
                     text = _text_of(run.first_unit[0]) if is_first else f"the unit of queue offset {at}"
                     log_offset = run.first_log_offset if is_first and not is_unclaimed else None
                     self._differ(kind, at, found, text, times=position - at, log_offset=log_offset)
                 if position < run.end and self._remainder.is_unclaimed_at(position):
-                    self._differ(DifferenceKind.MISSING_FILE, position, "no file")
+                    self._differ(self._kind_without_file, position, self._text_without_file)
                 at = position + 1
 
     def _differ(  # noqa: PLR0913 - a difference
