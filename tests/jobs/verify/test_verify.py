@@ -216,11 +216,15 @@ def test_files_that_the_disk_cannot_read_are_reported_and_the_rest_is_compared(
 def test_a_repeated_comparison_leaves_out_files_that_the_disk_cannot_read(
     golden: StoreOf, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Retention deleted a queue file during the second comparison, and the third one read the bad file again."""
+    """Retention deleted index files during the second comparison, and the third one read the bad file again."""
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
-    refuse_to_open(str(store / "config" / "subscriptionGroup.json"), errno.EIO, monkeypatch)
-    expired = store / "consumequeue" / "T1" / "0" / f"{0:020}"
+    bad, *others = sorted((store / "index").iterdir())
+    refuse_to_open(str(bad), errno.EIO, monkeypatch)
 
-    verdict = verify(VerifyRequest(str(store)), DisturbedWorkers(happens=partial(expired.unlink, missing_ok=True)))
+    def delete_others() -> None:
+        for path in others:
+            path.unlink(missing_ok=True)
 
-    assert ("unreadable_range", "config/subscriptionGroup.json") in {(one.kind, one.file) for one in verdict.findings}
+    verdict = verify(VerifyRequest(str(store)), DisturbedWorkers(happens=delete_others))
+
+    assert ("unreadable_range", f"index/{bad.name}") in {(one.kind, one.file) for one in verdict.findings}
