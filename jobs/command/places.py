@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _MOST_LOOKED_AT = 10_000  # files: a larger directory is left to the verb to check
 _KERNEL_FOLDERS = ("/proc", "/sys")
+_WRONG_NAMES = frozenset({errno.ENOENT, errno.ELOOP, errno.ENAMETOOLONG})  # ELOOP: a link to itself
 _FILE, _DIRECTORY = "a file", "a directory"
 STDOUT = "-"  # standard output, for options that accept it instead of a file
 
@@ -135,6 +136,8 @@ def _check_output(
         )
         raise click.BadParameter(_not_a_lake(place, store) if is_lake and is_same else reason, ctx, param)
     kind = None if path is None else _kind_of(path)
+    if path is not None and kind is None and _is_link_to_itself(path):
+        raise click.BadParameter(f"{location}: {os.strerror(errno.ELOOP)}", ctx, param)
     if type_.local_kind is not None and kind not in {type_.local_kind, None}:
         raise click.BadParameter(f"{location!r} is {kind}; pass {type_.local_kind}", ctx, param)
     if type_.local_kind is None and kind == _FILE:
@@ -157,6 +160,14 @@ def _kind_of(path: Path) -> str | None:
     return None
 
 
+def _is_link_to_itself(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
+
+
 # Returns the problem of a directory that must exist, as a sentence on the location that the user named.
 _Lacks = Callable[[Path, str], str | None]
 
@@ -171,11 +182,16 @@ def _problem(location: str, lacks: _Lacks, ctx: click.Context) -> str | None:
     except NotADirectoryError:
         if lacks is _lacks_tables:
             return f"{location!r} is a file; a lake is a directory of tables"
+        wanted = "but a store is a directory"
+        if lacks is _lacks_both:
+            wanted = "but a store is a directory, and so is a lake"
         dump = f"{tool_command()} dump {quote(location)}"
-        return f"{location!r} is a file, but a store is a directory. To print the file:\n{dump}"
+        return f"{location!r} is a file, {wanted}. To print the file:\n{dump}"
     except PermissionError:
         return None  # not a wrong argument: the verb says that it has no access, with exit code 1
-    except FileNotFoundError as error:
+    except OSError as error:
+        if error.errno not in _WRONG_NAMES:
+            raise
         return f"{location}: {error.strerror}"
 
 

@@ -256,3 +256,32 @@ def test_any_toml_for_any_option_is_accepted_or_refused_with_a_message(
     table = f"[{'.'.join(option.verb)}]\n" if in_table else ""
     config.write_text(f"{table}{parameter_key(option.parameter)} = {_toml(value)}\n", encoding="utf-8")
     _parse(option, ["--config", str(config)])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("inspect", "LOOP"),
+        ("verify", "LOOP"),
+        ("verify", "STORE", "--commitlog", "LOOP"),
+        ("verify", "STORE", "--findings-lake", "LOOP"),
+        ("diff", "STORE", "LOOP"),
+        ("ingest", "STORE", "--lake", "LOOP"),
+        ("repair", "STORE", "--out", "LOOP"),
+        ("rebuild-index", "LOOP", "--out", "NEW"),
+        ("query", "sql", "--lake", "LOOP", "SELECT 1"),
+    ],
+    ids=" ".join,
+)
+def test_a_link_to_itself_is_a_usage_error_with_its_path(
+    words: tuple[str, ...], store: Path, tmp_path: Path, run: Run
+) -> None:
+    """The exit code was 1, as if the disk had failed."""
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    places = {"LOOP": loop, "STORE": store, "NEW": tmp_path / "new"}
+
+    outcome = run(*(places.get(word, word) for word in words))
+
+    assert ExitCode.USAGE == outcome.code
+    assert f"{loop}: Too many levels of symbolic links" in outcome.err
