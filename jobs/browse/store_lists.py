@@ -141,8 +141,8 @@ class StoreLists:
         rows: list[tuple[Cell, ...]] = []
         left_out = 0
         for queue in self._queues.list_of_topic(SCHEDULE_TOPIC):
-            first, end, _ = self._queues.find_live_units(queue)
-            waiting = range(max(progress.get(queue.name.queue_id, first), first), end)
+            live = self._queues.find_live_units(queue)
+            waiting = range(max(progress.get(queue.name.queue_id, live.first), live.first), live.end)
             shown = waiting[: _MOST_LISTED - len(rows)]
             left_out += len(waiting) - len(shown)
             for number in shown:

@@ -330,9 +330,9 @@ class StoreQueues:
 
     def _list_offsets_within(self, queue: StoredQueue, part: range) -> Iterator[int]:
         """Yield the offsets to which units of a queue point, newest first."""
-        end = self._reader.find_live_units(queue).end
-        low, high = (queue.first_unit_pointing_from(offset, end) for offset in (part.start, part.stop))
-        for number in reversed(range(low, high)):
+        live = self._reader.find_live_units(queue)
+        low, high = (queue.first_unit_pointing_from(offset, live.end) for offset in (part.start, part.stop))
+        for number in reversed(range(max(low, live.first), high)):
             unit = queue.read_unit(number)
             if unit is not None and unit.physical_offset < part.stop:
                 yield unit.physical_offset

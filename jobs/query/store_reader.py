@@ -48,11 +48,12 @@ _SMALL_READ = 4096  # most records are read with one call
 
 
 class LiveUnits(NamedTuple):
-    """The units of a queue that point into the log, by their numbers; the end is excluded."""
+    """The units of a queue that point to messages of the log, by their numbers; the end is excluded."""
 
     first: int
     end: int
     left_over: int  # units after them, whose messages were truncated when another replica became the master
+    blank_count: int  # blank units before them, which fill up the queue's first file; a broker counts them as offsets
 
 
 class StoreReader:
@@ -242,23 +243,28 @@ class StoreReader:
         return {(queue.name.topic, queue.name.queue_id): queue for queue in plain_first}
 
     def find_live_units(self, queue: StoredQueue) -> LiveUnits:
-        """Return the numbers of the units of a queue that point into the log."""
+        """Return the numbers of the units of a queue that point to messages of the log."""
         key = queue.name, queue.in_rocksdb
         if key not in self._live_units:
             written = end = queue.find_written_end()
             # Units at the end may point to leftovers of a replaced master.
             while end and (unit := queue.read_unit(end - 1)) is not None and self.is_left_over(unit.physical_offset):
                 end -= 1
-            first = queue.first_unit_pointing_from(self.store.start_offset, end)
-            self._live_units[key] = LiveUnits(first, end, written - end)
+            start = queue.first_unit_pointing_from(self.store.start_offset, end)
+            first = queue.first_unit_after_blanks(start, end)
+            self._live_units[key] = LiveUnits(first, end, written - end, first - start)
         return self._live_units[key]
 
     def offsets_in_files(self, queue: StoredQueue) -> OffsetRange:
-        """Return the offsets of a queue's units that point into the log; a unit of a batch queue has several."""
-        first, end, _ = self.find_live_units(queue)
+        """
+        Return a queue's minimum and maximum offset as its broker does: it counts blank units at the queue's beginning.
+
+        A unit of a batch queue has several offsets.
+        """
+        live = self.find_live_units(queue)
         if not queue.is_batch:
-            return OffsetRange(first, end)
-        oldest, newest = (queue.read_unit(number) if first < end else None for number in (first, end - 1))
+            return OffsetRange(live.first - live.blank_count, live.end)
+        oldest, newest = (queue.read_unit(at) if live.first < live.end else None for at in (live.first, live.end - 1))
         if isinstance(oldest, BatchUnit) and isinstance(newest, BatchUnit):
             return OffsetRange(oldest.base_offset, newest.base_offset + newest.batch_count)
         return OffsetRange(0, 0)

@@ -130,6 +130,15 @@ class StoredQueue:
             return self.first_unit_number
         return bisect_left(range(end), physical_offset, self.first_unit_number, key=offset)
 
+    def first_unit_after_blanks(self, start: int, end: int) -> int:
+        """Return the number of the first unit in [*start*, *end*) that is no blank, which fills up a first file."""
+
+        def is_message(number: int) -> bool:
+            unit = self.read_unit(number)
+            return not (isinstance(unit, Unit) and unit.is_pre_blank)
+
+        return start if start >= end or is_message(start) else bisect_left(range(end), 1, start, key=is_message)
+
     def _next_unit(self, position: int, end: int) -> Unit | BatchUnit | None:
         look = 1
         while position < end:

@@ -309,3 +309,24 @@ def test_the_lag_of_a_group_is_the_same_in_mqadmin_a_store_and_a_lake(tmp_path: 
 
     assert [29, 30, 0] == [row["lag"] for row in rows]  # offsets 1 to 29, 0 to 29, and an empty queue
     assert [[("g", "Orders", 3, 59, 30)]] * 2 == [of_store, of_lake]
+
+
+def test_blank_units_at_the_beginning_of_a_queue_are_not_counted_as_messages(tmp_path: Path) -> None:
+    """A page counted them, with the time of another topic's message, to which their offset 0 points."""
+    of_other_topic, *records = stored([Sent("T1"), Sent("T2"), Sent("T2")])
+    records = [record._replace(queue_offset=record.queue_offset + 3) for record in records]
+    store = write_store(tmp_path / "store", [of_other_topic, *records])
+    times = [record.store_timestamp for record in records]
+
+    with opened(store, RELEASE, None) as source:
+        lists = StoreLists(source)
+        rows = {row[0]: row for row in lists.topics().rows}
+        chart = lists.histogram(ListConditions(topic="T2"))
+        found = source.read_before(ListConditions(topic="T2"), 1 << 20, 10)
+        listed = [message.record.queue_offset for _, message in found if message is not None]
+
+    assert chart is not None
+    assert ("T2", 1, 2) == rows["T2"][:3]
+    assert times == list(rows["T2"][4:])
+    assert 2 == sum(chart.counts)
+    assert [4, 3] == listed
