@@ -20,8 +20,8 @@ Metrics = Mapping[str, tuple[str, Sequence[tuple[str, float]]]]
 
 def write_metrics(path: Path, summary: Summary) -> None:
     """Replace a run's metrics in a file atomically; those of other stores stay: several brokers may share one."""
-    own = f'store="{_escaped(summary.store)}"'
-    labels = f'broker="{_escaped(summary.broker)}",{own}'
+    own = f'store="{_escape_label(summary.store)}"'
+    labels = f'broker="{_escape_label(summary.broker)}",{own}'
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -79,7 +79,7 @@ def metric_values(summary: Summary) -> Mapping[str, tuple[float, str]]:
     }
 
 
-def _escaped(label: str) -> str:
+def _escape_label(label: str) -> str:
     written = label.encode("utf-8", "backslashreplace").decode()  # the name of a folder may have any bytes
     return written.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
@@ -92,10 +92,12 @@ def write_type_metrics(path: Path, topics: Sequence[TopicSummary], code: ExitCod
 
 def type_metric_values(topics: Sequence[TopicSummary], code: ExitCode) -> Metrics:
     """Return the meaning of each metric of `type` by its name, and its values with labels."""
-    named = [(f'topic="{_escaped(one.topic)}"', one) for one in topics]
+    named = [(f'topic="{_escape_label(one.topic)}"', one) for one in topics]
     dead_letters = [(topic, one.reasons if one.open is None else one.open.reasons) for topic, one in named]
     reasons = [
-        (f'{topic},reason="{_escaped(reason)}"', count) for topic, own in dead_letters for reason, count in own.items()
+        (f'{topic},reason="{_escape_label(reason)}"', count)
+        for topic, own in dead_letters
+        for reason, count in own.items()
     ]
     return {
         "end_time_seconds": ("Unix time at which the run ended.", [("", round(time(), 3))]),

@@ -92,18 +92,18 @@ def detect_eras(marks: Iterable[Mark]) -> tuple[Era, ...]:
     eras = [Era(0, PUBLISHED, ())]
     for mark in ordered:
         last = eras[-1]
-        candidates = _allowed(last.candidates, mark)
+        candidates = _select_allowed(last.candidates, mark)
         if mark.switch == "implementation" and mark.values == (RUST.implementation,):
             return (Era(0, (RUST,), (mark,)),)  # the marks of the log do not tell it from the Java broker
         if candidates:
             is_known = any((old.switch, old.values) == (mark.switch, mark.values) for old in last.marks)
             eras[-1] = last._replace(candidates=candidates, marks=last.marks if is_known else (*last.marks, mark))
-        elif mark.offset is not None and _allowed(PUBLISHED, mark):
-            eras.append(Era(mark.offset, _allowed(PUBLISHED, mark), (mark,)))
+        elif mark.offset is not None and _select_allowed(PUBLISHED, mark):
+            eras.append(Era(mark.offset, _select_allowed(PUBLISHED, mark), (mark,)))
     return tuple(eras)
 
 
-def _allowed(candidates: tuple[Release, ...], mark: Mark) -> tuple[Release, ...]:
+def _select_allowed(candidates: tuple[Release, ...], mark: Mark) -> tuple[Release, ...]:
     return tuple(release for release in candidates if mark.allows(release))
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmq_formats.arrow import column, required
+from rmq_formats.arrow import column, required_column
 from rmq_formats.properties import decode_java_text
 from rmq_formats.trace import (
     BOOLEAN_FIELDS,
@@ -29,7 +29,7 @@ from rmq_formats.trace import (
 _TEXT, _INT, _LONG, _FLAG = pa.string(), pa.int32(), pa.int64(), pa.bool_()
 
 SCHEMA = pa.schema((
-    required(
+    required_column(
         "kind",
         _TEXT,
         "Pub: sent; SubBefore: received by a consumer; SubAfter: consumed; EndTransaction: transaction state reported; "

@@ -247,7 +247,7 @@ class LakeLists:
         if unknown:
             raise UnsupportedFormat(f"{name} has no column {min(unknown)[:40]!r}")
         columns = [column for column in kinds if column not in _LARGE]
-        shown = ", ".join(_shown(column, kinds[column]) for column in columns)
+        shown = ", ".join(_column_expression(column, kinds[column]) for column in columns)
         conditions = [
             f'"{column}" = {number}'  # integers have to be equal, so that statistics skip files
             if kinds[column].startswith(("int", "uint")) and (number := parse_whole_number(part)) is not None
@@ -296,7 +296,7 @@ class LakeLists:
         return None, every
 
 
-def _shown(column: str, kind: str) -> str:
+def _column_expression(column: str, kind: str) -> str:
     """Return the SQL expression that shows a column: bytes as hexadecimal digits, other complex types as text."""
     if "binary" in kind:
         return f'encode("{column}", \'hex\') AS "{column}"'

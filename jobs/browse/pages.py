@@ -148,7 +148,7 @@ class Pages:
     # messages
 
     def _messages(self, lists: PageLists, request: PageRequest) -> PageReply:
-        wanted, given = _wanted(request), request.query.get("before")
+        wanted, given = _parse_conditions(request), request.query.get("before")
         before = None if given is None else parse_position(given)
         asked = {name: request.query[name] for name in _MESSAGE_FIELDS if request.query.get(name)}
         options = (part for name, value in asked.items() for part in (_LETTERS.get(name, f"--{name}"), value))
@@ -181,7 +181,7 @@ class Pages:
 
     def _download(self, lists: PageLists, request: PageRequest) -> PageReply:
         """Stream the messages of a list, one JSON object per line, as `query list --json` prints them."""
-        page = read_page(lists.source, _wanted(request), request.before, _DOWNLOADED, _SECONDS, _ROOM)
+        page = read_page(lists.source, _parse_conditions(request), request.before, _DOWNLOADED, _SECONDS, _ROOM)
         lines = "".join(json_line(message_object(found)) for found in page.messages)
         return PageReply(lines.encode(), next_position=page.next_before_offset)
 
@@ -283,7 +283,7 @@ def _make_lists(source: StoreSource | LakeSource) -> PageLists:
     return StoreLists(question) if isinstance(question, StoreSource) else LakeLists(question)
 
 
-def _wanted(request: PageRequest) -> ListConditions:
+def _parse_conditions(request: PageRequest) -> ListConditions:
     given = [request.query.get(name) or None for name in _MESSAGE_FIELDS]
     topic, queue, key, tag, words, since, until = given
     number = None if queue is None else parse_whole_number(queue)

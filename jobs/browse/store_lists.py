@@ -73,11 +73,11 @@ class StoreLists:
                 break
 
             # For a chart only: store times ascend in a queue but for steps of the broker's clock.
-            def stored(number: int, queue: StoredQueue = queue) -> int:
+            def read_time(number: int, queue: StoredQueue = queue) -> int:
                 return self._queues.read_store_time(queue, number) or MIN_TIME
 
-            low = bisect_left(range(end), start, first, key=stored)
-            high = bisect_left(range(end), start + len(counts) * step, low, key=stored)
+            low = bisect_left(range(end), start, first, key=read_time)
+            high = bisect_left(range(end), start + len(counts) * step, low, key=read_time)
             step_of_samples = max((high - low) // samples, 1)
             if step_of_samples > 1:
                 note = note or "only some messages were read; the times of the others are estimated"
@@ -129,11 +129,11 @@ class StoreLists:
         return (
             ("dead letters", self._dead_letters()),
             ("pending transactions", self._open_transactions()),
-            ("pending delayed messages", self._delayed()),
+            ("pending delayed messages", self._list_delayed_messages()),
             ("pending timer messages", timers),
         )
 
-    def _delayed(self) -> PageTable:
+    def _list_delayed_messages(self) -> PageTable:
         """Return the delayed messages that the broker has not delivered yet, according to its table of offsets."""
         progress = {
             one.queue_id: one.next_offset for one in self.source.config.progress if one.kind is ReaderKind.DELAY

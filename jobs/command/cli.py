@@ -167,7 +167,7 @@ def main(arguments: Sequence[str]) -> ExitCode:
     is_ours = not has_session()  # otherwise a notebook owns it, and continues to use it
     as_json = _is_given("--log-json", "RMQ_LAKE_LOG_JSON", arguments)
     with log_as_json(_verb_of(arguments)) if as_json else nullcontext():
-        with _terminated_like_interrupted():
+        with _handle_termination_as_interrupt():
             try:
                 code = _run(arguments)
             except ReaderLeftError:
@@ -200,7 +200,7 @@ def _own_words(arguments: Sequence[str]) -> Sequence[str]:
 
 
 @contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
+def _handle_termination_as_interrupt() -> Iterator[None]:
     """
     Let SIGTERM of a scheduler and SIGHUP of a lost terminal end a command in order, as Ctrl-C does.
 
@@ -257,14 +257,14 @@ def _run(arguments: Sequence[str]) -> ExitCode:
             code = run_nested(own)
         sys.stdout.flush()
     except click.ClickException as raised:
-        error = _explained(raised, list(arguments))
+        error = _improve_usage_error(raised, list(arguments))
         if isinstance(sys.stderr, JsonLines):
             log_message(error.format_message(), "error")
         else:
             log_message(_usage_error_text(error))
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
-        return _interrupted(arguments)
+        return _report_interrupt(arguments)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _OF_SPARK:
             raise
@@ -280,7 +280,7 @@ def _run(arguments: Sequence[str]) -> ExitCode:
         return ExitCode.USAGE
     except expected_error_types() as error:
         # A call to the JVM that is cut short may make the next one fail, on the way out.
-        return _interrupted(arguments) if is_caused_by_interrupt(error) else _fail(error, arguments)
+        return _report_interrupt(arguments) if is_caused_by_interrupt(error) else _fail(error, arguments)
     return code
 
 
@@ -295,7 +295,7 @@ def _usage_error_text(error: click.ClickException) -> str:
     return f"{context.get_usage()}\nTry '{context.command_path} --help' for help.\n\n{text}"
 
 
-def _explained(error: click.ClickException, words: list[str]) -> click.ClickException:
+def _improve_usage_error(error: click.ClickException, words: list[str]) -> click.ClickException:
     """Add the correct command to a usage error: for a store passed the wrong way, or a bare line of mqadmin."""
     context = getattr(error, "ctx", None)
     stores = [one for one in context.command.params if one.name == "store"] if context is not None else []
@@ -374,7 +374,7 @@ def _spark_options(options: Sequence[str]) -> Iterator[None]:
             os.environ[_SPARK_OPTIONS] = before
 
 
-def _interrupted(arguments: Sequence[str]) -> ExitCode:
+def _report_interrupt(arguments: Sequence[str]) -> ExitCode:
     process.discard_unwritten_output()
     verb = _verb_of(arguments)
     left = process.get_resumption_text() or (VERBS[verb].interrupt_advice if verb else "")

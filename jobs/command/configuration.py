@@ -105,10 +105,10 @@ def _defaults(values: dict[str, object], ctx: click.Context) -> dict[str, object
         for key, value in table.items():
             name, is_table = f"{place}.{key}".lstrip("."), isinstance(value, dict)
             if key in inner and not is_table:
-                raise _bad_file(f"{name} must be a table, not {_shown(value)}", ctx)
+                raise _bad_file(f"{name} must be a table, not {_describe_value(value)}", ctx)
             if key not in inner and (is_table or key not in keys):
                 renamed = None if is_table else explain_old_name(key, keys)
-                hint = f": {renamed}" if renamed else _meant(key, keys | inner)
+                hint = f": {renamed}" if renamed else _suggest_name(key, keys | inner)
                 raise _bad_file(f"unknown key {f'[{name}]' if is_table else name}{hint}", ctx)
             if key not in inner and key in known:
                 option = str(known[key].name)
@@ -137,7 +137,7 @@ def _value(key: str, value: object, parameter: click.Parameter, ctx: click.Conte
     """Return a value as the command line would pass it: a text for the option's type, or a boolean for a switch."""
     if isinstance(parameter, click.Option) and parameter.is_flag:
         if not isinstance(value, bool):
-            raise _bad_file(f"{key} must be true or false, not {_shown(value)}", ctx)
+            raise _bad_file(f"{key} must be true or false, not {_describe_value(value)}", ctx)
         return value
     is_list = isinstance(parameter.type, PlaceType) and parameter.type.takes_many
     takes_many = parameter.multiple or parameter.nargs != 1 or is_list
@@ -147,12 +147,12 @@ def _value(key: str, value: object, parameter: click.Parameter, ctx: click.Conte
         return value.isoformat()
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _bad_file(
-            f"{key} must be a single {parameter.type.name.removesuffix(' range')}, not {_shown(value)}", ctx
+            f"{key} must be a single {parameter.type.name.removesuffix(' range')}, not {_describe_value(value)}", ctx
         )
     return [str(value)] if takes_many and not is_list else str(value)
 
 
-def _shown(value: object) -> str:
+def _describe_value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     names: dict[type, str] = {dict: "a table", list: "a list"}
@@ -177,7 +177,7 @@ def parameter_keys(parameter: click.Parameter) -> list[str]:
     return [name.removeprefix("--") for name in parameter.opts if not name.startswith("-") or name.startswith("--")]
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
+def _suggest_name(name: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
     similar = get_close_matches(name, list(known), n=1)
@@ -303,11 +303,11 @@ def bind_environment_variables(command: click.Command, *names: str) -> None:
     for unknown in sorted(given - known - _GENERAL_VARIABLES):
         if unknown.startswith(own):
             renamed = explain_old_name(unknown, known)
-            raise click.UsageError(renamed or f"{unknown}: no such option{_meant(unknown, known)}")
+            raise click.UsageError(renamed or f"{unknown}: no such option{_suggest_name(unknown, known)}")
         if not unknown.startswith(tuple(others)):
             option_name = unknown.split("_", 3)[-1]
             similar = {*known, *_GENERAL_VARIABLES, *(f"{prefix}{option_name}" for prefix in others)}
-            raise click.UsageError(f"{unknown}: no such command or setting{_meant(unknown, similar)}")
+            raise click.UsageError(f"{unknown}: no such command or setting{_suggest_name(unknown, similar)}")
 
 
 def _is_of_service(variable: str) -> bool:

@@ -57,16 +57,16 @@ def wrap_line(line: str, width: int | None) -> Iterator[str]:
         return
     comment = re.match(_COMMENT, plain)
     if comment:
-        yield from _broken(line, width, " " * len(comment[1]) + "# ")
+        yield from _break_line(line, width, " " * len(comment[1]) + "# ")
         return
     head = re.match(_HEAD, plain)
     indent = len(head[0]) if head else 0
     if indent > _WIDEST_HEAD or indent == len(plain) - len(plain.lstrip()):
         indent = min(len(plain) - len(plain.lstrip()), _WIDEST_HEAD) + 2
-    yield from _broken(line, width, " " * indent)
+    yield from _break_line(line, width, " " * indent)
 
 
-def _broken(line: str, width: int, indent: str) -> Iterator[str]:
+def _break_line(line: str, width: int, indent: str) -> Iterator[str]:
     first, *others = re.split(_GAP, line)
     pairs = list(zip(others[::2], others[1::2], strict=True))
     started, column = first, len(click.unstyle(first))

@@ -76,7 +76,7 @@ def dump_log(kind: FileKind, file: DumpFile, request: DumpRequest) -> Iterator[D
         raise CorruptData(f"--from {request.start} is past the end of the file ({end_offset:,})")
     last, records, damaged = None, 0, 0
     for piece in islice(_pieces(segment, start, is_final=is_final), request.limit):
-        last = _explained(segment, piece, is_whole_segment=is_segment)
+        last = _add_reason(segment, piece, is_whole_segment=is_segment)
         item = _item(segment, last, request)
         yield item
         records += last.kind is PieceKind.RECORD
@@ -136,7 +136,7 @@ def _pieces(segment: SegmentBytes, start: int, *, is_final: bool) -> Iterator[Pi
             yield piece
 
 
-def _explained(segment: SegmentBytes, piece: Piece, *, is_whole_segment: bool) -> Piece:
+def _add_reason(segment: SegmentBytes, piece: Piece, *, is_whole_segment: bool) -> Piece:
     """
     Return a piece with the reason if it contains complete records that the walk does not accept.
 

@@ -172,12 +172,12 @@ class LakeItem:
             needed |= {"broker", "store_id"}
         names = [name for name in MESSAGES.schema_without_dictionaries.names if name in needed]
         for batch in read_batches(self.lake, MESSAGES, self.file, names):
-            wanted = self._wanted(batch)
+            wanted = self._select_rows(batch)
             if self.wanted_topics:
                 wanted = wanted.filter(pc.is_in(wanted.column("topic"), pa.array(self.wanted_topics, pa.string())))
             yield wanted.select(columns)
 
-    def _wanted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _select_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         batch = batch.filter(pc.is_valid(batch.column("total_size")))  # else it is a row of another engine's own
         if self.broker:
             has_label, has_id = (pc.equal(batch.column(name), self.broker) for name in ("broker", "store_id"))

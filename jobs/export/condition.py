@@ -65,7 +65,7 @@ class Condition:
         """Return for each row whether the condition is true; raise `UnsupportedFormat` if it cannot be computed."""
         matches = np.zeros(rows.num_rows, np.bool_)
         if rows.num_rows:
-            with _explained("--where: "):
+            with _raise_as_unsupported("--where: "):
                 matches[_find_matching_numbers(self.text, rows)] = True
         return pa.array(matches)
 
@@ -86,7 +86,7 @@ def parse_condition(text: str) -> Condition:
     # A column whose name is anywhere in the text may be used. A batch without columns would have no rows.
     named = {*re.findall(r"\w+", text.lower())}
     columns = tuple(name for name in (*COLUMNS, BODY_TEXT) if name in named) or ("physical_offset",)
-    with _explained():  # errors of types and of constants are found without a row
+    with _raise_as_unsupported():  # errors of types and of constants are found without a row
         _find_matching_numbers(
             text, pa.RecordBatch.from_pylist([], SCHEMA.remove(SCHEMA.get_field_index("body_error")))
         )
@@ -110,7 +110,7 @@ def _find_matching_numbers(text: str, rows: pa.RecordBatch) -> list[int]:
 
 
 @contextmanager
-def _explained(before: str = "") -> Iterator[None]:
+def _raise_as_unsupported(before: str = "") -> Iterator[None]:
     """Turn the engine's errors into `UnsupportedFormat` with one line."""
     try:
         yield

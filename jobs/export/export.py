@@ -227,8 +227,8 @@ def write_part(folder: Path, request: ExportRequest, numbered: tuple[int, Export
     damage: list[Piece] = []
     rows = _without_damage(read_rows(item) if _may_match(item, request.condition) else iter(()), damage)
 
-    def counted() -> _Slices:
-        for batch, bodies in chain.from_iterable(map(partial(_wanted, request, part), rows)):
+    def count_messages() -> _Slices:
+        for batch, bodies in chain.from_iterable(map(partial(_select_messages, request, part), rows)):
             part.messages += batch.num_rows
             yield batch, bodies
             del batch, bodies  # released before the next ones are read; the same below
@@ -236,9 +236,9 @@ def write_part(folder: Path, request: ExportRequest, numbered: tuple[int, Export
     path = folder / part.file
     with explaining_full_disk(str(path)):
         if request.form is RowFormat.PARQUET:
-            _write_parquet(path, _group_rows(counted()))
+            _write_parquet(path, _group_rows(count_messages()))
         else:
-            _write_lines(path, counted(), request, item)
+            _write_lines(path, count_messages(), request, item)
     pa.default_memory_pool().release_unused()  # idle workers keep it while another one works
     part.damaged_bytes = sum(piece.size for piece in damage)
     part.damaged_ranges = len(damage)
@@ -256,7 +256,7 @@ def _may_match(item: ExportItem, condition: Condition | None) -> bool:
     return any(condition.find_matches(batch).true_count for batch in rows)
 
 
-def _wanted(request: ExportRequest, part: ExportSummary, rows: pa.RecordBatch) -> _Slices:
+def _select_messages(request: ExportRequest, part: ExportSummary, rows: pa.RecordBatch) -> _Slices:
     """Yield the matching rows with their bodies; note each decoded body that stays as it is stored."""
     condition = request.condition
     if condition is not None and not condition.uses_bodies:

@@ -37,9 +37,9 @@ class KnownQueueFiles(NamedTuple):
         """Return what `to_json` has stored."""
         folders, files = (_unpack(values[name]) for name in ("folders", "files"))
         return cls(
-            tuple(QueueFolder(path, int(time) if time else None) for path, _, time in map(_split, folders)),
-            tuple(path for path, _, _ in map(_split, files)),
-            tuple(bool(compared) for _, _, compared in map(_split, files)),
+            tuple(QueueFolder(path, int(time) if time else None) for path, _, time in map(_split_line, folders)),
+            tuple(path for path, _, _ in map(_split_line, files)),
+            tuple(bool(compared) for _, _, compared in map(_split_line, files)),
         )
 
     def to_json(self) -> dict[str, str]:
@@ -106,7 +106,7 @@ def _read_change_time(path: str) -> int | None:
         return None
 
 
-def _split(line: str) -> tuple[str, str, str]:
+def _split_line(line: str) -> tuple[str, str, str]:
     return line.rpartition("\t")
 
 

@@ -42,18 +42,20 @@ def report_text(report: StoreReport, *, verbose: bool = False) -> str:
         ("OTHER", _other_folders(report)),
     )
 
-    def titled(title: str, texts: Iterable[str]) -> Iterator[str]:
+    def title_lines(title: str, texts: Iterable[str]) -> Iterator[str]:
         return (f"  {'' if number else title:<11}{text}" for number, text in enumerate(texts))
 
     if report.usage is not None:
         lines += (f"  {text}" for text in report.usage.lines(report.store))
     else:
         for title, texts in sections:
-            lines += titled(title, texts)
+            lines += title_lines(title, texts)
     ordered = sorted(report.problems, key=lambda one: (-one.severity.rank, one.file, one.offset or 0))
-    lines += (f"  {text}" for text in _shortened([_problem(one, report.store) for one in ordered]))
+    lines += (f"  {text}" for text in _shorten_list([_problem(one, report.store) for one in ordered]))
     steps = report.next_steps()
-    lines += titled("NEXT", (line for command, why in steps for line in (f"# {why}", f"{tool_command()} {command}")))
+    lines += title_lines(
+        "NEXT", (line for command, why in steps for line in (f"# {why}", f"{tool_command()} {command}"))
+    )
     warnings = list(start_warning_lines(report.start))
     if warnings or report.health.is_alarm:  # last, because the first line may have scrolled off the terminal
         lines += ["", *warnings, f"inspect: {report.health.styled(health_text(report))}"]
@@ -96,7 +98,7 @@ def _log(report: StoreReport) -> Iterator[str]:
     if left_over := log.left_over_bytes:
         size = f"{count_text(left_over, 'byte')} after the end {is_or_are(left_over)}"
         yield f"{size} left over from before a truncation"
-    yield from _shortened([_segment(segment, report.store) for segment in log.segments])
+    yield from _shorten_list([_segment(segment, report.store) for segment in log.segments])
     for topic, records_of_topic in list(log.topics.items())[:_SHOWN]:
         yield f"{records_of_topic:>12,}  {printable_text(topic)}"
 
@@ -196,7 +198,7 @@ def _problem(problem: Problem, store: str) -> str:
     return f"{problem.severity.styled(f'{word:<10} ')}{printable_text(f'{place}: {problem.text}')}"
 
 
-def _shortened(texts: list[str]) -> list[str]:
+def _shorten_list(texts: list[str]) -> list[str]:
     """Return a long list without its middle: there is the number of those that were left out."""
     if len(texts) <= _SHOWN + 1:
         return texts

@@ -415,7 +415,7 @@ def rewrite_without_rows(
     naming = FileNaming(*owner)
     written: dict[tuple[str, bytes], AddedFile | None] = {}  # a commit may need several snapshots
 
-    def kept(batch: pa.RecordBatch) -> pa.RecordBatch:
+    def drop_obsolete_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.filter(pc.invert(reduce(pc.or_, (one.mask_rows(batch) for one in obsolete))))
 
     def rewrite(snapshot: DeltaTable) -> tuple[list[SnapshotFile], list[AddedFile]]:
@@ -430,7 +430,7 @@ def rewrite_without_rows(
             is_clustered = key[0].startswith(CLUSTERED_PREFIX)
             name = f"{CLUSTERED_PREFIX}{uuid4()}.parquet" if is_clustered else naming.new_file_name("kept")
             file = TableFile(lake, rows, name, {})
-            written[key] = file.write_all(map(kept, read_batches(lake, rows, removed[key])))
+            written[key] = file.write_all(map(drop_obsolete_rows, read_batches(lake, rows, removed[key])))
         return list(removed.values()), [action for key in removed if (action := written[key]) is not None]
 
     return rewrite

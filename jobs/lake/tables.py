@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from rmq_formats.arrow import MESSAGE_SCHEMA, REPEATED_TEXT, column, required, type_without_dictionary
+from rmq_formats.arrow import MESSAGE_SCHEMA, REPEATED_TEXT, column, required_column, type_without_dictionary
 from rmq_formats.indexfile.columns import SCHEMA as ENTRY_SCHEMA
 from rmq_formats.trace_columns import SCHEMA as TRACE_SCHEMA
 
@@ -38,8 +38,8 @@ SQL_TYPES = {  # Arrow types, by their names in Spark SQL
 _SQL_NAMES = {type_: name for name, type_ in SQL_TYPES.items()} | {pa.timestamp("us"): "timestamp_ntz"}
 
 _WHOSE = (
-    required("broker", pa.string(), "label of the broker that wrote the store"),
-    required("store_id", pa.string(), "id of the store that the row is from, derived from the log's bytes"),
+    required_column("broker", pa.string(), "label of the broker that wrote the store"),
+    required_column("store_id", pa.string(), "id of the store that the row is from, derived from the log's bytes"),
 )
 
 
@@ -97,7 +97,7 @@ class Table:
 STORED_MESSAGES = Table(
     "messages",
     "one CommitLog record",
-    (required("segment", pa.int64(), "physical offset of the first byte of the record's file"), *MESSAGE_SCHEMA),
+    (required_column("segment", pa.int64(), "physical offset of the first byte of the record's file"), *MESSAGE_SCHEMA),
     statistics=(
         "segment", "queue_id", "queue_offset", "physical_offset", "born_timestamp", "store_timestamp",
         "store_time", "store_date", "topic", "uniq_key", "offset_msg_id",
@@ -149,13 +149,13 @@ TIERED = Table(
     "one record of a tier, to which a broker copies its messages; only lakes of rmq-lake 1.0 have this table, and "
     "`store_id` identifies the tier",
     (
-        required(
+        required_column(
             "generation",
             pa.int32(),
             "generation of the queue's log: 0 for the first log that was read, incremented when its topic is recreated",
         ),
         *(
-            required(field.name, field.type, _OF_A_TIER[field.name]) if field.name in _OF_A_TIER else field
+            required_column(field.name, field.type, _OF_A_TIER[field.name]) if field.name in _OF_A_TIER else field
             for field in MESSAGES.columns
             if field.name not in _ONLY_OF_A_BROKER
         ),
@@ -168,24 +168,26 @@ CONSUME_QUEUE = Table(
     "consume_queue",
     "one ConsumeQueue unit, joined with its message",
     (
-        required("topic", REPEATED_TEXT, "topic of the queue, from the name of its directory"),
-        required("queue_id", pa.int32(), "id of the queue, from the name of its directory"),
-        required(
+        required_column("topic", REPEATED_TEXT, "topic of the queue, from the name of its directory"),
+        required_column("queue_id", pa.int32(), "id of the queue, from the name of its directory"),
+        required_column(
             "queue_offset",
             pa.int64(),
             "number of the unit in its queue, derived from its position in the file; for a batch unit, the number of "
             "its first message",
         ),
-        required("physical_offset", pa.int64(), "physical offset of the record according to the unit"),
-        required("size", pa.int32(), "size of the record according to the unit"),
-        required("tags_code", pa.int64(), "as stored: hash of TAGS, time of delivery, or address of an extension unit"),
-        required(
+        required_column("physical_offset", pa.int64(), "physical offset of the record according to the unit"),
+        required_column("size", pa.int32(), "size of the record according to the unit"),
+        required_column(
+            "tags_code", pa.int64(), "as stored: hash of TAGS, time of delivery, or address of an extension unit"
+        ),
+        required_column(
             "is_pre_blank",
             pa.bool_(),
             "whether the unit is padding before the first message of the queue's first file",
         ),
         column("batch_count", pa.int16(), "number of messages in a BatchConsumeQueue unit; NULL in a plain queue"),
-        required(
+        required_column(
             "status",
             REPEATED_TEXT,
             "matched; mismatched: see `mismatch`; dangling: does not point to a record; "
@@ -299,12 +301,12 @@ TRACES = Table(
     "one line of a trace message: an action that a client performed on a message. Trace bodies larger than 4 MiB when "
     "decompressed are skipped",
     (
-        required("physical_offset", pa.int64(), "offset of the message that holds the line"),
-        required(
+        required_column("physical_offset", pa.int64(), "offset of the message that holds the line"),
+        required_column(
             "line", pa.int32(), "number of the line in that message, from 0; lines of unknown kinds are not counted"
         ),
-        required("store_timestamp", pa.int64(), "store time of the message that holds the line, in ms"),
-        required("born_host", pa.string(), "address:port of the client that sent the trace"),
+        required_column("store_timestamp", pa.int64(), "store time of the message that holds the line, in ms"),
+        required_column("born_host", pa.string(), "address:port of the client that sent the trace"),
         *TRACE_SCHEMA,
     ),
     statistics=("physical_offset", "store_timestamp", "message_id", "event_timestamp"),
@@ -403,13 +405,13 @@ DEAD_LETTERS = Table(
     "one message of a typed topic whose body does not fit its typed table",
     (
         *PROVENANCE_COLUMNS,
-        required("topic", pa.string(), "topic of the message"),
+        required_column("topic", pa.string(), "topic of the message"),
         column(
             "type",
             pa.string(),
             "the declared type of the message; NULL if the topic has only one, or the message has none",
         ),
-        required("reason", pa.string(), "why the body does not fit"),
+        required_column("reason", pa.string(), "why the body does not fit"),
         column("place", pa.string(), "location in the body: a path like $.items[0].price, or a byte position"),
         column("properties", pa.map_(pa.string(), pa.string()), "properties of the message"),
         column("body", pa.binary(), "the body as sent, or as stored if it cannot be decompressed"),

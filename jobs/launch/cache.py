@@ -58,7 +58,7 @@ def cache_directory() -> Path:
 
 def build_code_archive() -> Path:
     """Return the ZIP of the installed packages; create it if it is not in the cache."""
-    payload = _zipped(_modules())
+    payload = _zip_files(_modules())
     digest = hashlib.sha256(payload).hexdigest()[:16]
     path = cache_directory() / "shipped" / f"rocketmq-lake-{digest}.zip"
     if not path.exists():
@@ -70,7 +70,7 @@ def build_code_archive() -> Path:
             "rocketmq_lake_shipped/cache.py": Path(__file__).read_bytes(),
             **{f"{package}/__init__.py": _STUB.format(digest=digest).encode() for package in _PACKAGES},
         }
-        unfinished.write_bytes(_zipped(files.items()))
+        unfinished.write_bytes(_zip_files(files.items()))
         unfinished.replace(path)
     return path
 
@@ -86,7 +86,7 @@ def _modules() -> Iterator[tuple[str, bytes]]:
                 yield f"{package}/{path.relative_to(directory)}", path.read_bytes()
 
 
-def _zipped(files: Iterable[tuple[str, bytes]]) -> bytes:
+def _zip_files(files: Iterable[tuple[str, bytes]]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files:

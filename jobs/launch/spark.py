@@ -74,13 +74,13 @@ def prepare_submission(spark_options: Sequence[str], *, s3: bool = False) -> tup
     if local:
         # The JVM logs on standard output, which is reserved for data.
         flags = [_QUIET, "-Xlog:disable", "-Xshare:auto", _ONE_COLLECTOR, *_SMALL, _COMPILED_FAST]
-        environment["SPARK_SUBMIT_OPTS"] = _appended(flags, given)
+        environment["SPARK_SUBMIT_OPTS"] = _append_jvm_flags(flags, given)
         # Each of a JVM's many threads would keep the memory that it has freed of large columns; YARN also sets it.
         environment["MALLOC_ARENA_MAX"] = os.environ.get("MALLOC_ARENA_MAX", "2")
         environment["PYSPARK_PYTHON"] = sys.executable
         environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")  # listen on loopback only
     else:
-        environment["SPARK_SUBMIT_OPTS"] = _appended([_QUIET], given)
+        environment["SPARK_SUBMIT_OPTS"] = _append_jvm_flags([_QUIET], given)
         options = _with_files(options, "--py-files", [str(build_code_archive())])
         # Executors call the driver at the address that Spark finds, or that the user names. Where the whole cluster is
         # this machine's own, nothing of ours listens outside either.
@@ -173,7 +173,7 @@ def _with_files(options: Sequence[str], name: str, files: Sequence[str]) -> list
     return [*options, name, ",".join([*files, given] if given else files)]
 
 
-def _appended(flags: Sequence[str], given: str) -> str:
+def _append_jvm_flags(flags: Sequence[str], given: str) -> str:
     """Append the user's JVM flags to ours, so that they override them; two garbage collectors would be an error."""
     own = [flag for flag in flags if not (flag.startswith("-XX:+Use") and flag.endswith("GC") and "GC" in given)]
     return " ".join([*(f'"{flag}"' for flag in own), given]).strip()

@@ -241,7 +241,7 @@ class LakeSource(Source):
         return self.tables.distinct_values(column, self.restrict_to_store(MESSAGES_NAME, *conditions))
 
     def _newest_first(self, table: str, *conditions: str) -> Iterator[Message]:
-        return self._placed(self._offsets(table, *conditions))
+        return self._iterate_messages_at(self._offsets(table, *conditions))
 
     def _offsets(
         self, table: str, *conditions: str, before: int = MAX_TIME, together: int = _TOGETHER
@@ -257,7 +257,7 @@ class LakeSource(Source):
                 return
             before, count = found[-1], min(count * 16, _MOST_OFFSETS)
 
-    def _placed(self, offsets: Iterable[int]) -> Iterator[Message]:
+    def _iterate_messages_at(self, offsets: Iterable[int]) -> Iterator[Message]:
         """Yield the messages at offsets, in their order. The offsets are listed: a join would read all bodies."""
         left = iter(offsets)
         while some := list(islice(left, _TOGETHER)):
@@ -441,7 +441,7 @@ class LakeSource(Source):
         topics = () if wanted.topic is None else (wanted.topic,)
         self._note_left_out(self.remarks.note if is_every else self.remarks.warn, *topics)
         if wanted.key is not None and self._has_index:
-            found = self._placed(self._offsets_under(wanted, wanted.key, end_offset))
+            found = self._iterate_messages_at(self._offsets_under(wanted, wanted.key, end_offset))
             yield from ((message.record.physical_offset, message) for message in found)
             return
         conditions = list(self.list_conditions(wanted))
@@ -449,7 +449,7 @@ class LakeSource(Source):
         for low in self._lower_bounds(end_offset):
             inside = [f"physical_offset >= {low}"] if low else []
             offsets = self._offsets(MESSAGES_NAME, *conditions, *inside, before=end_offset, together=together)
-            for message in self._placed(offsets):
+            for message in self._iterate_messages_at(offsets):
                 if not (message.has_body or wanted.body_text is None):
                     self._note_missing_bodies()
                 yield message.record.physical_offset, message
@@ -573,7 +573,7 @@ class LakeSource(Source):
         condition = f"(uniq_key = {quoted} OR tags = {quoted} OR array_has(keys, {quoted}))"
         oldest_first = f"ORDER BY store_timestamp, physical_offset LIMIT {MAX_OCCURRENCES}"
         places = self.select_rows("store_timestamp, physical_offset", MESSAGES_NAME, condition, rest=oldest_first)
-        for message in self._placed(place["physical_offset"] for place in places):
+        for message in self._iterate_messages_at(place["physical_offset"] for place in places):
             at, time = message.record.physical_offset, message.record.store_timestamp
             for kind in KeyKind:
                 if has_key(message, kind, text_):

@@ -73,17 +73,17 @@ class RocketmqReader(DataSourceReader):
     """Spark's batch reader of a store: plans ranges on the driver, and reads them on the workers."""
 
     def __init__(self, wanted: ReadOptions) -> None:
-        self._wanted = wanted
+        self._options = wanted
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
         """Narrow the read by the pushed conditions; Spark filters the rows again."""
         for given in filters:
-            self._wanted = _narrowed(self._wanted, given)
+            self._options = _narrow_options(self._options, given)
             yield given
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the ranges of the log that may hold wanted messages."""
-        wanted = self._wanted
+        wanted = self._options
         store = list_store(wanted.path, commitlog=wanted.commitlog, options=wanted.file_system)
         store.refuse_lost_log()
         place, writer = find_read_start(wanted, store)
@@ -101,14 +101,14 @@ class RocketmqReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a range's messages, batch by batch."""
-        return read_range_rows(partition, self._wanted)
+        return read_range_rows(partition, self._options)
 
 
 # The lower and upper bound that a condition on a column narrows.
 _BOUNDS = {"physical_offset": ("from_offset", "to_offset"), "store_timestamp": ("from_time", "to_time")}
 
 
-def _narrowed(wanted: ReadOptions, given: Filter) -> ReadOptions:
+def _narrow_options(wanted: ReadOptions, given: Filter) -> ReadOptions:
     column = ".".join(getattr(given, "attribute", ()))
     if column == "topic" and isinstance(given, EqualTo | In):
         names = [str(topic) for topic in ([given.value] if isinstance(given, EqualTo) else given.value)]
@@ -171,7 +171,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans in one process for all batches of a query, reads on the workers."""
 
     def __init__(self, wanted: ReadOptions) -> None:
-        self._wanted = wanted
+        self._options = wanted
         self._start: tuple[LogPosition, LogOrigin] | None = None
         self._folders: tuple[str, ...] = ()  # the directories of the log
         self._target = MAX_LONG  # the end of a query with the trigger availableNow
@@ -181,28 +181,28 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, object]:
         """Return the start of a query without a checkpoint."""
-        if self._wanted.after_lake is None and self._wanted.starts_at_end:
-            return self._end_of_log(self._listed()).to_json()
-        store = self._listed(whole=True)  # `prepareForTriggerAvailableNow` comes first, and has listed it
-        place, _ = self._known_start(store)
-        raise_or_warn_of_loss(find_lost_ends(store), place.offset, MAX_LONG, raises=self._wanted.fails_on_any_loss)
+        if self._options.after_lake is None and self._options.starts_at_end:
+            return self._end_of_log(self._list_store()).to_json()
+        store = self._list_store(whole=True)  # `prepareForTriggerAvailableNow` comes first, and has listed it
+        place, _ = self._find_start(store)
+        raise_or_warn_of_loss(find_lost_ends(store), place.offset, MAX_LONG, raises=self._options.fails_on_any_loss)
         return place.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the largest number of bytes of the log in a batch."""
-        return ReadMaxBytes(self._wanted.batch_size)
+        return ReadMaxBytes(self._options.batch_size)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the query at the current end of the log."""
-        self._target = self._end_of_log(self._listed()).offset
+        self._target = self._end_of_log(self._list_store()).offset
 
     def latestOffset(self, start: Mapping[str, object], limit: ReadLimit) -> dict[str, object]:
         """Return the last record boundary within the limit; *start* if nothing is new."""
         place = LogPosition.from_json(start)
         if place.offset >= self._target and not self._is_checked:  # nothing new: was the log truncated?
-            self._check(place, self._listed())
+            self._check(place, self._list_store())
         if place.offset < self._target and (self._target < MAX_LONG or self._is_check_due()):
-            began, store = monotonic(), self._listed()
+            began, store = monotonic(), self._list_store()
             self._check(place, store)
             if not _is_all_read(store, place.offset):
                 most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else MAX_LONG
@@ -211,7 +211,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     self._walk, self._next_check = (place, end, ranges), 0.0
                     return end.to_json()
             now = monotonic()
-            self._next_check = now + max(self._wanted.poll_ms / 1000, _SHARE * (now - began))
+            self._next_check = now + max(self._options.poll_ms / 1000, _SHARE * (now - began))
         return dict(start)
 
     def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> Sequence[InputPartition]:
@@ -219,7 +219,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = LogPosition.from_json(start), LogPosition.from_json(end)
         if last.offset <= first.offset:
             return []
-        store = self._listed()
+        store = self._list_store()
         if self._walk is None or self._walk[:2] != (first, last):
             self._check(last, store)  # the batch comes from a checkpoint, so its end was not checked in this process
             walked = repeat_after_expiry(store, lambda now: self._walk_from(first, now, MAX_LONG, last.offset))
@@ -228,12 +228,12 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reached = ranges[-1].end_offset if ranges else first.offset
         if reached < last.offset and reached >= store.start_offset:
             raise data_loss_error(reached, last.offset, store.root)
-        _, writer = self._known_start(store)
+        _, writer = self._find_start(store)
         return [InputPartition((range_, writer)) for range_ in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a range's messages, batch by batch."""
-        return read_range_rows(partition, self._wanted)
+        return read_range_rows(partition, self._options)
 
     def _is_check_due(self) -> bool:
         """Wait until the next check is due, but not for long; return whether it is due."""
@@ -243,9 +243,14 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _walk_from(
         self, place: LogPosition, store: Store, limit: int, stop: int
     ) -> tuple[LogPosition, Sequence[Range]]:
-        part_size = self._wanted.partition_size or _PART
+        part_size = self._options.partition_size or _PART
         return walk_from(
-            place, store, limit=limit, stop=stop, part_size=part_size, fails_on_data_loss=self._wanted.fails_on_any_loss
+            place,
+            store,
+            limit=limit,
+            stop=stop,
+            part_size=part_size,
+            fails_on_data_loss=self._options.fails_on_any_loss,
         )
 
     def _check(self, place: LogPosition, store: Store) -> None:
@@ -263,24 +268,24 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         return repeat_after_expiry(store, look)
 
-    def _listed(self, *, whole: bool = False) -> Store:
+    def _list_store(self, *, whole: bool = False) -> Store:
         """List the store, and later only its log: there may be very many queues."""
-        wanted = self._wanted
+        wanted = self._options
         root, folders = wanted.path, wanted.commitlog
         if self._folders and not whole:
             root, folders = self._folders[0], self._folders
         store = list_store(root, commitlog=folders, options=wanted.file_system)
         store.refuse_lost_log()
         if not self._folders and store.segments:
-            self._known_start(store)
+            self._find_start(store)
             found = dict.fromkeys(dirname(segment.location) for segment in store.segments)
             self._folders = wanted.commitlog or tuple(found)  # a given directory may still be empty
         return store
 
-    def _known_start(self, store: Store) -> tuple[LogPosition, LogOrigin]:
+    def _find_start(self, store: Store) -> tuple[LogPosition, LogOrigin]:
         """Return the start of a query and the log's writer; they are determined once, from the whole store."""
         if self._start is None or not store.segments:
-            self._start = find_read_start(self._wanted, store)
+            self._start = find_read_start(self._options, store)
         return self._start
 
 
@@ -345,13 +350,13 @@ class RocketmqDataSource(DataSource):
 
     def reader(self, schema: StructType) -> RocketmqReader:
         """Return the reader of one store."""
-        return RocketmqReader(self._wanted(schema))
+        return RocketmqReader(self._parse_options(schema))
 
     def streamReader(self, schema: StructType) -> RocketmqStreamReader:
         """Return the reader of one store's new messages."""
-        return RocketmqStreamReader(self._wanted(schema))
+        return RocketmqStreamReader(self._parse_options(schema))
 
-    def _wanted(self, schema: StructType) -> ReadOptions:
+    def _parse_options(self, schema: StructType) -> ReadOptions:
         """Parse the options; the columns are those of *schema*, which the user may have given."""
         there = {field.name: field.dataType for field in self.schema()}
         for field in schema:

@@ -48,10 +48,14 @@ def find_problem(value: object, shape: Shape, key: str = "") -> str | None:
         problems = [find_problem(value, one, key) for one in shape]
         return None if None in problems else problems[0]
     if isinstance(shape, frozenset):
-        return None if value in [*shape] else f"{key} must be one of {', '.join(sorted(shape))}, not {_shown(value)}"
+        return (
+            None
+            if value in [*shape]
+            else f"{key} must be one of {', '.join(sorted(shape))}, not {_abridge_value(value)}"
+        )
     kind = shape if isinstance(shape, type) else type(shape)
     if not _is_of_kind(value, kind):
-        return f"{key or 'the file'} must be {_NAMES[kind]}, not {_shown(value)}"
+        return f"{key or 'the file'} must be {_NAMES[kind]}, not {_abridge_value(value)}"
     return next(filter(None, _find_inner_problems(value, shape, key)), None)
 
 
@@ -73,7 +77,7 @@ def _find_problem_of_key(value: dict[str, object], name: str, shape: Shape, key:
     own = name if name in value else name.removesuffix("?")
     inner = f"{key}.{own}".lstrip(".")
     if not _is_of_kind(own, str):
-        return f"{key} has a key that is not a valid name: {_shown(own)}"
+        return f"{key} has a key that is not a valid name: {_abridge_value(own)}"
     if own not in value or (own != name and value[own] is None):
         return None if own != name else f"the key {inner} is missing"
     return find_problem(value[own], shape, inner)
@@ -95,5 +99,5 @@ def _can_be_name(text: str) -> bool:
     return True
 
 
-def _shown(value: object) -> str:
+def _abridge_value(value: object) -> str:
     return json.dumps(value)[:_SHOWN]

@@ -141,8 +141,8 @@ class LocalReader(Reader):
                 self._kernel_drops = False
         # The kernel drops pages in groups of up to megabytes, so only reads without cached pages are dropped.
         # The last page is probed first: a probe starts to read missing pages, which would soon count as cached.
-        ends_cached = self._cached(position + buffer.nbytes - 1, buffer[-1:]) > 0
-        cached = self._cached(position, buffer)
+        ends_cached = self._read_cached_pages(position + buffer.nbytes - 1, buffer[-1:]) > 0
+        cached = self._read_cached_pages(position, buffer)
         filled = cached + self._fill(position + cached, buffer[cached:])
         if filled > cached and not ends_cached:
             # Also drops the pages that are shared with neighbouring bytes.
@@ -157,7 +157,7 @@ class LocalReader(Reader):
         except OSError as error:  # ENXIO: only a hole follows; EINVAL and others: this file system knows no holes
             return self.size if error.errno == errno.ENXIO else position
 
-    def _cached(self, position: int, buffer: memoryview) -> int:
+    def _read_cached_pages(self, position: int, buffer: memoryview) -> int:
         try:
             return os.preadv(self._descriptor, [buffer], position, os.RWF_NOWAIT)
         except (OSError, AttributeError):  # nothing is cached, or this system does not report it
@@ -247,7 +247,7 @@ class LocalStorage(Storage):
         """
         path = local_path(location)
         try:
-            descriptor = _opened(path)
+            descriptor = _open_descriptor(path)
         except OSError as error:  # of the disk: each read raises it
             size = Path(path).stat().st_size if is_disk_error(error) else 0
             if not size:
@@ -319,7 +319,7 @@ def _check_link(link_owner: int, target_owner: int, path: str) -> None:
         raise PermissionError(errno.EACCES, reason, path)
 
 
-def _opened(path: str) -> int:
+def _open_descriptor(path: str) -> int:
     """
     Open a file; the target of a link is checked after opening, so that it cannot be exchanged in between.
 

@@ -38,14 +38,14 @@ class Scratch:
         """Open a new file for writing; it is not flushed to disk, because it is not read after a crash."""
         location = join_location(self.location, name)
         if is_local(location):
-            with explaining_full_disk(location), self._checked(location).open("wb") as file:
+            with explaining_full_disk(location), self._require_local_path(location).open("wb") as file:
                 yield file
             return
         buffer = BytesIO()
         yield buffer
         storage_for(location, self.options).create(location, buffer.getvalue())
 
-    def _checked(self, location: str) -> Path:
+    def _require_local_path(self, location: str) -> Path:
         """Return the path of a local file; refuse it if this machine does not see the run's directory."""
         if not is_directory(Path(local_path(self.location))):
             raise OSError(f"{self.location}: not accessible on {gethostname()}: {self.advice}")
@@ -55,7 +55,7 @@ class Scratch:
         """Open a file for reading."""
         location = join_location(self.location, name)
         if is_local(location):
-            self._checked(location)
+            self._require_local_path(location)
         return storage_for(location, self.options).open(location)
 
     def read_into(self, reader: Reader, name: str, position: int, buffer: memoryview) -> None:

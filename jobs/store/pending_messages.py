@@ -118,7 +118,7 @@ def _timer_log_reader(store: Store, opened_files: ExitStack) -> _UnitAt:
     files = sorted(store.other_files_of_kind(FileKind.TIMER_LOG), key=attrgetter("base_offset"))
 
     @cache
-    def opened(number: int) -> Reader:
+    def open_file(number: int) -> Reader:
         return opened_files.enter_context(store.open(files[number]))
 
     def unit_at(at: int) -> TimerUnit | None:
@@ -126,7 +126,7 @@ def _timer_log_reader(store: Store, opened_files: ExitStack) -> _UnitAt:
         if number < 0:
             return None
         try:
-            return decode_timer_unit(opened(number).read(at - files[number].base_offset, UNIT.size), at)
+            return decode_timer_unit(open_file(number).read(at - files[number].base_offset, UNIT.size), at)
         except CorruptData as damage:
             raise damage.in_file(files[number].location) from None
 

@@ -73,7 +73,7 @@ def probe_queue_ends(
     known = processed_ends or {}
     every = list_queues(store)
     looks = _look_at_all(workers, [(queue, known.get(queue.name), from_offset) for queue in every])
-    dispatched = _dispatched(every, looks, store)
+    dispatched = _find_dispatched_end(every, looks, store)
     closed = store.is_closed
     first = {queue.name: look for queue, look in zip(every, looks, strict=True)}
     # Dispatched units may be in a file, or a queue, that was created after the store was listed.
@@ -103,7 +103,7 @@ def probe_queue_ends(
     )
 
 
-def _dispatched(queues: Sequence[StoredQueue], looks: Sequence[_Seen], store: Store) -> int:
+def _find_dispatched_end(queues: Sequence[StoredQueue], looks: Sequence[_Seen], store: Store) -> int:
     """
     Return the end of the newest record to which units at the ends of queues point; a foreign unit has no record.
 

@@ -91,7 +91,7 @@ class RangeReader:
             at = int(item.positions[0]) + item.base_offset - framing.header_size - range_.base_offset
             if self._looks_again(at) and not self._is_still(file, item, at):
                 return at
-            settled = self._settled(item)
+            settled = self._count_settled_records(item)
             if settled:
                 group = item._replace(positions=item.positions[:settled], sizes=item.sizes[:settled])
                 self._see_records(group, framing.header_size)
@@ -128,7 +128,7 @@ class RangeReader:
                 return False
         return True
 
-    def _settled(self, group: RawRecords) -> int:
+    def _count_settled_records(self, group: RawRecords) -> int:
         """Return how many records of a group are old enough to be read."""
         settle_limits = self._range.settle_limits
         if settle_limits is None or self._range.final:

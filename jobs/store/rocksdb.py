@@ -127,7 +127,7 @@ def open_database(location: str, storage: Storage) -> Iterator[Database]:
     import rocksdict
 
     with TemporaryDirectory(prefix="rmq-lake-rocksdb-") as folder:
-        opened = _opened(location, storage, Path(folder))
+        opened = _open_database(location, storage, Path(folder))
         try:
             names = rocksdict.Rdict.list_cf(opened.path(), _raw())
             yield Database({name: opened.get_column_family(name) for name in names}, location)
@@ -137,7 +137,7 @@ def open_database(location: str, storage: Storage) -> Iterator[Database]:
             opened.close()
 
 
-def _opened(location: str, storage: Storage, folder: Path) -> "Rdict":
+def _open_database(location: str, storage: Storage, folder: Path) -> "Rdict":
     import rocksdict
 
     copies = [folder]

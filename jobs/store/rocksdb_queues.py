@@ -149,14 +149,14 @@ class DatabaseQueueOpener:
         prefix, at_once = encode_prefix(queue), max(1, min(stop - start, _AT_ONCE))
         for keys, values in self.database.rows(UNIT_FAMILY, encode_unit_key(queue, start), at_once):
             own = sum(key.startswith(prefix) for key in keys) if not keys[-1].startswith(prefix) else None
-            numbers, units = self._decoded(queue, keys[:own], values[:own])
+            numbers, units = self._decode_units(queue, keys[:own], values[:own])
             inside = int(np.searchsorted(numbers, stop))
             if inside:
                 yield numbers[:inside], units[:inside]
             if own is not None or inside < numbers.size or (inside and numbers[-1] == stop - 1):
                 return
 
-    def _decoded(
+    def _decode_units(
         self, queue: QueueName, keys: Sequence[bytes], values: Sequence[bytes]
     ) -> tuple[NDArray[np.int64], NDArray[np.void]]:
         if not keys:

@@ -62,14 +62,14 @@ class SparkWorkers:
                 compile_at_first_use()
             _counts[1] += len(items)
 
-        def counted(item: Item) -> Result:
+        def run_and_count(item: Item) -> Result:
             result = task(item)
             records.add(record_count(result))
             return result
 
         work = Work(label, sum(sizes), tasks=len(items)) if sizes else Work(label, len(items), "parts")
         with show_spark_progress(self.spark, work, lambda: records.value):
-            return self._run(items, counted if sizes else task)
+            return self._run(items, run_and_count if sizes else task)
 
     def _run(self, items: Sequence[Item], task: Task[Item, Result]) -> list[Result]:
         """Run *task* on each item; an error of the second attempt is raised unchanged."""

@@ -370,10 +370,10 @@ def geometry_stated_by_index_files(
     with ExitStack() as stack:
 
         @cache
-        def opened(location: str) -> Reader:
+        def open_file(location: str) -> Reader:
             return stack.enter_context(store.storage.open(location))
 
-        files = [Content(file.size, lazy_reader(opened, file.location)) for file in store.index_files]
+        files = [Content(file.size, lazy_reader(open_file, file.location)) for file in store.index_files]
         return find_stated_geometry(files, hash_slots, index_num)
 
 

@@ -95,7 +95,7 @@ class _Reading(NamedTuple):
     type: pa.DataType | None
     read: ReadValue
 
-    def converted(self, type_: pa.DataType | None, convert: Callable[[Any], object]) -> "_Reading":
+    def with_conversion(self, type_: pa.DataType | None, convert: Callable[[Any], object]) -> "_Reading":
         """Return the reading of a type whose values are converted after they were read."""
         return _Reading(type_, lambda cursor: convert(self.read(cursor)))
 
@@ -129,7 +129,7 @@ class _Record:
             return _Reading(pa.struct(list(types.items())), read)
         if name in {"array", "map"}:
             return self._items(schema)
-        plain = {"enum": _enum, "fixed": _fixed}.get(name, lambda _: _PRIMITIVES[name])(schema)
+        plain = {"enum": _enum, "fixed": _read_fixed}.get(name, lambda _: _PRIMITIVES[name])(schema)
         return self._logical(plain, schema) if "logicalType" in schema else plain
 
     def _fields(self, schema: _Schema) -> tuple[dict[str, pa.DataType], Callable[[Cursor], dict[str, object]]]:
@@ -188,7 +188,7 @@ class _Record:
             of_branches = iter(names)
             types = [pa.struct(list(zip(names, types, strict=True)))]
             branches = [
-                branch if branch.type is None else branch.converted(types[0], _as_member(next(of_branches)))
+                branch if branch.type is None else branch.with_conversion(types[0], _as_member(next(of_branches)))
                 for branch in branches
             ]
         reads = [branch.read for branch in branches]
@@ -207,16 +207,16 @@ class _Record:
         kind, _, unit = str(schema["logicalType"]).rpartition("-")
         stored_as = schema["type"]
         if stored_as == "long" and kind in {"timestamp", "local-timestamp"} and unit in _INSTANTS:
-            instant = plain.converted(pa.timestamp("us", "UTC"), _INSTANTS[unit])
+            instant = plain.with_conversion(pa.timestamp("us", "UTC"), _INSTANTS[unit])
             place = partial(place_local_instant, times=self._times)
-            return instant if kind == "timestamp" else instant.converted(instant.type, place)
+            return instant if kind == "timestamp" else instant.with_conversion(instant.type, place)
         if (stored_as, unit) == ("int", "date"):
-            return plain.converted(pa.date32(), check_day)
+            return plain.with_conversion(pa.date32(), check_day)
         if (stored_as, unit) == ("fixed", "uuid") and schema["size"] == _UUID_SIZE:
-            return plain.converted(pa.string(), lambda data: str(uuid.UUID(bytes=data)))
+            return plain.with_conversion(pa.string(), lambda data: str(uuid.UUID(bytes=data)))
         if stored_as in {"bytes", "fixed"} and unit == "decimal" and schema["precision"] <= MAX_DECIMAL_DIGITS:
             type_ = pa.decimal128(schema["precision"], schema.get("scale", 0))
-            return plain.converted(type_, partial(_decimal, type_))
+            return plain.with_conversion(type_, partial(_decimal, type_))
         return plain
 
 
@@ -251,7 +251,7 @@ def _starts_of_items(cursor: Cursor) -> Iterator[int]:
             raise refused_at_byte("a block whose actual size differs from its stated size", begin)
 
 
-def _fixed(schema: _Schema) -> _Reading:
+def _read_fixed(schema: _Schema) -> _Reading:
     size = schema["size"]
     if size < 1:
         raise SchemaError(f"{schema['name']}: a fixed type of size 0")

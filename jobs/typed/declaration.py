@@ -89,7 +89,7 @@ class TopicType:
 
     def reader(self) -> BodyReader:
         """Return a reader of these bodies."""
-        return self.format.reader(_renamed(self.columns, self.sources), self.time_defaults)
+        return self.format.reader(_rename_columns(self.columns, self.sources), self.time_defaults)
 
     def to_dict(self) -> dict[str, object]:
         """Return everything that decides which row a body becomes; if it changes, the type is a different one."""
@@ -107,7 +107,7 @@ class TopicType:
         }
 
 
-def _renamed(columns: Sequence[pa.Field], names: Mapping[str, str]) -> tuple[pa.Field, ...]:
+def _rename_columns(columns: Sequence[pa.Field], names: Mapping[str, str]) -> tuple[pa.Field, ...]:
     return tuple(one.with_name(names.get(one.name, one.name)) for one in columns)
 
 
@@ -175,7 +175,7 @@ class _Declared:
         sources = self._sources(columns)
         if kind == "text":
             try:
-                check_pattern(self._text("pattern"), _renamed(columns, sources))
+                check_pattern(self._text("pattern"), _rename_columns(columns, sources))
             except SchemaError as error:
                 raise self._error("pattern", str(error)) from error
         found = TopicType(self._topic, format_, columns, sources, self._properties(), self._times(), self._name)
@@ -222,19 +222,19 @@ class _Declared:
                 )
             files = {int(path.stem): path for path in paths}
         schemas = {number: self._file(key, path).decode(errors="replace") for number, path in files.items()}
-        return avro_format(schemas), self._columns(key, lambda: self._declared(columns_of_schemas(schemas)))
+        return avro_format(schemas), self._columns(key, lambda: self._columns_text(columns_of_schemas(schemas)))
 
     def _protobuf(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
         from jobs.typed.protobuf import columns_of_message, protobuf_format
 
         key = "descriptors"
         of = self._file(key, self._path(key)), self._text("message")
-        return protobuf_format(*of), self._columns(key, lambda: self._declared(columns_of_message(*of)))
+        return protobuf_format(*of), self._columns(key, lambda: self._columns_text(columns_of_message(*of)))
 
-    def _declared(self, columns: Sequence[pa.Field]) -> str:
+    def _columns_text(self, columns: Sequence[pa.Field]) -> str:
         """Return columns of bodies as SQL, renamed as `from` declares."""
         names = {source: name for name, source in self._values.get("from", {}).items() if isinstance(source, str)}
-        return sql_columns(_renamed(columns, names))
+        return sql_columns(_rename_columns(columns, names))
 
     def _columns(self, key: str, declared: Callable[[], str]) -> tuple[pa.Field, ...]:
         try:

@@ -140,16 +140,16 @@ class _Batch:
             arrays, is_null = self.struct(places, list(type_), path)
             return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(is_null))
         if pa.types.is_list(type_) or pa.types.is_map(type_):
-            return self._repeated(places, type_, f"{path}[]")
+            return self._list_or_map_array(places, type_, f"{path}[]")
         array, states = self._scalars(places, type_)
         odd = np.flatnonzero(states == cells.UNUSUAL)
         if not odd.size:
             return array
         # The scalar reader reads single values in other spellings; only a rejected value sends its whole body there.
-        values = make_array([self._judged(places, row, type_) for row in odd.tolist()], type_)
+        values = make_array([self._read_value_exactly(places, row, type_) for row in odd.tolist()], type_)
         return pc.replace_with_mask(array, pa.array(states == cells.UNUSUAL), values)
 
-    def _repeated(self, places: _Places, type_: pa.DataType, path: str) -> pa.Array:
+    def _list_or_map_array(self, places: _Places, type_: pa.DataType, path: str) -> pa.Array:
         is_list = pa.types.is_list(type_)
         found, is_null = self._members(places, ARRAY if is_list else OBJECT)
         bodies = np.repeat(places.bodies, np.diff(found.ends, prepend=0))
@@ -163,7 +163,7 @@ class _Batch:
         keys = self._texts(_Places(key_starts, key_ends, bodies))
         return pa.MapArray.from_arrays(offsets, keys, values, all_nullable(type_), mask=mask)
 
-    def _judged(self, places: _Places, row: int, type_: pa.DataType) -> object:
+    def _read_value_exactly(self, places: _Places, row: int, type_: pa.DataType) -> object:
         """Read a value with the scalar reader; if it is rejected, return None and mark its body."""
         text = bytes(self.data[places.starts[row] : places.ends[row]])
         try:

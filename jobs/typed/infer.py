@@ -183,14 +183,14 @@ def _text(
         return "\n".join(
             [*lines, "#   no body is a JSON object with at least one non-null value, so no types are proposed", ""]
         )
-    lines += [f"[topic.{_quoted(topic)}]", 'format = "json"', f"schema = {_quoted(sql_columns(type_.columns))}"]
+    lines += [f"[topic.{_quote_text(topic)}]", 'format = "json"', f"schema = {_quote_text(sql_columns(type_.columns))}"]
     if type_.sources:
-        pairs = (f"{name} = {_quoted(source)}" for name, source in type_.sources.items())
+        pairs = (f"{name} = {_quote_text(source)}" for name, source in type_.sources.items())
         lines.append(f"from = {{ {', '.join(pairs)} }}")
     return "\n".join([*lines, ""])
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     """Quote a text for TOML, which has the rules of JSON; what a terminal does not print is escaped."""
     quoted = json.dumps(text, ensure_ascii=False)
     return "".join(one if one.isprintable() else f"\\U{ord(one):08X}" for one in quoted)
@@ -211,7 +211,7 @@ def infer_types(lake: Lake, topic: str, workers: Workers) -> tuple[str, bool]:
     shape = ValueShape()
     for one in workers.map(work, partial(_shape_of, lake, topic), "inferring types from bodies"):
         shape.merge(one)
-    type_, left_out = _proposed(topic, shape)
+    type_, left_out = _propose_type(topic, shape)
     # Without a proposal, try a column that no body has, so that all bodies are counted with their reasons.
     tried = type_ or TopicType(topic, JSON_FORMAT, (pa.field("nothing", pa.string(), nullable=False),))
     found: Counter[Refusal | None] = Counter()
@@ -223,7 +223,7 @@ def infer_types(lake: Lake, topic: str, workers: Workers) -> tuple[str, bool]:
     return _text(topic, type_, found[None], refused, left_out), type_ is not None
 
 
-def _proposed(topic: str, shape: ValueShape) -> tuple[TopicType | None, tuple[str, ...]]:
+def _propose_type(topic: str, shape: ValueShape) -> tuple[TopicType | None, tuple[str, ...]]:
     columns: list[pa.Field] = []
     sources: dict[str, str] = {}
     left_out = []

@@ -50,12 +50,12 @@ def protobuf_format(descriptors: bytes, message: str) -> BodyFormat:
 
 def columns_of_message(descriptors: bytes, message: str) -> tuple[pa.Field, ...]:
     """Return one column for each field of a message."""
-    fields, _ = _message(_described(descriptors, message), (), "$")
+    fields, _ = _message(_find_descriptor(descriptors, message), (), "$")
     return tuple(pa.field(one.name, one.type) for one in fields.values())
 
 
 def _reader(descriptors: bytes, message: str, columns: Sequence[pa.Field], _times: TimeDefaults) -> BodyReader:
-    descriptor = _described(descriptors, message)
+    descriptor = _find_descriptor(descriptors, message)
     indexes = _indexes(descriptor)
     _, read = _message(descriptor, (), "$")
 
@@ -67,7 +67,7 @@ def _reader(descriptors: bytes, message: str, columns: Sequence[pa.Field], _time
     return columns_reader(values_of, columns)
 
 
-def _described(descriptors: bytes, message: str) -> Descriptor:
+def _find_descriptor(descriptors: bytes, message: str) -> Descriptor:
     pool = DescriptorPool()
     try:
         for file in FileDescriptorSet.FromString(descriptors).file:
@@ -309,13 +309,13 @@ def _instant(values: Mapping[str, int]) -> int:
 
 
 def _enum(names: Mapping[int, str], number: int) -> str:
-    name = names.get(_signed(number))
+    name = names.get(_to_signed(number))
     if name is None:
         raise RefusedBodyError("an undeclared enum value", "")
     return name
 
 
-def _signed(number: int) -> int:
+def _to_signed(number: int) -> int:
     return number - (1 << 64) if number >> 63 else number
 
 
@@ -341,7 +341,7 @@ def _varint(type_: pa.DataType, convert: Callable[[int], object], default: objec
     return _Scalar(type_, _VARINT, lambda cursor: convert(cursor.read_varint()), default)
 
 
-def _fixed(type_: pa.DataType, form: Struct) -> _Scalar:
+def _read_fixed(type_: pa.DataType, form: Struct) -> _Scalar:
     wire = {4: _FOUR, 8: _EIGHT}[form.size]
     return _Scalar(type_, wire, lambda cursor: cursor.read_number(form))
 
@@ -353,19 +353,19 @@ def _read_bytes(cursor: Cursor) -> bytes:
 _UNSIGNED, _UINT64 = pa.decimal128(20, 0), Struct("<Q")
 _F = FieldDescriptor
 _SCALARS = {
-    _F.TYPE_DOUBLE: _fixed(pa.float64(), DOUBLE),
-    _F.TYPE_FLOAT: _fixed(pa.float32(), FLOAT),
-    _F.TYPE_INT64: _varint(pa.int64(), _signed),
+    _F.TYPE_DOUBLE: _read_fixed(pa.float64(), DOUBLE),
+    _F.TYPE_FLOAT: _read_fixed(pa.float32(), FLOAT),
+    _F.TYPE_INT64: _varint(pa.int64(), _to_signed),
     _F.TYPE_UINT64: _varint(_UNSIGNED, Decimal, Decimal(0)),
-    _F.TYPE_INT32: _varint(pa.int32(), lambda number: _int(_signed(number))),
+    _F.TYPE_INT32: _varint(pa.int32(), lambda number: _int(_to_signed(number))),
     _F.TYPE_FIXED64: _Scalar(_UNSIGNED, _EIGHT, lambda cursor: Decimal(cursor.read_number(_UINT64))),
-    _F.TYPE_FIXED32: _fixed(pa.int64(), Struct("<I")),
+    _F.TYPE_FIXED32: _read_fixed(pa.int64(), Struct("<I")),
     _F.TYPE_BOOL: _varint(pa.bool_(), _boolean, default=False),
     _F.TYPE_STRING: _Scalar(pa.string(), _SIZED, lambda cursor: cursor.read_text(cursor.read_varint()), ""),
     _F.TYPE_BYTES: _Scalar(pa.binary(), _SIZED, _read_bytes, b""),
     _F.TYPE_UINT32: _varint(pa.int64(), _unsigned_int),
-    _F.TYPE_SFIXED32: _fixed(pa.int32(), Struct("<i")),
-    _F.TYPE_SFIXED64: _fixed(pa.int64(), Struct("<q")),
+    _F.TYPE_SFIXED32: _read_fixed(pa.int32(), Struct("<i")),
+    _F.TYPE_SFIXED64: _read_fixed(pa.int64(), Struct("<q")),
     _F.TYPE_SINT32: _Scalar(pa.int32(), _VARINT, lambda cursor: _int(cursor.read_zigzag())),
     _F.TYPE_SINT64: _Scalar(pa.int64(), _VARINT, Cursor.read_zigzag),
 }

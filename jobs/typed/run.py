@@ -131,7 +131,7 @@ def type_lake(request: TypeRequest, workers: Workers) -> TypingSummary:
                 request = _for_all_topics(request, left, lost)
         cut_of = _cuts(lake, snapshot)
         topics = [_topic(request, type_, before, cut_of) for type_ in request.types]
-        summary = _typed(request, snapshot, topics, before, workers)
+        summary = _type_new_messages(request, snapshot, topics, before, workers)
         summary.recovered = recovered
         return summary
 
@@ -217,7 +217,7 @@ def _is_retyped(request: TypeRequest, type_: TopicType, old: TopicState) -> bool
         ) from error
 
 
-def _typed(
+def _type_new_messages(
     request: TypeRequest, snapshot: DeltaTable, topics: Sequence[_Topic], before: Typing, workers: Workers
 ) -> TypingSummary:
     lake = request.lake
@@ -227,7 +227,7 @@ def _typed(
     done = TypingResult.sum_of(workers.map(work, task, "typing bodies"))
     if not request.accepts_dead_letters:
         _refuse_lost_rows(request, topics, done)
-    retried = _retried(request, partial(task, retries=True), workers)
+    retried = _retry_dead_letters(request, partial(task, retries=True), workers)
     summary = TypingSummary(number, [_summary(topic, done, retried, before) for topic in topics])
     absent = [
         found.topic
@@ -293,7 +293,9 @@ def _most_common(reasons: Counter[str]) -> dict[str, int]:
     return most | ({_OTHER_REASONS: most.get(_OTHER_REASONS, 0) + others} if others else {})
 
 
-def _retried(request: TypeRequest, task: Callable[[SnapshotFile], TypingResult], workers: Workers) -> TypingResult:
+def _retry_dead_letters(
+    request: TypeRequest, task: Callable[[SnapshotFile], TypingResult], workers: Workers
+) -> TypingResult:
     """Type dead letters again; return the files that replace all of them, or none if none of them fits."""
     dead = open_table(request.lake, DEAD_LETTERS.name) if request.retries else None
     if dead is None:

@@ -36,7 +36,7 @@ _NO_BODY = Refusal("the lake has no body of this message (it was ingested with -
 TopicToType = tuple[TopicType, Mapping[str, int]]  # a type, and the first untyped offset of each store
 
 
-def _wanted(topic: TopicToType, rows: pa.RecordBatch, *, before: bool) -> pa.Array:
+def _mask_rows_of_topic(topic: TopicToType, rows: pa.RecordBatch, *, before: bool) -> pa.Array:
     """Return which rows are still to be typed, or those *before* them; rows without store or offset are neither."""
     (type_, offsets), stores, at = topic, rows.column("store_id"), rows.column("physical_offset")
     is_old: pa.Array = pc.less(at, 0)
@@ -82,7 +82,7 @@ def type_file(
     needed: set[str] = set()
     done = TypingResult()
     for batch in read_batches(lake, table, file, ("topic", "store_id", "physical_offset")):
-        needed |= {topic[0].topic for topic in topics if _wanted(topic, batch, before=retries).true_count}
+        needed |= {topic[0].topic for topic in topics if _mask_rows_of_topic(topic, batch, before=retries).true_count}
         if not retries:  # a superseded row may be after the messages that are typed
             _note_ends(done, batch)
     topics = [topic for topic in topics if topic[0].topic in needed]
@@ -90,7 +90,7 @@ def type_file(
         work = _Work(lake, FileNaming(TYPING_APPLICATION, number), stack, done)
         for batch in read_batches(lake, table, file, columns) if topics else ():
             for topic in topics:
-                wanted = _wanted(topic, batch, before=retries)
+                wanted = _mask_rows_of_topic(topic, batch, before=retries)
                 chosen = batch if wanted.true_count == batch.num_rows else batch.filter(wanted)
                 for some in _slices((_as_read(chosen),) if retries else add_inflated_bodies(chosen)):
                     work.type_rows(topic[0], some)

@@ -116,7 +116,7 @@ def export(  # noqa: PLR0913 - one argument an option
     from jobs.export import ANY_TIME
     from jobs.export.export import ExportRequest, explain_empty_export, export, plan_export
 
-    between = _explained(since, ANY_TIME[0]), _explained(until, ANY_TIME[1])
+    between = _resolve_time(since, ANY_TIME[0]), _resolve_time(until, ANY_TIME[1])
     output = None if is_streamed else out
     asked = ExportRequest(place, topics, between, output, RowFormat(kind), max_body_size, condition)
     items, summary = plan_export(asked, workers.options)
@@ -170,7 +170,7 @@ def _print_plan(
     return answer.print_json_or_lines(values, lines, result, indent=None)
 
 
-def _explained(given: TimeArgument | None, otherwise: int) -> int:
+def _resolve_time(given: TimeArgument | None, otherwise: int) -> int:
     """Return a time in milliseconds, and print the zone in which it was interpreted."""
     if given is None:
         return otherwise

@@ -291,7 +291,7 @@ def _follow(
     committed: float | None = None
     total: Summary | None = None
 
-    def done(step: Summary) -> None:
+    def report_step(step: Summary) -> None:
         nonlocal size, committed, total
         new = step if total is None else step.without_findings_of(total)
         found = {"quarantined": step.quarantined, "gaps": len(new.gaps), "contradictions": step.contradictions}
@@ -314,6 +314,8 @@ def _follow(
     probe_interval_s = None if all(map(is_local, (request.store, *request.commitlog))) else every
     stop = StopRequest()
     with stop.handle_signals(), closing(progress):
-        follower = Follower(request, workers, every, stop, done, max_seconds=until, probe_interval_s=probe_interval_s)
+        follower = Follower(
+            request, workers, every, stop, report_step, max_seconds=until, probe_interval_s=probe_interval_s
+        )
         summary = follower.run()
     return summary, workers.options

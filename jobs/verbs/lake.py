@@ -133,7 +133,7 @@ class IcebergRegistrations:
             raise self._failure
 
 
-def _checked(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+def _check_name(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
     if not _NAME.fullmatch(value):
         raise click.BadParameter(
             f"{value!r} is not a valid name: use letters, digits and _, and dots between names", ctx, parameter
@@ -158,7 +158,7 @@ def catalog(
         "Schema (database) of the tables; for Unity, CATALOG.SCHEMA.",
         default=_SCHEMA,
         show_default=True,
-        callback=_checked,
+        callback=_check_name,
     ),
     iceberg: str | None = iceberg_option,
     answer: ResultPrinter = answer_options,
@@ -356,7 +356,7 @@ def restore(  # noqa: PLR0913 - one argument an option
     source = Lake(lake, workers.options)
     given = settings.given_settings(read_broker_conf(broker_conf))
 
-    def resolved(place: int | TimeArgument | None, store_id: str) -> int | None:
+    def resolve_offset(place: int | TimeArgument | None, store_id: str) -> int | None:
         return find_offset_at_time(source, store_id, place.milliseconds()) if isinstance(place, TimeArgument) else place
 
     if out is None:
@@ -366,8 +366,8 @@ def restore(  # noqa: PLR0913 - one argument an option
             CheckRequest(
                 source,
                 broker,
-                partial(resolved, start or 0),
-                partial(resolved, until),
+                partial(resolve_offset, start or 0),
+                partial(resolve_offset, until),
                 segment_size,
                 given,
                 with_index=not no_index,
@@ -377,7 +377,7 @@ def restore(  # noqa: PLR0913 - one argument an option
         )
         return answer.print_outcome(checked, checked.lines(), with_byte_count=True)
     store_id = find_store(source, broker).store_id
-    first = resolved(start, store_id)
+    first = resolve_offset(start, store_id)
     if isinstance(start, TimeArgument) and first is None:
         raise NothingToRestoreError(f"--from {start.text}: the lake has no message that was stored then or later")
     request = RestoreRequest(
@@ -385,7 +385,7 @@ def restore(  # noqa: PLR0913 - one argument an option
         out.absolute(),
         store_id,
         first or 0,
-        resolved(until, store_id),
+        resolve_offset(until, store_id),
         segment_size,
         given,
         with_queues=not no_queues,

@@ -146,7 +146,7 @@ _of_story = _bundle_options(body=False, charset="", body_dir=None)
 
 
 @contextmanager
-def _opened(options: QueryOptions) -> Iterator[Sequence[Source]]:
+def _open_sources(options: QueryOptions) -> Iterator[Sequence[Source]]:
     """Open the store, or the stores of the lake that match the options."""
     if not options.place.location:
         raise click.UsageError(ONE_SOURCE_NEEDED)
@@ -162,7 +162,7 @@ def _query(options: QueryOptions, use: Callable[[Sequence[Source]], ExitCode]) -
     """Return the result of *use*; list the store again if a file was deleted before anything was printed."""
 
     def ask() -> ExitCode:
-        with _opened(options) as sources:
+        with _open_sources(options) as sources:
             return use(sources)
 
     def may_repeat(error: Exception) -> bool:

@@ -94,7 +94,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
     root, out = place.store, form.out
     if advance_checkpoint and not form.wants_install:
         raise click.UsageError("--advance-checkpoint requires --install")
-    run = _begun(place, form, settings, engine)
+    run = _choose_engine(place, form, settings, engine)
     from jobs.rebuild.dry_run import dry_run_of_index
     from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
     from jobs.rebuild.install import plan_index_installation
@@ -112,7 +112,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
     if form.is_preview:
         would = dry_run_of_index(request, run.workers.options)
         return answer.print_outcome(would, would.lines())
-    with _held_for_install(place, form) as held:
+    with _lock_for_installation(place, form) as held:
         result = rebuild_index(request, run.workers)
         answer.print_first_lines(_index_lines(result))
         if form.wants_install and not result.contradictions:
@@ -160,7 +160,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     target = Path(local_path(out))
     if to == _ROCKSDB:
         _refuse_for_database(root, target, form)
-    run = _begun(place, form, settings, engine)
+    run = _choose_engine(place, form, settings, engine)
     from jobs.rebuild.dry_run import dry_run_of_queues
     from jobs.rebuild.install import plan_queue_installation
     from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild_queues
@@ -178,7 +178,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     if form.is_preview:
         would = dry_run_of_queues(request, run.workers.options)
         return answer.print_outcome(would, would.lines())
-    with _held_for_install(place, form) as held:
+    with _lock_for_installation(place, form) as held:
         summary = rebuild_queues(request, run.workers)
         answer.print_first_lines(_queue_lines(summary))
         if form.wants_install:
@@ -189,7 +189,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     return _print_end(summary, outcome, answer, to_install, out, format_store_options(place, settings))
 
 
-def _begun(place: StorePlace, form: _RebuildForm, settings: StoreSettings, engine: str) -> StoreCommand:
+def _choose_engine(place: StorePlace, form: _RebuildForm, settings: StoreSettings, engine: str) -> StoreCommand:
     """Refuse a nonempty output directory, and an installation while the broker runs; then choose the engine."""
     refuse_nonempty_directory(form.out)
     if form.wants_install and not form.dry_run:
@@ -204,7 +204,7 @@ def refuse_running_broker(store: str) -> None:
 
 
 @contextmanager
-def _held_for_install(place: StorePlace, form: _RebuildForm) -> Iterator[LockedStore | None]:
+def _lock_for_installation(place: StorePlace, form: _RebuildForm) -> Iterator[LockedStore | None]:
     """Keep the store's broker from starting while the block runs, if files will be installed."""
     if not form.wants_install or form.dry_run:
         yield None

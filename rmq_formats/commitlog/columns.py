@@ -57,14 +57,14 @@ def message_batch(
     bodies are checked, and then NULL.
     """
     buffer = records.buffer
-    positions = records.positions if wants_topic is None else _selected(records, wants_topic)
-    out, distinct, rows = _filled(buffer, positions, PROPERTY_PARSER_CODES[parser], with_body=with_body)
+    positions = records.positions if wants_topic is None else _select_records(records, wants_topic)
+    out, distinct, rows = _fill_columns(buffer, positions, PROPERTY_PARSER_CODES[parser], with_body=with_body)
     columns = {
         **_numbers(out, rows),
-        "topic": _repeated(out.topic_numbers[:rows], _texts(distinct.topics)),
+        "topic": _dictionary_array(out.topic_numbers[:rows], _texts(distinct.topics)),
         "topic_raw": _column(pa.binary(), out.topic_raw, rows, is_optional=True),
-        "born_host": _repeated(out.born_host_numbers[:rows], _host_texts(distinct.born_hosts)),
-        "store_host": _repeated(out.store_host_numbers[:rows], _host_texts(distinct.store_hosts)),
+        "born_host": _dictionary_array(out.born_host_numbers[:rows], _host_texts(distinct.born_hosts)),
+        "store_host": _dictionary_array(out.store_host_numbers[:rows], _host_texts(distinct.store_hosts)),
         "offset_msg_id": _column(pa.string(), out.offset_ids, rows),
         **_properties(out, distinct.names, rows),
         "body": _column(pa.binary(), out.body, rows) if with_body else pa.nulls(rows, pa.binary()),
@@ -84,7 +84,7 @@ def compute_record_crcs(buffer: Bytes, positions: Integers, sizes: Sizes) -> Int
     return crcs
 
 
-def _filled(
+def _fill_columns(
     buffer: Bytes, positions: Integers, parser: int, *, with_body: bool
 ) -> tuple[RecordColumns, DistinctTexts, int]:
     bodies, topics, properties = fill.sum_part_sizes(buffer, positions)
@@ -102,7 +102,7 @@ def _filled(
         slots, heap_size = _MORE * slots, _MORE * heap_size
 
 
-def _selected(records: RawRecords, wants_topic: Callable[[str], bool]) -> Integers:
+def _select_records(records: RawRecords, wants_topic: Callable[[str], bool]) -> Integers:
     buffer, positions = records.buffer, records.positions
     count = positions.size
     _, topics, _ = fill.sum_part_sizes(buffer, positions)
@@ -132,7 +132,7 @@ def _numbers(out: RecordColumns, rows: int) -> dict[str, pa.Array]:
     return {
         **{name: _array(MESSAGE_SCHEMA.field(name).type, line, present.get(name)) for name, line in by_name.items()},
         "is_compressed": pa.Array.from_buffers(pa.bool_(), rows, [None, _bits(sys_flags & COMPRESSED)]),
-        "transaction_type": _repeated(transaction_types, _TRANSACTION_TYPES),
+        "transaction_type": _dictionary_array(transaction_types, _TRANSACTION_TYPES),
     }
 
 
@@ -143,7 +143,7 @@ def _properties(out: RecordColumns, names: TextTable, rows: int) -> dict[str, pa
     return {
         "properties": pa.MapArray.from_arrays(
             _array(pa.int32(), out.property_ends[: rows + 1]),
-            _repeated(out.name_numbers[:count], _texts(names)),
+            _dictionary_array(out.name_numbers[:count], _texts(names)),
             _column(pa.string(), out.values, count),
         ),
         "properties_raw": _column(pa.binary(), out.properties_raw, rows, is_optional=True),
@@ -236,7 +236,7 @@ def _column(type_: pa.DataType, column: Column, count: int, *, is_optional: bool
     return pa.Array.from_buffers(type_, count, [validity, pa.py_buffer(ends), pa.py_buffer(column.data[: ends[count]])])
 
 
-def _repeated(numbers: Sizes, texts: pa.Array) -> pa.Array:
+def _dictionary_array(numbers: Sizes, texts: pa.Array) -> pa.Array:
     return pa.DictionaryArray.from_arrays(_array(pa.int32(), numbers), texts, safe=False)
 
 

@@ -118,16 +118,16 @@ def decode_record(buffer: Buffer, position: int = 0, physical_offset: int | None
         raise NeedMoreData(f"record of {total_size} bytes is truncated", place)
 
     fixed = RECORD[sys_flag & HOST_BITS]
-    body_at = _bounded(position + fixed.size, end, place)
+    body_at = _require_within(position + fixed.size, end, place)
     *head, born_address, born_port, stored, store_address, store_port, reconsumed, prepared, length = fixed.unpack(
         view, position
     )
     body_length = int(length)
-    topic_at = _bounded(body_at + max(body_length, 0) + topic_length_layout.size, end, place)
+    topic_at = _require_within(body_at + max(body_length, 0) + topic_length_layout.size, end, place)
     (topic_length,) = map(int, topic_length_layout.unpack(view, topic_at - topic_length_layout.size))
     if topic_length < 0:
         raise CorruptData(f"topic_length {topic_length}", place)
-    properties_at = _bounded(topic_at + topic_length + PROPERTIES_LENGTH.size, end, place)
+    properties_at = _require_within(topic_at + topic_length + PROPERTIES_LENGTH.size, end, place)
     (properties_length,) = map(int, PROPERTIES_LENGTH.unpack(view, properties_at - PROPERTIES_LENGTH.size))
     if properties_at + max(properties_length, 0) != end:
         computed = properties_at + max(properties_length, 0) - position
@@ -140,7 +140,7 @@ def decode_record(buffer: Buffer, position: int = 0, physical_offset: int | None
     return MessageRecord._make((*head, *hosts, reconsumed, prepared, body_length, *parts))
 
 
-def _bounded(cursor: int, end: int, place: int) -> int:
+def _require_within(cursor: int, end: int, place: int) -> int:
     if cursor > end:
         raise CorruptData(f"a field ends {cursor - end} bytes after the end of the record", place)
     return cursor

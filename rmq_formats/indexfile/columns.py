@@ -7,7 +7,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmq_formats.arrays import dtype_of
-from rmq_formats.arrow import REPEATED_TEXT, column, required
+from rmq_formats.arrow import REPEATED_TEXT, column, required_column
 from rmq_formats.indexfile.build import KEY_KINDS, KeyTexts
 from rmq_formats.indexfile.layout import ENTRY, Geometry
 from rmq_formats.properties import decode_java_text
@@ -17,17 +17,17 @@ STORED_ENTRY = dtype_of(ENTRY)
 
 SCHEMA = pa.schema(
     [
-        required("index_file", pa.int64(), "ordinal of the index file, counted from the first one in the lake"),
-        required("entry", pa.int32(), "number of the entry in its file, from 1"),
-        required("slot", pa.int32(), "number of the entry's hash slot"),
-        required("key_hash", pa.int32(), "Java's hash of topic#key, made non-negative"),
-        required("physical_offset", pa.int64(), "offset of the message"),
-        required(
+        required_column("index_file", pa.int64(), "ordinal of the index file, counted from the first one in the lake"),
+        required_column("entry", pa.int32(), "number of the entry in its file, from 1"),
+        required_column("slot", pa.int32(), "number of the entry's hash slot"),
+        required_column("key_hash", pa.int32(), "Java's hash of topic#key, made non-negative"),
+        required_column("physical_offset", pa.int64(), "offset of the message"),
+        required_column(
             "time_diff_s",
             pa.int32(),
             "seconds from the file's begin_timestamp to the message's store time, as the broker wrote it",
         ),
-        required("prev_entry", pa.int32(), "number of the previous entry of the slot; 0 for none"),
+        required_column("prev_entry", pa.int32(), "number of the previous entry of the slot; 0 for none"),
         column(
             "topic", REPEATED_TEXT, "topic of the message; NULL if the message was deleted before it could be ingested"
         ),
@@ -47,14 +47,14 @@ def key_texts(texts: KeyTexts, count: int) -> pa.RecordBatch:
     topics = pa.array(map(decode_java_text, texts.topics.list_texts()), pa.string()).dictionary_encode()
     ends = texts.ends[: count + 1]
     arrays = [
-        _repeated(topics.indices.to_numpy()[texts.topic_numbers[:count]], topics.dictionary),
+        _dictionary_array(topics.indices.to_numpy()[texts.topic_numbers[:count]], topics.dictionary),
         pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(texts.data[: ends[-1]])),
-        _repeated(texts.kinds[:count], _KINDS),
+        _dictionary_array(texts.kinds[:count], _KINDS),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=KEY_TEXT_SCHEMA)
 
 
-def _repeated(numbers: NDArray[np.int32], texts: pa.Array) -> pa.DictionaryArray:
+def _dictionary_array(numbers: NDArray[np.int32], texts: pa.Array) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(numbers), texts, safe=False)
 
 

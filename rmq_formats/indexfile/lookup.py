@@ -128,13 +128,13 @@ def find_stated_geometry(
     *index_num*, if given, holds for every file. Files that cannot be read are ignored.
     """
     usual = 0 if hash_slots or index_num else sum(file.size == DEFAULT_GEOMETRY.file_size for file in files)
-    for geometry, count in _supposed(files, usual, hash_slots, index_num):
+    for geometry, count in _guess_geometries(files, usual, hash_slots, index_num):
         if any(file.size == geometry.file_size and fits_geometry(file, geometry) for file in files):
             return StatedGeometry(geometry, count)
     return StatedGeometry(DEFAULT_GEOMETRY, usual) if usual else None
 
 
-def _supposed(
+def _guess_geometries(
     files: Sequence[Content], usual: int, hash_slots: int | None, index_num: int | None
 ) -> Iterator[tuple[Geometry, int]]:
     """Yield possible geometries, each with the number of files that fit; headers are read if the default does not."""

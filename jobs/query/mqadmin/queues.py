@@ -68,11 +68,11 @@ class PullableQueue(NamedTuple):
                 part = self.call.source.part_searched_by_time(self.topic, self.queue_id, self.offsets, time)
                 return self._nearest(part, time)
 
-            def stored(offset: int) -> int:
-                found = self._stored(offset)
+            def read_time(offset: int) -> int:
+                found = self._read_store_time(offset)
                 return time if found is None else found
 
-            return bisect_left(range(self.offsets.maximum), time, self.offsets.minimum, key=stored)
+            return bisect_left(range(self.offsets.maximum), time, self.offsets.minimum, key=read_time)
 
         return OffsetRange(limit("beginTimestamp", self.offsets.minimum), limit("endTimestamp", self.offsets.maximum))
 
@@ -83,7 +83,7 @@ class PullableQueue(NamedTuple):
         after: tuple[int, int] | None = None
         while low <= high:
             middle = (low + high) // 2
-            stored = self._stored(middle)
+            stored = self._read_store_time(middle)
             if stored is None:
                 return 0
             if stored == time:
@@ -97,7 +97,7 @@ class PullableQueue(NamedTuple):
             return found[1] if found else searched.minimum
         return after[1] if time - before[0] > after[0] - time else before[1]
 
-    def _stored(self, offset: int) -> int | None:
+    def _read_store_time(self, offset: int) -> int | None:
         message = self.call.source.by_queue_offset(self.topic, self.queue_id, offset)
         return message.record.store_timestamp if message else None
 

@@ -24,7 +24,7 @@ from jobs.lake.snapshot_files import SnapshotFile, find_damaged_file, list_snaps
 from jobs.lake.table_file import ROW_GROUP_BYTES, AddedFile, TableFile
 from jobs.lake.tables import INDEX_ENTRIES, QUARANTINE, TABLES_BY_NAME, Table
 from jobs.lake.upkeep import CROWDED_NODE_FILES, cluster_by_hash, merge_small_files
-from rmq_formats.arrow import column, required
+from rmq_formats.arrow import column, required_column
 from tests.support.lakes import dataset_of, ingest_store, rows_of
 from tests.support.stores import flip
 
@@ -33,7 +33,7 @@ _WHOSE = {"broker": "b", "store_id": "s"}
 _TABLE = Table(
     "bodies",
     "one body",
-    (required("physical_offset", pa.int64(), "where it stands"), column("body", pa.binary(), "its bytes")),
+    (required_column("physical_offset", pa.int64(), "where it stands"), column("body", pa.binary(), "its bytes")),
     statistics=("physical_offset",),
 )
 
