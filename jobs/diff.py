@@ -42,7 +42,7 @@ from jobs.store.broker_config import (
     CONSUMERS_FILE,
     DELAY_FILE,
     BrokerConfig,
-    ReaderKind,
+    ConsumerKind,
     read_broker_config,
     read_config_files,
     unpack_offsets,
@@ -271,7 +271,7 @@ def _find_positions_behind_lake(config: BrokerConfig, recorded: Offsets, read_sp
         for queue, offset in unpack_offsets(offsets)
     }
     for (kind, group, topic), queues in sorted(recorded.items(), key=str):
-        repeated, place = 0, f"{CONFIG_FOLDER}/{DELAY_FILE if kind == ReaderKind.DELAY else CONSUMERS_FILE}"
+        repeated, place = 0, f"{CONFIG_FOLDER}/{DELAY_FILE if kind == ConsumerKind.DELAY else CONSUMERS_FILE}"
         for queue, before in queues.items():
             span = read_span(topic, int(queue))
             now, place = positions.get((kind, group, topic, int(queue)), (None, place))

@@ -21,7 +21,7 @@ from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import usable_threads
 from jobs.query import Message
 from jobs.query.lookups import TimeWindow, by_any_id, by_key, by_offset, by_offset_id, by_unique_key
-from jobs.query.place import Place, open_place
+from jobs.query.place import QueryTarget, open_place
 from jobs.query.source import Answer, Reason, ReasonKind, Source
 from jobs.storage.local import ReadLimits
 from jobs.store.running_broker import limit_load_beside_broker
@@ -157,5 +157,5 @@ def open_source(  # noqa: PLR0913 - what the command line has as options
         raise ValueError("pass exactly one of store and lake")
     given = Release.from_version(release) if release else None
     store, lake = (None if place is None else str(place) for place in (store, lake))
-    with open_place(Place(store, lake, None, broker_conf, broker, given, None, scan_log)) as source:
+    with open_place(QueryTarget(store, lake, None, broker_conf, broker, given, None, scan_log)) as source:
         yield source

@@ -17,7 +17,7 @@ import numpy as np
 from jobs.console.amounts import count_text, utc_time_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_severity
 from jobs.query.store_reader import StoreReader
-from jobs.store.broker_config import ReaderProgress, read_broker_config
+from jobs.store.broker_config import ConsumerProgress, read_broker_config
 from jobs.store.epochs import read_epochs
 from jobs.store.queue_files import StoredQueue
 from jobs.store.store import Store, StoredFile, read_index_header
@@ -330,7 +330,7 @@ def _find_file_difference(pair: _Pair, one: StoredFile, other: StoredFile) -> in
 def _compare_positions(first: Store, second: Store) -> Iterator[StoreDifference]:
     """Yield the first position that differs, and the first one that only one store has."""
 
-    def read_positions(store: Store) -> dict[tuple[object, ...], ReaderProgress]:
+    def read_positions(store: Store) -> dict[tuple[object, ...], ConsumerProgress]:
         return {one[:4]: one for one in read_broker_config(store).progress}
 
     one, other = read_positions(first), read_positions(second)
@@ -347,7 +347,7 @@ def _compare_positions(first: Store, second: Store) -> Iterator[StoreDifference]
             yield StoreDifference(Severity.GAP, "positions", text, lacking[0].recorded_in, None, len(lacking))
 
 
-def _name_reader(reader: ReaderProgress) -> str:
+def _name_reader(reader: ConsumerProgress) -> str:
     name = reader.kind.value if reader.consumer_group is None else f"group {reader.consumer_group}"
     return f"{name} in queue {reader.topic}/{reader.queue_id}"
 

@@ -25,7 +25,7 @@ from jobs.query import story as stories
 from jobs.query.json_text import json_line, message_object
 from jobs.query.lake_source import LakeSource
 from jobs.query.lookups import parse_position, read_page
-from jobs.query.place import Place, open_place
+from jobs.query.place import QueryTarget, open_place
 from jobs.query.source import Source, do_nothing, parse_whole_number
 from jobs.query.store_source import StoreSource
 from jobs.query.story import timeline_lines
@@ -53,7 +53,7 @@ PageLists = StoreLists | LakeLists
 class Pages:
     """The pages of one store or lake, in the state in which it was last opened."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: QueryTarget) -> None:
         self._place = place
         self._stack = ExitStack()
         self._source: StoreSource | LakeSource | None = None

@@ -38,7 +38,7 @@ from jobs.browse import PageReply, PageRequest, PageWorkers
 from jobs.browse.rendering import SCRIPT, STYLE, Translator, choose_translator, render_page
 from jobs.console.result import ExitCode
 from jobs.launch.engine import SetupError
-from jobs.query.place import Place, open_place
+from jobs.query.place import QueryTarget, open_place
 
 HOST = "127.0.0.1"
 _PATIENCE = 2  # seconds to finish open requests when the server stops
@@ -80,7 +80,7 @@ _TITLES = {
 _INTERVALS = ("5", "30")  # seconds between two refreshes of a page
 
 
-def serve(place: Place, port: int, *, opens_browser: bool) -> ExitCode:
+def serve(place: QueryTarget, port: int, *, opens_browser: bool) -> ExitCode:
     """Serve the pages of a place until Ctrl-C or SIGTERM."""
     with open_place(place):  # errors of the place are raised before an address is printed
         pass

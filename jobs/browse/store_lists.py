@@ -14,7 +14,7 @@ from jobs.query import MIN_TIME, ListConditions, Message
 from jobs.query.lookups import read_page
 from jobs.query.reasons import find_open_half_messages
 from jobs.query.store_source import StoreSource
-from jobs.store.broker_config import ReaderKind
+from jobs.store.broker_config import ConsumerKind
 from jobs.store.pending_messages import read_timer_state
 from jobs.store.queue_files import StoredQueue
 from rmq_formats.commitlog.layout import TransactionType
@@ -136,7 +136,7 @@ class StoreLists:
     def _list_delayed_messages(self) -> PageTable:
         """Return the delayed messages that the broker has not delivered yet, according to its table of offsets."""
         progress = {
-            one.queue_id: one.next_offset for one in self.source.config.progress if one.kind is ReaderKind.DELAY
+            one.queue_id: one.next_offset for one in self.source.config.progress if one.kind is ConsumerKind.DELAY
         }
         rows: list[tuple[Cell, ...]] = []
         left_out = 0

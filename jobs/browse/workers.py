@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import NamedTuple
 
-from jobs.query.place import Place
+from jobs.query.place import QueryTarget
 
 _MOST = 8  # questions that are answered at the same time; further ones wait
 _KEPT = 2  # processes that wait for the next request
@@ -45,7 +45,7 @@ class PageReply(NamedTuple):
 class PageWorkers:
     """The processes that answer requests about one place."""
 
-    def __init__(self, place: Place, work: Callable[[Connection, Place], None] | None = None) -> None:
+    def __init__(self, place: QueryTarget, work: Callable[[Connection, QueryTarget], None] | None = None) -> None:
         """Start the first process before the first request arrives; *work* is the function that processes run."""
         self.place = place
         self._work = work or serve_page_requests
@@ -90,7 +90,9 @@ class PageWorkers:
         self._threads.shutdown(wait=False)
 
 
-def _start_worker(place: Place, work: Callable[[Connection, Place], None]) -> tuple[BaseProcess, Connection]:
+def _start_worker(
+    place: QueryTarget, work: Callable[[Connection, QueryTarget], None]
+) -> tuple[BaseProcess, Connection]:
     connection, theirs = _PROCESSES.Pipe()
     process = _PROCESSES.Process(target=work, args=(theirs, place), daemon=True)
     process.start()
@@ -104,7 +106,7 @@ def _stop(process: BaseProcess) -> None:
     process.join()
 
 
-def serve_page_requests(connection: Connection, place: Place) -> None:
+def serve_page_requests(connection: Connection, place: QueryTarget) -> None:
     """Answer requests until the server ends."""
     from jobs.browse.pages import Pages
 

@@ -27,7 +27,7 @@ from jobs.command.old_names import explain_old_name
 from jobs.console import process
 from jobs.console.lines import line_width_limit, wrap_line
 from jobs.console.log import JsonLines, log_as_json, log_message
-from jobs.console.process import CONSOLE_SCRIPT, ReaderLeftError, tool_command
+from jobs.console.process import CONSOLE_SCRIPT, OutputClosedError, tool_command
 from jobs.console.result import ExitCode
 from jobs.launch.arguments import SPARK_OPTIONS_WITH_VALUE, find_option_value, given_spark_options, split_arguments
 from jobs.launch.engine import NO_SPARK_MESSAGE, SetupError, find_java_home, has_session
@@ -170,8 +170,8 @@ def main(arguments: Sequence[str]) -> ExitCode:
         with _handle_termination_as_interrupt():
             try:
                 code = _run(arguments)
-            except ReaderLeftError:
-                code = ExitCode.READER_LEFT
+            except OutputClosedError:
+                code = ExitCode.OUTPUT_CLOSED
         if is_ours and has_session():
             sys.modules["jobs.launch.session"].close_cluster_session()
         if as_json:

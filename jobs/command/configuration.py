@@ -32,7 +32,7 @@ from jobs.command.options import (
     options_of_function,
     verb_arguments,
 )
-from jobs.command.places import QUERIED_LAKE, STORE, PlaceType, check_places
+from jobs.command.places import QUERIED_LAKE, STORE, LocationType, check_places
 from jobs.console.lines import line_width_limit, wrap_line
 from jobs.console.log import log_message, mask_secrets, mask_settings
 from jobs.console.process import end_without_reader
@@ -139,7 +139,7 @@ def _value(key: str, value: object, parameter: click.Parameter, ctx: click.Conte
         if not isinstance(value, bool):
             raise _bad_file(f"{key} must be true or false, not {_describe_value(value)}", ctx)
         return value
-    is_list = isinstance(parameter.type, PlaceType) and parameter.type.takes_many
+    is_list = isinstance(parameter.type, LocationType) and parameter.type.takes_many
     takes_many = parameter.multiple or parameter.nargs != 1 or is_list
     if isinstance(value, list) and takes_many and all(isinstance(element, str | int | float) for element in value):
         return [str(element) for element in value]

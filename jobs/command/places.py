@@ -83,10 +83,10 @@ def _names(directory: Path) -> Iterator[str]:
             raise
 
 
-def named_places(ctx: click.Context) -> Iterator[tuple[str, "PlaceType", click.Parameter]]:
+def named_places(ctx: click.Context) -> Iterator[tuple[str, "LocationType", click.Parameter]]:
     """Yield every place that a command names, with its type and parameter."""
     for param in ctx.command.params:
-        if isinstance(param.type, PlaceType):
+        if isinstance(param.type, LocationType):
             value = ctx.params.get(str(param.name))
             places = map(str, value if isinstance(value, tuple) else () if value is None else (value,))
             yield from (
@@ -108,7 +108,7 @@ def check_places(ctx: click.Context) -> None:
                 raise click.BadParameter(problem, ctx, param)
 
 
-def _is_above_store(place: str, type_: "PlaceType", ctx: click.Context) -> bool:
+def _is_above_store(place: str, type_: "LocationType", ctx: click.Context) -> bool:
     """Return whether a place that must be a store only contains one: it is refused, with the name of that store."""
     if type_.lacks is not _lacks_store or not is_local(place) or _find_inner_store(Path(local_path(place))) is None:
         return False
@@ -116,7 +116,7 @@ def _is_above_store(place: str, type_: "PlaceType", ctx: click.Context) -> bool:
 
 
 def _check_output(
-    location: str, type_: "PlaceType", stores: Sequence[str], param: click.Parameter, ctx: click.Context
+    location: str, type_: "LocationType", stores: Sequence[str], param: click.Parameter, ctx: click.Context
 ) -> None:
     """Refuse a place inside a store; a verb that makes a store may have left a part of its own store there."""
     path = Path(local_path(location)) if is_local(location) else None
@@ -245,7 +245,7 @@ def _lacks_both(root: Path, location: str) -> str | None:
 
 
 @dataclass(frozen=True, eq=False)
-class PlaceType(click.ParamType[Any]):
+class LocationType(click.ParamType[Any]):
     """A path or URI to read or write, and what `check_places` requires of it."""
 
     lacks: _Lacks | None = None  # without it, the place need not exist
@@ -298,15 +298,15 @@ def refuse_nonempty_directory(out: str, param_hint: str = "--out") -> None:
         raise click.BadParameter(reason, param_hint=f"'{param_hint}'")
 
 
-STORE_FILE = PlaceType(is_guarded=True)
-STORE = PlaceType(_lacks_store, is_guarded=True)
-LOG_DIRECTORIES = PlaceType(lambda *_: None, is_guarded=True, takes_many=True, name="path[,path]")
-LAKE = PlaceType(_lacks_tables, is_guarded=True)
+STORE_FILE = LocationType(is_guarded=True)
+STORE = LocationType(_lacks_store, is_guarded=True)
+LOG_DIRECTORIES = LocationType(lambda *_: None, is_guarded=True, takes_many=True, name="path[,path]")
+LAKE = LocationType(_lacks_tables, is_guarded=True)
 QUERIED_LAKE = replace(LAKE, is_guarded=False)  # the answer may be written into a folder of it
-STORE_OR_LAKE = PlaceType(_lacks_both, is_guarded=True)
-CHANGED_LAKE = PlaceType(_lacks_tables, is_output=True)
-OUTPUT_LOCATION = PlaceType(is_output=True)
-OUTPUT_FILE = PlaceType(is_output=True, local_kind=_FILE, name="file")
+STORE_OR_LAKE = LocationType(_lacks_both, is_guarded=True)
+CHANGED_LAKE = LocationType(_lacks_tables, is_output=True)
+OUTPUT_LOCATION = LocationType(is_output=True)
+OUTPUT_FILE = LocationType(is_output=True, local_kind=_FILE, name="file")
 OUTPUT_FILE_OR_STDOUT = replace(OUTPUT_FILE, may_be_stdout=True)
-OUTPUT_DIRECTORY = PlaceType(is_output=True, local_kind=_DIRECTORY, name="directory")
-NEW_STORE = PlaceType(is_output=True, local_kind=_DIRECTORY, name="directory", makes_store=True)
+OUTPUT_DIRECTORY = LocationType(is_output=True, local_kind=_DIRECTORY, name="directory")
+NEW_STORE = LocationType(is_output=True, local_kind=_DIRECTORY, name="directory", makes_store=True)

@@ -74,7 +74,7 @@ class CommandEndedError(BaseException):
     """The command ends early, but not because of an error: nothing on the way may handle it as one."""
 
 
-class ReaderLeftError(CommandEndedError):
+class OutputClosedError(CommandEndedError):
     """The reader of standard output has closed it, and the output is the command's only result."""
 
 
@@ -138,7 +138,7 @@ class _DiscardingPipe(FileIO):
         """
         Write *data*; without a reader (`verify … | head`) the command continues, because its exit code is the verdict.
 
-        A command whose output is its result ends with `ReaderLeftError` instead. Errors of standard error are ignored.
+        A command whose output is its result ends with `OutputClosedError`. Errors of standard error are ignored.
         Any other error of standard output is raised once.
         """
         try:
@@ -175,7 +175,7 @@ def discard_unwritten_output() -> None:
 @contextmanager
 def end_without_reader() -> Iterator[None]:
     """
-    End the block with `ReaderLeftError` once the reader of standard output has closed it.
+    End the block with `OutputClosedError` once the reader of standard output has closed it.
 
     A thread waits for this, because a command may work for long before it writes the next line.
     """
@@ -183,7 +183,7 @@ def end_without_reader() -> Iterator[None]:
     if pipe is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    interrupt = pipe.interrupt = _MainThreadInterrupt(ReaderLeftError())
+    interrupt = pipe.interrupt = _MainThreadInterrupt(OutputClosedError())
     with ExitStack() as stack:
         stack.callback(setattr, pipe, "interrupt", None)
         stack.callback(interrupt.disarm)

@@ -24,7 +24,7 @@ class ExitCode(IntEnum):
     NOT_FOUND = 5
     HELD = 6
     INTERRUPTED = 130
-    READER_LEFT = 141  # as a program that SIGPIPE ends
+    OUTPUT_CLOSED = 141  # as a program that SIGPIPE ends
 
 
 class RequestError(ValueError):

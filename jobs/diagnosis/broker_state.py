@@ -28,8 +28,8 @@ from jobs.store.broker_config import (
     START_WITHOUT_OFFSET,
     TOPICS_FILE,
     BrokerConfig,
-    ReaderKind,
-    ReaderProgress,
+    ConsumerKind,
+    ConsumerProgress,
     has_database_of_table,
     read_broker_config,
     read_json_config,
@@ -413,7 +413,7 @@ def is_from_client(record: MessageRecord) -> bool:
 # positions
 
 
-def _find_positions_past_end(progress: Iterable[ReaderProgress], read_span: ReadSpan) -> Iterator[Finding]:
+def _find_positions_past_end(progress: Iterable[ConsumerProgress], read_span: ReadSpan) -> Iterator[Finding]:
     """Yield findings on offsets of consumers and delay levels after the end of their queues."""
     for reader in progress:
         span = read_span(reader.topic, reader.queue_id)
@@ -426,7 +426,7 @@ def _find_positions_past_end(progress: Iterable[ReaderProgress], read_span: Read
             "the group's offset is past the end of the queue: the queue was truncated or recreated after the group had "
             f"consumed it, so the group will skip up to {skipped}"
         )
-        if reader.kind is ReaderKind.DELAY:
+        if reader.kind is ConsumerKind.DELAY:
             kind, field = kinds.DELAY_PAST_QUEUE_END, f"level {reader.queue_id + 1}"
             cause = (
                 "the offset of this delay level is past the end of its queue: the queue was truncated or recreated, so "
@@ -435,7 +435,7 @@ def _find_positions_past_end(progress: Iterable[ReaderProgress], read_span: Read
         yield Finding(QUEUES, kind, reader.recorded_in, None, field, str(reader.next_offset), f"at most {end}", cause)
 
 
-def _notes_on_expired_positions(progress: Iterable[ReaderProgress], read_span: ReadSpan) -> Iterator[str]:
+def _notes_on_expired_positions(progress: Iterable[ConsumerProgress], read_span: ReadSpan) -> Iterator[str]:
     """Yield notes on groups whose next messages retention has deleted: at most some, with the number of the others."""
     missed: dict[tuple[str, str], int] = {}
     for reader in progress:

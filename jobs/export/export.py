@@ -45,7 +45,7 @@ from jobs.lake.tables import MESSAGES
 from jobs.products.index.settings import GivenSettings, determine_releases
 from jobs.query import Message, has_body_in_lake, json_text, record_of_row
 from jobs.query.merging import merge_answers
-from jobs.query.place import Place, open_stores
+from jobs.query.place import QueryTarget, open_stores
 from jobs.query.reasons import coverage_text, explain_unknown_topic
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source
 from jobs.query.store_reader import SKIPPED_SEGMENTS, StoreReader
@@ -78,7 +78,7 @@ _Slices: TypeAlias = Iterator[tuple[pa.RecordBatch, list[Body]]]  # slices of ro
 class ExportRequest:
     """The messages to export, of a store or a lake, and the output file."""
 
-    place: Place  # its broker is also the label of a store's messages
+    place: QueryTarget  # its broker is also the label of a store's messages
     topics: tuple[str, ...] = ()  # empty: all topics
     time_range: TimeRange = ANY_TIME
     out: Path | None = None  # None: standard output

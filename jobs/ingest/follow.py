@@ -154,7 +154,7 @@ class Follower:
 
     def _steps(self, ends: float) -> Iterator[Summary]:
         """Start a run whenever there may be new data; hold the store's lock from the first run on."""
-        place: _Place | None = None
+        place: _LogEnd | None = None
         is_kept = False
         tables = set[str]()  # tables to which this process has committed
         looked = before = 0.0
@@ -180,7 +180,7 @@ class Follower:
                             shorten_file_retention(lake, self.every_s)
                             tables |= summary.versions.keys()
                         yield summary  # before the log is read again: an error must not hide a commit
-                        place, looked = _Place.after(summary, self.request, self.workers, place), began
+                        place, looked = _LogEnd.after(summary, self.request, self.workers, place), began
                         self.on_probe()
                         if self.stop.wait(0):
                             return
@@ -192,7 +192,7 @@ class Follower:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _LogEnd:
     """The end of the log, and the bytes around it."""
 
     storage: AnyStorage
@@ -203,7 +203,7 @@ class _Place:
     is_settled: bool  # the run left nothing to do
 
     @classmethod
-    def after(cls, summary: Summary, request: IngestRequest, workers: Workers, earlier: "_Place | None") -> "_Place":
+    def after(cls, summary: Summary, request: IngestRequest, workers: Workers, earlier: "_LogEnd | None") -> "_LogEnd":
         """Read the end of the log after a run."""
         if earlier is None or not earlier.folders:  # an empty store's log may have no folder yet
             store = request.list_store(workers.options)

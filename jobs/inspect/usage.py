@@ -21,7 +21,7 @@ from jobs.inspect.usage_report import (
 )
 from jobs.launch.arguments import file_system_options
 from jobs.query.store_reader import StoreReader
-from jobs.store.broker_config import ReaderKind, read_broker_config
+from jobs.store.broker_config import ConsumerKind, read_broker_config
 from jobs.store.queue_files import StoredQueue
 from jobs.store.record_places import find_record
 from jobs.store.store import Segment, Store, list_store
@@ -134,7 +134,7 @@ def _find_next_deletion(store: Store, queues: Iterable[_LiveQueue]) -> NextDelet
     found.last_store_timestamp = _read_store_timestamp(store, newest) if newest >= 0 else None
     waiting: dict[tuple[str, str], int] = {}
     for reader in read_broker_config(store).progress:
-        if reader.kind is not ReaderKind.CONSUMER or reader.consumer_group is None:
+        if reader.kind is not ConsumerKind.CONSUMER or reader.consumer_group is None:
             continue
         first, stop = ends.get(QueueName(QueueKind.PLAIN, reader.topic, reader.queue_id), (0, 0))
         messages = stop - max(reader.next_offset, first)

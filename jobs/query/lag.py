@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from jobs.query.source import MAX_QUEUES, Source
-from jobs.store.broker_config import ReaderKind
+from jobs.store.broker_config import ConsumerKind
 
 
 class QueueLag(NamedTuple):
@@ -51,10 +51,10 @@ def list_queue_lags(source: Source, group: str | None = None, topic: str | None 
     for reader, _ in source.consumer_progress():
         if reader.consumer_group is None or group not in {None, reader.consumer_group}:
             continue
-        if reader.kind is ReaderKind.CONSUMER:
+        if reader.kind is ConsumerKind.CONSUMER:
             of_topic = positions.setdefault((reader.consumer_group, reader.topic), {})
             of_topic[reader.queue_id] = reader.next_offset
-        elif reader.kind is ReaderKind.PULL:
+        elif reader.kind is ConsumerKind.PULL:
             pulled[reader.consumer_group, reader.topic, reader.queue_id] = reader.next_offset
     if group is not None and topic is not None:
         positions.setdefault((group, topic), {})

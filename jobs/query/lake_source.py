@@ -62,7 +62,7 @@ from jobs.query.source import (
     Source,
     check_key,
 )
-from jobs.store.broker_config import BrokerConfig, QueueOffsets, ReaderKind, ReaderProgress
+from jobs.store.broker_config import BrokerConfig, ConsumerKind, ConsumerProgress, QueueOffsets
 from jobs.store.log_ends import LostPart
 from jobs.store.release import RELEASE_SETTING, Known, Writers, writers_of_eras
 from jobs.store.selection import TopicChoices
@@ -291,7 +291,7 @@ class LakeSource(Source):
         topics, groups = (
             {name: settings for kind, name, settings in current if kind == wanted} for wanted in ("topic", "group")
         )
-        offsets: dict[tuple[ReaderKind, str | None, str], QueueOffsets] = {}
+        offsets: dict[tuple[ConsumerKind, str | None, str], QueueOffsets] = {}
         for reader, _ in self.consumer_progress():
             of_reader = offsets.setdefault((reader.kind, reader.consumer_group, reader.topic), array("q"))
             of_reader.extend((reader.queue_id, reader.next_offset))
@@ -680,7 +680,7 @@ class LakeSource(Source):
             for key, key_hash in hashes.items()
         ]
 
-    def consumer_progress(self, topics: Collection[str] | None = None) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
+    def consumer_progress(self, topics: Collection[str] | None = None) -> Iterator[tuple[ConsumerProgress, FactOrigin]]:
         columns = "kind, consumer_group, topic, queue_id, next_offset"
         conditions = [] if topics is None else [sql_in_condition("topic", topics)]
         is_asked = topics is None or len(topics) > 0
@@ -692,7 +692,7 @@ class LakeSource(Source):
         origin = self._origin(_PROGRESS)
         for (kind, group, topic, queue_id), next_offset in newest.items():
             if next_offset is not None:
-                yield ReaderProgress(ReaderKind(kind), group, topic, queue_id, next_offset, _PROGRESS), origin
+                yield ConsumerProgress(ConsumerKind(kind), group, topic, queue_id, next_offset, _PROGRESS), origin
 
     def count_read_queues(self) -> Mapping[str, int]:
         rows = self.select_rows("name, settings", _SETTINGS, "kind = 'topic'", rest="ORDER BY run")

@@ -29,7 +29,7 @@ _TRACKS = "consumer-group status is omitted (requires a running broker)"
 
 
 @dataclass(slots=True)
-class Printer:
+class AnswerPrinter:
     """The output settings of a command."""
 
     zone: tzinfo | None = None

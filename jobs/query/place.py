@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QueryTarget:
     """A store or a lake, and facts given by the user that its files do not show."""
 
     store: str | None = None
@@ -61,7 +61,7 @@ class Place:
 
 
 @contextmanager
-def open_place(place: Place) -> Iterator[Source]:
+def open_place(place: QueryTarget) -> Iterator[Source]:
     """Open a store, or the only matching store of a lake; raise `SeveralStoresError` if there are several."""
     with open_stores(place) as sources:
         has_name = place.broker is not None
@@ -69,7 +69,7 @@ def open_place(place: Place) -> Iterator[Source]:
 
 
 @contextmanager
-def open_stores(place: Place, search_progress: OnProgress = do_nothing) -> Iterator[Sequence[Source]]:
+def open_stores(place: QueryTarget, search_progress: OnProgress = do_nothing) -> Iterator[Sequence[Source]]:
     """Open a store, or each matching store of a lake; there is at least one."""
     if place.lake is not None:
         from jobs.query.lake_source import open_lake_stores  # loads the SQL engine

@@ -9,7 +9,7 @@ from jobs.console.amounts import count_text
 from jobs.console.result import RequestError
 from jobs.query import MAX_TIME, KeyQuery, ListConditions, Message
 from jobs.query.mqadmin import OffsetRange
-from jobs.store.broker_config import BrokerConfig, ReaderProgress
+from jobs.store.broker_config import BrokerConfig, ConsumerProgress
 from jobs.store.release import ASSUMED, Known, Writers
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.dispatch import Unit
@@ -388,7 +388,7 @@ class Source(Protocol):
     def key_facts(self, message: Message) -> list[KeyFact]:
         """Return, for each key, whether the index points to a message."""
 
-    def consumer_progress(self, topics: Collection[str] | None = None) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
+    def consumer_progress(self, topics: Collection[str] | None = None) -> Iterator[tuple[ConsumerProgress, FactOrigin]]:
         """Yield the positions of each reader of *topics*; None: of all topics."""
 
     def count_read_queues(self) -> Mapping[str, int]:

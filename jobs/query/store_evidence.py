@@ -10,7 +10,7 @@ from jobs.query.store_index import StoreIndex
 from jobs.query.store_log import StoreLog
 from jobs.query.store_queues import StoreQueues
 from jobs.query.store_reader import StoreReader
-from jobs.store.broker_config import BrokerConfig, ReaderProgress
+from jobs.store.broker_config import BrokerConfig, ConsumerProgress
 from rmq_formats.consumequeue.dispatch import expected_units
 from rmq_formats.indexfile.keys import typed_index_keys
 
@@ -57,7 +57,9 @@ class StoreEvidence:
         return Sentence(template, time=time_text_without_ms(due, UTC), hours=_RESERVED_HOURS)
 
 
-def list_progress(config: BrokerConfig, topics: Collection[str] | None) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
+def list_progress(
+    config: BrokerConfig, topics: Collection[str] | None
+) -> Iterator[tuple[ConsumerProgress, FactOrigin]]:
     """Yield the positions of each reader of *topics*; None: of all topics."""
     for reader in config.progress:
         if topics is None or reader.topic in topics:

@@ -32,7 +32,7 @@ from jobs.query.store_index import StoreIndex
 from jobs.query.store_log import MAX_LOG_SEARCHED_BY_DEFAULT, KeptSearches, StoreLog
 from jobs.query.store_queues import StoreQueues
 from jobs.query.store_reader import StoreReader
-from jobs.store.broker_config import BrokerConfig, ReaderProgress, read_broker_config, read_config
+from jobs.store.broker_config import BrokerConfig, ConsumerProgress, read_broker_config, read_config
 from jobs.store.release import Known, Writers
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.dispatch import DEFAULT_DELAY_LEVELS, Unit
@@ -283,7 +283,7 @@ class StoreSource(Source):
     def removal_sentence(self, message: Message) -> Sentence | None:
         return self._evidence.find_removal(message)
 
-    def consumer_progress(self, topics: Collection[str] | None = None) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
+    def consumer_progress(self, topics: Collection[str] | None = None) -> Iterator[tuple[ConsumerProgress, FactOrigin]]:
         return list_progress(self.config, topics)
 
     def count_read_queues(self) -> Mapping[str, int]:

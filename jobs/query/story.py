@@ -18,7 +18,7 @@ from jobs.query.json_text import iso_time
 from jobs.query.mqadmin import HALF_TOPIC, address_text, host_port_text, time_text
 from jobs.query.reasons import TIMER_TOPIC, find_half_message_end
 from jobs.query.source import Answer, FactOrigin, KeyFact, PointerCheck, QueueFact, Sentence, Source, parse_whole_number
-from jobs.store.broker_config import ReaderKind, ReaderProgress
+from jobs.store.broker_config import ConsumerKind, ConsumerProgress
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.consumequeue.dispatch import ABANDONED_TOPIC, DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.indexfile.keys import KeyKind
@@ -368,7 +368,7 @@ def _trace_text(trace: Trace, message: Message, group: str) -> Sentence:
 
 
 def _groups(
-    copy: Copy, later: Sequence[Copy], readers: Sequence[tuple[ReaderProgress, FactOrigin]]
+    copy: Copy, later: Sequence[Copy], readers: Sequence[tuple[ConsumerProgress, FactOrigin]]
 ) -> Iterator[GroupFact]:
     waiting = (
         one.message.properties.get(REAL_TOPIC, "") if one.role is Role.RETRY_WAITING else one.message.topic
@@ -377,9 +377,9 @@ def _groups(
     retried = set(map(_group_of, waiting))
     queue, number = (copy.message.topic, copy.message.record.queue_id), copy.message.record.queue_offset
     here = [(reader, place) for reader, place in readers if (reader.topic, reader.queue_id) == queue]
-    pulled = {reader.consumer_group: reader.next_offset for reader, _ in here if reader.kind is ReaderKind.PULL}
+    pulled = {reader.consumer_group: reader.next_offset for reader, _ in here if reader.kind is ConsumerKind.PULL}
     for reader, place in here:
-        if reader.kind is ReaderKind.CONSUMER and reader.consumer_group:
+        if reader.kind is ConsumerKind.CONSUMER and reader.consumer_group:
             state = ConsumptionState.NOT_YET
             if reader.next_offset > number:
                 state = ConsumptionState.FAILED if reader.consumer_group in retried else ConsumptionState.CONSUMED

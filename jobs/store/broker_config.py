@@ -261,19 +261,19 @@ def read_config_files(store: Store) -> Iterator[tuple[str, int, bytes | None]]:
 
 
 @unique
-class ReaderKind(StrEnum):
-    """The kinds of readers of a queue. The values are in the lake."""
+class ConsumerKind(StrEnum):
+    """The kinds of consumers of a queue; delay levels are read by the broker itself. The values are in the lake."""
 
     CONSUMER = "consumer"
     PULL = "pull"
     DELAY = "delay"
 
 
-class ReaderProgress(NamedTuple):
-    """The progress of a reader of a queue."""
+class ConsumerProgress(NamedTuple):
+    """The position of a consumer in a queue."""
 
-    kind: ReaderKind
-    consumer_group: str | None  # None of a delay level, which the broker itself reads
+    kind: ConsumerKind
+    consumer_group: str | None  # None of a delay level
     topic: str
     queue_id: int
     next_offset: int
@@ -289,8 +289,8 @@ def unpack_offsets(offsets: QueueOffsets) -> Iterator[tuple[int, int]]:
     return zip(offsets[::2], offsets[1::2], strict=True)
 
 
-# The offsets of a reader in the queues of a topic: kind, consumer group, topic, offsets, and place.
-ReaderOffsets = tuple[ReaderKind, str | None, str, QueueOffsets, str]
+# The offsets of a consumer in the queues of a topic: kind, consumer group, topic, offsets, and place.
+ConsumerOffsets = tuple[ConsumerKind, str | None, str, QueueOffsets, str]
 
 
 class BrokerConfig(NamedTuple):
@@ -298,7 +298,7 @@ class BrokerConfig(NamedTuple):
 
     topics: _Table
     groups: _Table
-    readers: tuple[ReaderOffsets, ...]
+    readers: tuple[ConsumerOffsets, ...]
     errors: tuple[FormatError, ...]  # why something is missing
 
     @property
@@ -307,10 +307,10 @@ class BrokerConfig(NamedTuple):
         return str(self.errors[0]) if self.errors else None
 
     @property
-    def progress(self) -> Iterator[ReaderProgress]:
+    def progress(self) -> Iterator[ConsumerProgress]:
         """Yield each reader's next offset in each queue."""
         for kind, group, topic, offsets, place in self.readers:
-            yield from (ReaderProgress(kind, group, topic, *one, place) for one in unpack_offsets(offsets))
+            yield from (ConsumerProgress(kind, group, topic, *one, place) for one in unpack_offsets(offsets))
 
 
 def read_broker_config(store: Store) -> BrokerConfig:
@@ -329,28 +329,28 @@ def _read_table(store: Store, files: _Files, table: ConfigTable, unread: list[Fo
     return dict(object_entries(config.get(table.table))), f"{CONFIG_FOLDER}/{table.file}"
 
 
-def _read_readers(store: Store, files: _Files, unread: list[FormatError]) -> Iterator[ReaderOffsets]:
+def _read_readers(store: Store, files: _Files, unread: list[FormatError]) -> Iterator[ConsumerOffsets]:
     """Yield consumers, those of light queues, pulls, and levels of delayed messages."""
     table, place = _read_table(store, files, ConfigTable.CONSUMER_OFFSETS, unread)
-    yield from _offsets_of_groups(ReaderKind.CONSUMER, table, place, unread)
+    yield from _offsets_of_groups(ConsumerKind.CONSUMER, table, place, unread)
     light, place = _decode_file(files, LIGHT_FILE, unread), f"{CONFIG_FOLDER}/{LIGHT_FILE}"
-    yield from _offsets_of_groups(ReaderKind.CONSUMER, dict(object_entries(light.get(_OFFSETS))), place, unread)
+    yield from _offsets_of_groups(ConsumerKind.CONSUMER, dict(object_entries(light.get(_OFFSETS))), place, unread)
     of_one_queue = {name: {"0": offset} for name, offset in _items(light.get(_LIGHT_TABLE))}
-    yield from _offsets_of_groups(ReaderKind.CONSUMER, of_one_queue, place, unread)
+    yield from _offsets_of_groups(ConsumerKind.CONSUMER, of_one_queue, place, unread)
     pulls = _read_database(store, ConfigTable.PULL_OFFSETS, unread)  # only configManagerVersion=v2 stores this table
     if pulls is not None:
-        yield from _offsets_of_groups(ReaderKind.PULL, pulls.rows, pulls.folder, unread)
+        yield from _offsets_of_groups(ConsumerKind.PULL, pulls.rows, pulls.folder, unread)
     place = f"{CONFIG_FOLDER}/{DELAY_FILE}"
     levels = _items(_decode_file(files, DELAY_FILE, unread).get(_OFFSETS))
     queues = ((int(level) - 1, offset) for level, offset in levels if _NUMBER.fullmatch(level))
     valid = ((one, offset) for one, offset in queues if one >= 0)
     offsets = _loadable_offsets(valid, f"{place}: {SCHEDULE_TOPIC}", unread)
-    yield ReaderKind.DELAY, None, SCHEDULE_TOPIC, offsets, place
+    yield ConsumerKind.DELAY, None, SCHEDULE_TOPIC, offsets, place
 
 
 def _offsets_of_groups(
-    kind: ReaderKind, table: _Table, place: str, unread: list[FormatError]
-) -> Iterator[ReaderOffsets]:
+    kind: ConsumerKind, table: _Table, place: str, unread: list[FormatError]
+) -> Iterator[ConsumerOffsets]:
     for name, offsets in table.items():
         topic, _, group = name.partition("@")
         queues = ((int(queue), offset) for queue, offset in offsets.items() if _NUMBER.fullmatch(queue))

@@ -27,7 +27,7 @@ from jobs.console.process import end_without_reader
 from jobs.console.result import ExitCode, Result, Severity, worst_severity_met
 from jobs.console.rows import RowFormat
 from jobs.launch.failures import raise_as_usage_errors
-from jobs.query.place import Place
+from jobs.query.place import QueryTarget
 from jobs.storage.paths import path_exists
 from rmq_formats.errors import UnsupportedFormat
 
@@ -47,8 +47,8 @@ _SHOWN = 5
 )
 def export(  # noqa: PLR0913 - one argument an option
     *,
-    place: Place = bundle(
-        Place,
+    place: QueryTarget = bundle(
+        QueryTarget,
         **source_options,
         commitlog=commitlog_option,
         broker=option(

@@ -48,8 +48,8 @@ from jobs.launch.failures import raise_as_usage_errors
 from jobs.query import MAX_TIME, MIN_TIME, ListConditions, lookups, reasons
 from jobs.query.lookups import KEY_QUERY_LIMIT, TimeWindow
 from jobs.query.merging import MergedAnswer, concatenate_answers, list_newest, merge_answers, parse_positions
-from jobs.query.output import Printer
-from jobs.query.place import Place, open_stores
+from jobs.query.output import AnswerPrinter
+from jobs.query.place import QueryTarget, open_stores
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source
 from jobs.storage.paths import path_exists
 from jobs.store.repeated_reads import is_deleted_file, repeat_read
@@ -63,12 +63,12 @@ _LONGEST_S = 1_000_000  # maximum of --timeout: eleven days
 _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
 
 
-def _make_printer(output: str, zone: ZoneInfo | None, *more: Any, as_json: bool) -> Printer:  # noqa: ANN401 - of a printer
+def _make_printer(output: str, zone: ZoneInfo | None, *more: Any, as_json: bool) -> AnswerPrinter:  # noqa: ANN401 - of a printer
     """Return a printer that ends its output, such as a JSON array, when the command ends."""
     form = RowFormat(output)
     if as_json and form not in {RowFormat.TEXT, RowFormat.NDJSON}:
         raise click.UsageError(f"--json means --output ndjson, and cannot be combined with --output {form}")
-    printer = Printer(zone, RowFormat.NDJSON if as_json else form, *more)
+    printer = AnswerPrinter(zone, RowFormat.NDJSON if as_json else form, *more)
     return click.get_current_context().with_resource(printer)
 
 
@@ -79,8 +79,8 @@ class TimeLimitError(CommandEndedError):
 class QueryOptions(NamedTuple):
     """The store or lake to query, and the output settings."""
 
-    place: Place
-    printer: Printer
+    place: QueryTarget
+    printer: AnswerPrinter
     ignore_host: bool  # whether to look up an offset id that names another host
 
     def time_window(self, since: TimeArgument | None, until: TimeArgument | None) -> TimeWindow:
@@ -107,8 +107,8 @@ output_option = option(
 
 def _options(  # noqa: PLR0913 - one argument an option
     *,
-    place: Place = bundle(
-        Place,
+    place: QueryTarget = bundle(
+        QueryTarget,
         **source_options,
         commitlog=commitlog_option,
         broker_conf=broker_conf_option,
@@ -461,7 +461,7 @@ def sql(  # noqa: PLR0913 - one argument an option
     if out is not None and path_exists(out):
         raise click.UsageError(f"--out {out}: already exists")
     tables = LakeTables(lake, file_system_options(), ("messages", "tiered", "findings"))
-    printer = Printer(quiet=quiet)
+    printer = AnswerPrinter(quiet=quiet)
     most = limit if limit is not None else _MOST_ON_TERMINAL if out is None and sys.stdout.isatty() else 0
     try:
         with time_limit(timeout, TimeLimitError()), raise_as_usage_errors(UnsupportedFormat):

@@ -197,7 +197,7 @@ def browse(  # noqa: PLR0913 - one argument an option
         raise SetupError(f"`browse` requires {', '.join(_NEEDED)}: pip install 'rocketmq-lake[browse]'")
     from jobs.browse.server import serve
     from jobs.query.lake_tables import is_lake
-    from jobs.query.place import Place
+    from jobs.query.place import QueryTarget
 
     store, lake = (None, location) if is_lake(location, file_system_options()) else (location, None)
-    return serve(Place(store, lake, commitlog, broker_conf, broker, release), port, opens_browser=not no_open)
+    return serve(QueryTarget(store, lake, commitlog, broker_conf, broker, release), port, opens_browser=not no_open)

@@ -40,7 +40,7 @@ from jobs.command import cli
 from jobs.console import progress
 from jobs.console.result import ExitCode
 from jobs.ingest.pre_run_check import PreRunCheck
-from jobs.query.place import Place
+from jobs.query.place import QueryTarget
 from tests.golden import unpack
 from tests.support.killing import load_everything, result_of_fork, run_in_fork
 from tests.support.lakes import list_leftovers
@@ -290,7 +290,7 @@ class Commands:
 
 def _browse(place: str, path: str) -> int:
     """Render a page as a process of `browse` does, and print it."""
-    reply = render_page(Place(**dict([place.split("=", 1)])), path)  # type: ignore[arg-type] # text fields
+    reply = render_page(QueryTarget(**dict([place.split("=", 1)])), path)  # type: ignore[arg-type] # text fields
     sys.stdout.write(f"{reply.status} {reply.headers['location']}\n{unescape(reply.body.decode(errors='replace'))}")
     return int(ExitCode.CLEAN if reply.status < HTTPStatus.BAD_REQUEST else ExitCode.FAILED)
 

@@ -36,7 +36,7 @@ from jobs.inspect import Problems
 from jobs.inspect.inspection import inspect_store
 from jobs.lake.lake import Lake
 from jobs.products.queues import DifferenceKind
-from jobs.query.place import Place
+from jobs.query.place import QueryTarget
 from jobs.query.source import do_nothing
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
 from jobs.store.release import UndecidedError
@@ -637,7 +637,7 @@ def _export_messages(*words: str | Path, out: Path) -> CommandResult:
 
 def _browse_messages(option: str, place: str | Path) -> CommandResult:
     """Return the messages on all pages; if a page reports that messages may be missing, the exit code is DAMAGE."""
-    shown_place = Place(**{option.removeprefix("--"): str(place)})  # type: ignore[arg-type]  # text fields
+    shown_place = QueryTarget(**{option.removeprefix("--"): str(place)})  # type: ignore[arg-type]  # text fields
     code, found, query = ExitCode.CLEAN, set[str](), ""
     while True:
         reply = render_page(shown_place, f"/messages?{query}")

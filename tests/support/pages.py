@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from jobs.browse import PageRequest
 from jobs.browse.pages import Pages as RenderedPages
-from jobs.query.place import Place
+from jobs.query.place import QueryTarget
 from tests.support.commands import ROOT
 
 HOSTILE = "<script>alert('x')</script>&\"' OR 1=1 --\u202e"
@@ -61,7 +61,7 @@ class Pages:
         return reply if late is None else reply._replace(status=int(late[1]))
 
 
-def render_page(place: Place, path: str, language: str = "en") -> PageReply:
+def render_page(place: QueryTarget, path: str, language: str = "en") -> PageReply:
     """Render a page without its head, or a file, as a process of the server does."""
     route, _, query = path.partition("?")
     answer = RenderedPages(place).answer(0, PageRequest(route, dict(parse_qsl(query)), language))

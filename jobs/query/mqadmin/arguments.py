@@ -16,7 +16,7 @@ from jobs.console.amounts import TIME_EXAMPLES, TimeArgument
 from jobs.console.result import ExitCode
 from jobs.query.merging import concatenate_answers, join_remarks, refuse_two_stores_of_a_broker
 from jobs.query.mqadmin.java import check_charset, hash_set_order
-from jobs.query.output import Printer
+from jobs.query.output import AnswerPrinter
 from jobs.query.source import Answer, Reason, Source, join_reasons, name_note
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.release import Release, Version
@@ -108,7 +108,7 @@ class MqadminCall(NamedTuple):
     command: str
     options: Mapping[str, str]
     sources: Sequence[Source]  # the stores that are asked: one, or those of all brokers of a lake
-    printer: Printer
+    printer: AnswerPrinter
     now_ms: int  # the current time, for windows that are relative to it
     ignore_host: bool = False
 

@@ -37,7 +37,7 @@ from jobs.query.mqadmin.broker_tables import (
 )
 from jobs.query.mqadmin.java import hash_set_order
 from jobs.query.mqadmin.queues import print_consumed_messages, print_messages_of_queue, print_topic_messages
-from jobs.query.output import Printer
+from jobs.query.output import AnswerPrinter
 from jobs.query.source import (
     Answer,
     Reason,
@@ -68,7 +68,7 @@ _Reported = tuple[Trace, Message]  # a line of a trace, and the message whose bo
 
 
 def parse_call(
-    arguments: Sequence[str], sources: Sequence[Source], printer: Printer, now_ms: int, *, ignore_host: bool
+    arguments: Sequence[str], sources: Sequence[Source], printer: AnswerPrinter, now_ms: int, *, ignore_host: bool
 ) -> MqadminCall:
     """
     Parse a line like the mqadmin of the brokers' newest release, and return it with the sources that it asks.

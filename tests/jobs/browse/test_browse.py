@@ -23,7 +23,7 @@ from deltalake import write_deltalake
 from jobs.browse.server import serve
 from jobs.console.result import Severity
 from jobs.query import Message
-from jobs.query.place import Place
+from jobs.query.place import QueryTarget
 from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.release import NEWEST
@@ -276,7 +276,7 @@ def test_pages_of_a_store_that_must_not_be_started_begin_with_the_warning(golden
     overwrite(list_segments(damaged)[1], 5000, bytes(50))
     (damaged / "abort").touch()
     (damaged / "checkpoint").unlink()
-    page = unescape(render_page(Place(str(damaged)), "/").text)
+    page = unescape(render_page(QueryTarget(str(damaged)), "/").text)
     warning = "do not start the broker on this store: RocketMQ 5.3.3 would truncate the log at offset 20,127"
 
     assert 0 < page.index(warning) < page.index("Store layout (to scale)")
@@ -300,7 +300,7 @@ def test_the_token_is_not_passed_as_an_argument_to_the_browser(
     monkeypatch.setattr(webbrowser, "open", open_)
     monkeypatch.setattr(uvicorn.Server, "run", lambda _server, **_given: None)
 
-    serve(Place(str(store)), 0, opens_browser=True)
+    serve(QueryTarget(str(store)), 0, opens_browser=True)
 
     printed = capsys.readouterr().out.strip()
     token = printed.partition("token=")[2]
@@ -414,7 +414,7 @@ def test_typed_tables_are_listed_and_shown(newer_lake: Path, tmp_path: Path) -> 
     place = shutil.copytree(newer_lake, tmp_path / "lake")
     write_deltalake(place / "typed" / "Orders-1", pa.table({"id": ["7"], "time": ["noon"], "items": [[{"sku": "x"}]]}))
 
-    at = Place(lake=str(place))
+    at = QueryTarget(lake=str(place))
     (path,) = links(render_page(at, "/").text, "/tables/typed")
     page = render_page(at, f"{path}?id=7").text
     assert ("noon" in page, "struct and map columns are omitted" in page) == (True, True)
@@ -425,7 +425,7 @@ def test_a_body_too_large_to_decompress_is_downloaded_compressed(tmp_path: Path)
     record = make_record(bomb, topic="T1", sys_flag=COMPRESSED)
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "commitlog" / f"{0:020d}").write_bytes(encode_record(record).ljust(1 << 20, b"\0"))
-    assert bomb == render_page(Place(str(tmp_path)), "/body?at=0").body
+    assert bomb == render_page(QueryTarget(str(tmp_path)), "/body?at=0").body
 
 
 def test_a_failure_to_start_the_server_is_reported_in_one_line(
@@ -460,7 +460,7 @@ def test_every_text_of_the_pages_has_a_chinese_translation() -> None:
 def test_problems_of_a_store_are_in_chinese_except_for_texts_of_inspect(store: Path, tmp_path: Path) -> None:
     damaged = copy_store(store, tmp_path)
     sorted((damaged / "index").iterdir())[2].unlink()
-    chinese, english = (render_page(Place(str(damaged)), "/", language).text for language in ("zh", "en"))
+    chinese, english = (render_page(QueryTarget(str(damaged)), "/", language).text for language in ("zh", "en"))
 
     assert ("缺口", True) == (
         re.findall(r'<h1><span class="severity gap">(.+)</span>', chinese)[0],

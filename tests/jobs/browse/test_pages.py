@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from jobs.query.place import Place
+from jobs.query.place import QueryTarget
 from tests.support.lakes import ingest_store
 from tests.support.pages import render_page
 from tests.support.query_stores import GEOMETRY, RELEASE, Sent, stored, write_store
@@ -19,17 +19,17 @@ FORMS = {"release": str(RELEASE), "hash_slots": GEOMETRY.hash_slots, "index_num"
 BOTH = pytest.mark.parametrize("kind", ["store", "lake"])
 
 
-def _places(folder: Path, sent: list[Sent]) -> dict[str, Place]:
+def _places(folder: Path, sent: list[Sent]) -> dict[str, QueryTarget]:
     """Write a store and its lake."""
     store = write_store(folder / "store", stored(sent))
     ingest_store(store, folder / "lake", "broker-a", **FORMS)
     return {
-        "store": Place(store=str(store), release=RELEASE, geometry=GEOMETRY),
-        "lake": Place(lake=str(folder / "lake"), release=RELEASE),
+        "store": QueryTarget(store=str(store), release=RELEASE, geometry=GEOMETRY),
+        "lake": QueryTarget(lake=str(folder / "lake"), release=RELEASE),
     }
 
 
-def _text(place: Place, path: str) -> str:
+def _text(place: QueryTarget, path: str) -> str:
     reply = render_page(place, path)
 
     assert reply.status == 200, reply.text
@@ -123,7 +123,7 @@ def test_the_pages_of_one_broker_count_only_its_messages(tmp_path: Path) -> None
     for name, number in (("broker-a", 30), ("broker-b", 40)):
         sent = [Sent(keys=(name,), unique_key=f"{name}{one}", body=bytes(number)) for one in range(number)]
         ingest_store(write_store(tmp_path / name, stored(sent)), tmp_path / "lake", name, **FORMS)
-    place = Place(lake=str(tmp_path / "lake"), broker="broker-a", release=RELEASE)
+    place = QueryTarget(lake=str(tmp_path / "lake"), broker="broker-a", release=RELEASE)
     front, entries = _text(place, "/"), _text(place, "/tables/index_entries?key=broker")
 
     assert "<h1>30 messages</h1>" in front
@@ -154,7 +154,7 @@ def test_the_pages_of_a_table_have_each_row_once(tmp_path: Path) -> None:
     sent = [Sent(keys=tuple(f"k{number}-{one}" for one in range(15))) for number in range(300)]
     store = write_store(tmp_path / "store", stored(sent), with_index=False, with_queues=False)
     ingest_store(store, tmp_path / "lake", "b", **FORMS)
-    place, path, shown = Place(lake=str(tmp_path / "lake"), release=RELEASE), "/tables/index_entries", list[str]()
+    place, path, shown = QueryTarget(lake=str(tmp_path / "lake"), release=RELEASE), "/tables/index_entries", list[str]()
     while path:
         page = _text(place, path)
         shown += re.findall(r"<dt>key</dt><dd>(k[\d-]+)</dd>", page)

@@ -15,15 +15,15 @@ import pytest
 from jobs.browse import PageReply, PageRequest, PageWorkers
 from jobs.browse.rendering import Translator
 from jobs.browse.server import answer_request
-from jobs.query.place import Place
+from jobs.query.place import QueryTarget
 from jobs.query.source import Sentence
 from tests.support.commands import ROOT
 
-PLACE = Place("/store")
+PLACE = QueryTarget("/store")
 ENDLESS, DYING, SHORT = (PageRequest(path, {}, "en") for path in ("/endless", "/dying", "/short"))
 
 
-def work(connection: Connection, _place: Place) -> None:
+def work(connection: Connection, _place: QueryTarget) -> None:
     """Answer each request, except one that never ends, like a long query, and one that ends the process."""
     while True:
         snapshot, question = connection.recv()

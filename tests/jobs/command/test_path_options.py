@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from jobs.command import VERBS
 from jobs.command.cli import rmq_lake
 from jobs.command.configuration import configurable_parameters, leaf_commands, parameter_key
-from jobs.command.places import CHANGED_LAKE, LAKE, NEW_STORE, OUTPUT_FILE, STORE, PlaceType
+from jobs.command.places import CHANGED_LAKE, LAKE, NEW_STORE, OUTPUT_FILE, STORE, LocationType
 from jobs.console.result import ExitCode
 from jobs.launch.cache import CONF_DIRECTORY
 from tests.support.commands import Run
@@ -56,7 +56,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def _is_guarded(parameter: click.Parameter) -> bool:
-    return isinstance(parameter.type, PlaceType) and parameter.type.is_guarded
+    return isinstance(parameter.type, LocationType) and parameter.type.is_guarded
 
 
 def _command_line(option: Option, place: Path, store: Path | str) -> list[str]:

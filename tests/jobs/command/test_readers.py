@@ -124,8 +124,8 @@ def test_a_command_ends_when_its_reader_has_left(
     assert "Traceback" not in outcome.err
     # The rest may fit into the pipe, and be written before the reader leaves.
     may_be_complete = len(complete) <= size + _PIPE_SIZE
-    assert outcome.code in {ExitCode.READER_LEFT, *([whole.code] if may_be_complete else [])}
-    if outcome.code == ExitCode.READER_LEFT:
+    assert outcome.code in {ExitCode.OUTPUT_CLOSED, *([whole.code] if may_be_complete else [])}
+    if outcome.code == ExitCode.OUTPUT_CLOSED:
         assert set(outcome.err.splitlines()) <= set(whole.err.splitlines())
         assert "done" not in outcome.err
 
@@ -188,7 +188,7 @@ def test_an_endless_statement_ends_with_its_reader(form: str, newer_lake: Path) 
     words = ["query", "sql", "--lake", str(newer_lake), _ENDLESS, "--output", form]
     outcome, got = _run_with_reader(words, 2000)
 
-    assert (ExitCode.READER_LEFT, "", 2000) == (outcome.code, outcome.err, len(got))
+    assert (ExitCode.OUTPUT_CLOSED, "", 2000) == (outcome.code, outcome.err, len(got))
 
 
 def test_a_command_ends_with_its_reader_before_it_has_printed_anything(newer_lake: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_command_ends_with_its_reader_before_it_has_printed_anything(newer_lak
     silent = "SELECT value FROM generate_series(1, 1000000000000) WHERE value < 0"
     outcome, _ = _run_with_reader(["query", "sql", "--lake", str(newer_lake), silent, "--output", "csv"], 0)
 
-    assert (ExitCode.READER_LEFT, "") == (outcome.code, outcome.err)
+    assert (ExitCode.OUTPUT_CLOSED, "") == (outcome.code, outcome.err)
 
 
 @pytest.mark.parametrize("form", ["table", "json"])

@@ -29,7 +29,7 @@ from jobs.export import ANY_TIME, COLUMNS, SCHEMA, LakeItem, LogItem, iterate_de
 from jobs.export.condition import Condition, parse_condition
 from jobs.export.export import ExportRequest, ExportSummary, plan_export, write_part
 from jobs.export.export import export as export_messages
-from jobs.query.place import Place
+from jobs.query.place import QueryTarget
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.layout import COMPRESSED
@@ -149,7 +149,7 @@ def test_a_body_larger_than_the_limit_is_reported(place: str, tmp_path: Path) ->
     bodies = [*map(zlib.compress, (SMALL, LARGE, CUT)), b"no stream"]
     store = write_store(tmp_path / "store", stored([Sent(body=body, sys_flag=COMPRESSED) for body in bodies]))
     write_lake(store, tmp_path / "lake")
-    at = Place(store=str(store)) if place == "store" else Place(lake=str(tmp_path / "lake"))
+    at = QueryTarget(store=str(store)) if place == "store" else QueryTarget(lake=str(tmp_path / "lake"))
     request = ExportRequest(at, max_body_size=LIMIT, out=tmp_path / "out")
     summary = _export(request)
     rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
@@ -183,7 +183,7 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
     broker.append(make_record(bytes(size)) for _ in range(15))
     between = (0, ANY_TIME[1]) if how == "by times" else ANY_TIME
     condition = parse_condition("body IS NOT NULL") if how == "with a condition" else None
-    place = Place(store=str(broker.root))
+    place = QueryTarget(store=str(broker.root))
     request = ExportRequest(place, time_range=between, form=RowFormat.PARQUET, condition=condition)
     [item], _ = plan_export(request, {})
     next(item.read())  # loads cached data
@@ -203,7 +203,7 @@ def test_an_export_by_times_reads_a_segment_once(
     store = write_store(tmp_path / "store", records)
     flip(store / "commitlog" / f"{0:020d}", records[bad].physical_offset + 90)  # its body
     since, until = (records[0].store_timestamp + time * 100 for time in times)
-    request = ExportRequest(Place(store=str(store)), ("Orders",), time_range=(since, until), out=tmp_path / "out")
+    request = ExportRequest(QueryTarget(store=str(store)), ("Orders",), time_range=(since, until), out=tmp_path / "out")
     with patch.object(LogItem, "read", autospec=True, side_effect=LogItem.read) as read:
         summary = _export(request)
 
@@ -295,7 +295,7 @@ def test_a_condition_accepts_long_lists(column: str, value: str) -> None:
 def test_a_condition_with_another_value_at_each_evaluation_is_evaluated_once(tmp_path: Path) -> None:
     """Files of a lake are first searched for a match, so a random condition was evaluated twice."""
     store = write_store(tmp_path / "store", stored([Sent() for _ in range(50)]))
-    place = Place(lake=str(write_lake(store, tmp_path / "lake")))
+    place = QueryTarget(lake=str(write_lake(store, tmp_path / "lake")))
     request = ExportRequest(
         place, out=tmp_path / "out", form=RowFormat.PARQUET, condition=parse_condition("rand() < 2")
     )
@@ -308,7 +308,7 @@ def test_a_condition_with_another_value_at_each_evaluation_is_evaluated_once(tmp
 
 def test_a_file_of_a_lake_without_a_match_is_read_only_in_the_columns_of_the_condition(tmp_path: Path) -> None:
     records = stored([Sent(keys=(f"k{number}",)) for number in range(200)])
-    place = Place(lake=str(write_lake(write_store(tmp_path / "store", records), tmp_path / "lake")))
+    place = QueryTarget(lake=str(write_lake(write_store(tmp_path / "store", records), tmp_path / "lake")))
     condition = parse_condition(f"physical_offset = {records[0].physical_offset}")
     request = ExportRequest(place, out=tmp_path / "out", form=RowFormat.PARQUET, condition=condition)
     items, summary = plan_export(request, {})

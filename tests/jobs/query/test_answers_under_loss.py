@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadMaxBytes
 from jobs.console.result import ExitCode
 from jobs.export.export import ExportRequest, plan_export
 from jobs.query import lookups
-from jobs.query.place import Place, detect_likely_writers
+from jobs.query.place import QueryTarget, detect_likely_writers
 from jobs.query.source import Answer
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
@@ -128,7 +128,7 @@ def test_a_bit_in_the_newest_body_of_a_closed_store_is_damage_like_one_in_any_ot
 
 def _check_readers(store: Path, lake: Path, *, is_lost: bool) -> None:
     """Require that commands that read only the log report its losses, and are complete after other losses."""
-    assert bool(plan_export(ExportRequest(Place(store=str(store))), {})[1].gaps) is is_lost
+    assert bool(plan_export(ExportRequest(QueryTarget(store=str(store))), {})[1].gaps) is is_lost
     taken = ingest_store(store, lake)
     assert (taken.exit_code is not ExitCode.CLEAN) >= is_lost
     assert not is_lost or taken.notes or taken.gaps or taken.quarantined

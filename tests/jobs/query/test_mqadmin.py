@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jobs.console.result import ExitCode
 from jobs.query.mqadmin import host_port_text, pad_right, time_text
 from jobs.query.mqadmin.java import decode_as_java, hash_map_text
-from jobs.query.place import Place
+from jobs.query.place import QueryTarget
 from jobs.store.rocksdb_queues import DatabaseQueueOpener
 from rmq_formats.commitlog.record import Host
 from rmq_formats.errors import CorruptData
@@ -110,7 +110,7 @@ def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(  # noqa: PLR091
     if source == "RocksDB up to a damaged block":
         damage = CorruptData("block checksum mismatch", None, f"{store}/consumequeue")
         monkeypatch.setattr(DatabaseQueueOpener, "read_units", Mock(side_effect=damage))
-        assert "queues in RocksDB are not counted" in render_page(Place(str(store)), "/topics").text
+        assert "queues in RocksDB are not counted" in render_page(QueryTarget(str(store)), "/topics").text
     elif source == "the log alone":
         monkeypatch.setitem(sys.modules, "rocksdict", None)
         store = Path(shutil.copytree(store, tmp_path / "store"))  # databases are cached

@@ -18,7 +18,7 @@ from jobs.browse.pages import Pages
 from jobs.library import Answer, Source, open_source
 from jobs.query import lookups
 from jobs.query import story as stories
-from jobs.query.place import Place
+from jobs.query.place import QueryTarget
 from jobs.store.selection import Selection
 from rmq_formats.errors import FormatError
 from tests.golden import StoreOf
@@ -68,16 +68,16 @@ def _damage(store: Path, random: Random) -> None:
             path.write_bytes(data[:at] + wrong + data[at + len(wrong) :])
 
 
-def _draw_place(kind: str, random: Random, golden: StoreOf, folder: Path) -> Place:
+def _draw_place(kind: str, random: Random, golden: StoreOf, folder: Path) -> QueryTarget:
     store = _write_store(folder / "store", random) if kind not in GOLDEN else copy_store(golden(kind), folder)
     if kind.startswith("lake"):
         if random.random() < 0.5:
             _damage(store, random)
         selection = Selection((random.choice(TOPICS[:3]),)) if kind == "lake of a part" else Selection()
         ingest_store(store, folder / "lake", "b0", selection=selection)
-        return Place(lake=str(folder / "lake"))
+        return QueryTarget(lake=str(folder / "lake"))
     _damage(store, random)
-    return Place(store=str(store), scan_log=random.random() < 0.2)
+    return QueryTarget(store=str(store), scan_log=random.random() < 0.2)
 
 
 def _draw_url(random: Random, seen: list[str]) -> str:
@@ -135,7 +135,7 @@ def test_the_page_of_a_complete_topic_says_nothing_about_a_topic_viewed_before(t
     """The remarks of one request stayed in the worker: a complete topic showed "gap" after another one was viewed."""
     store = write_store(tmp_path / "store", stored([Sent(("T1", "T2")[number % 2]) for number in range(60)]))
     ingest_store(store, tmp_path / "lake", "b0", selection=Selection(("T1",)))
-    pages = Pages(Place(lake=str(tmp_path / "lake")))
+    pages = Pages(QueryTarget(lake=str(tmp_path / "lake")))
     urls = ("/messages?topic=T1", "/messages?topic=T2", "/messages?topic=T1")
     first, other, again = (pages.answer(0, _request(url)).content.decode() for url in urls)
 

@@ -9,7 +9,7 @@ import pytest
 
 from jobs.products.broker_config import find_new_state, parse_state
 from jobs.query.store_reader import StoreReader
-from jobs.store.broker_config import BrokerConfig, ReaderKind, read_broker_config
+from jobs.store.broker_config import BrokerConfig, ConsumerKind, read_broker_config
 from jobs.store.release import QUICK, detect_store_eras
 from jobs.store.store import list_store
 from rmq_formats.indexfile.layout import Geometry
@@ -29,7 +29,7 @@ def config_of(store: Path) -> BrokerConfig:
 def consumers(config: BrokerConfig) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for reader in config.progress:
-        if reader.kind is ReaderKind.CONSUMER and reader.consumer_group != _OF_THE_BROKER:
+        if reader.kind is ConsumerKind.CONSUMER and reader.consumer_group != _OF_THE_BROKER:
             queues = found.setdefault(f"{reader.topic}@{reader.consumer_group}", {})
             queues[str(reader.queue_id)] = reader.next_offset
     return found
