@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from http import HTTPStatus
 from urllib.parse import quote, urlencode
 
-from jobs.browse import PageReply, PageRequest
 from jobs.browse.lake_lists import LakeLists
 from jobs.browse.rendering import MAX_CHAIN_ENTRIES_SHOWN, Translator, draw_store, format_body, hex_lines, render_page
+from jobs.browse.requests import PageReply, PageRequest
 from jobs.browse.store_lists import StoreLists
 from jobs.console.amounts import TimeArgument
 from jobs.console.process import tool_command

@@ -34,8 +34,9 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from jobs.browse import PageReply, PageRequest, PageWorkers
 from jobs.browse.rendering import SCRIPT, STYLE, Translator, choose_translator, render_page
+from jobs.browse.requests import PageReply, PageRequest
+from jobs.browse.workers import PageWorkers
 from jobs.console.result import ExitCode
 from jobs.launch.engine import SetupError
 from jobs.query.place import QueryTarget, open_place

@@ -7,14 +7,13 @@ deadline, or its browser disconnects, its process is killed, and the next reques
 
 import asyncio
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from http import HTTPStatus
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import NamedTuple
 
+from jobs.browse.requests import PageReply, PageRequest
 from jobs.query.place import QueryTarget
 
 _MOST = 8  # questions that are answered at the same time; further ones wait
@@ -22,24 +21,6 @@ _KEPT = 2  # processes that wait for the next request
 
 # A process of its own, not a fork of this one: a fork would copy locks that threads of libraries hold.
 _PROCESSES = get_context("spawn")
-
-
-class PageRequest(NamedTuple):
-    """A page that a browser requests."""
-
-    path: str
-    query: Mapping[str, str]
-    language: str
-    before: int | None = None  # for a download, the position at which the previous part ended
-
-
-class PageReply(NamedTuple):
-    """The response to a request: the part of a page below its head, or a file."""
-
-    content: bytes
-    status: int = HTTPStatus.OK
-    location: str = ""  # the target of a redirect
-    next_position: int | None = None  # for a download, the position at which its next part begins
 
 
 class PageWorkers:

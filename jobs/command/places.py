@@ -163,7 +163,7 @@ def _kind_of(path: Path) -> str | None:
 def _is_link_to_itself(path: Path) -> bool:
     try:
         path.stat()
-    except OSError as error:
+    except OSError as error:  # any other error is reported when the place is opened
         return error.errno == errno.ELOOP
     return False
 

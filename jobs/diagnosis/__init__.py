@@ -19,13 +19,12 @@ from jobs.console.amounts import count_text
 from jobs.store.epochs import tail_evidence
 from jobs.store.log_ends import read_last_units
 from jobs.store.queue_files import (
-    QueueStorage,
-    detect_queue_storage,
     find_first_unwritten_unit,
     queue_file_sizes,
     queues_in_files,
     undecided_queue_file_sizes,
 )
+from jobs.store.queue_storage import QueueStorage, detect_queue_storage
 from jobs.store.ranges import find_newest_segment_offset, plan_ranges, usual_segment_size, written_sizes
 from jobs.store.record_places import record_bounds, segment_bytes, walk_pieces
 from jobs.store.release import Writers

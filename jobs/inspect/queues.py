@@ -13,7 +13,8 @@ from itertools import islice, pairwise
 from jobs.console.amounts import count_text
 from jobs.inspect import IndexReport, Problems, QueueReport, QueuesReport
 from jobs.query.store_reader import StoreReader
-from jobs.store.queue_files import QUEUE_KIND_OF_FILE, StoredQueue, queue_file_sizes, rocksdb_queue_folder
+from jobs.store.queue_files import QUEUE_KIND_OF_FILE, StoredQueue, queue_file_sizes
+from jobs.store.queue_storage import rocksdb_queue_folder
 from jobs.store.record_places import records_from, segment_bytes
 from jobs.store.release import add_marks, find_index_marks
 from jobs.store.store import Store, geometry_stated_by_index_files

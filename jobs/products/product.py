@@ -24,7 +24,7 @@ from jobs.storage.local import make_directory
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import NewCollector, RangeOutcome
-from jobs.store.queue_files import is_about_queue_database
+from jobs.store.queue_storage import is_about_queue_database
 from jobs.store.release import Writers
 from jobs.store.selection import Selection
 from jobs.store.store import Store

@@ -18,7 +18,8 @@ from jobs.query.mqadmin import OffsetRange
 from jobs.query.source import MAX_QUEUES, FactOrigin, PointerCheck, QueueFact, Remarks, Sentence
 from jobs.query.store_log import StoreLog
 from jobs.query.store_reader import LiveUnits, StoreReader
-from jobs.store.queue_files import QueueStorage, StoredQueue, detect_queue_storage
+from jobs.store.queue_files import StoredQueue
+from jobs.store.queue_storage import QueueStorage, detect_queue_storage
 from jobs.store.store import StoredFile
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, BatchUnit, ExpectedUnit, QueueKind, QueueName, Unit
 from rmq_formats.errors import FormatError

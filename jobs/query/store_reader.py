@@ -15,15 +15,8 @@ from jobs.storage.locations import join_location
 from jobs.storage.model import Reader
 from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, object_entries, read_config
 from jobs.store.epochs import read_epochs
-from jobs.store.queue_files import (
-    StoredQueue,
-    has_light_queues_only_in_rocksdb,
-    is_about_queue_database,
-    list_queues,
-    queues_in_files,
-    rocksdb_queue_folder,
-    rocksdbstore_folder,
-)
+from jobs.store.queue_files import StoredQueue, has_light_queues_only_in_rocksdb, list_queues, queues_in_files
+from jobs.store.queue_storage import is_about_queue_database, rocksdb_queue_folder, rocksdbstore_folder
 from jobs.store.ranges import find_newest_segment
 from jobs.store.record_places import record_bounds
 from jobs.store.rocksdb import Database, has_index_rows, open_database

@@ -29,12 +29,8 @@ from jobs.products.queues import (
 from jobs.products.queues.settings import QueueSettings
 from jobs.rebuild.queues import EXTENSION_FOLDER, BuiltFile, BuiltQueue
 from jobs.store.log_ends import has_lost_end
-from jobs.store.queue_files import (
-    QueueStorage,
-    detect_queue_storage,
-    has_light_queues_only_in_rocksdb,
-    queues_in_rocksdb,
-)
+from jobs.store.queue_files import has_light_queues_only_in_rocksdb, queues_in_rocksdb
+from jobs.store.queue_storage import QueueStorage, detect_queue_storage
 from jobs.store.ranges import find_holes
 from jobs.store.store import Store, StoredFile
 from jobs.store.topics import TopicEvidence, TopicFate, newest_time_by_topic

@@ -27,7 +27,7 @@ from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_q
 from jobs.storage.local import LocalStorage, flush_directory, make_directory
 from jobs.storage.scratch import Scratch, open_scratch
 from jobs.store.queue_ends import probe_queue_ends
-from jobs.store.queue_files import QueueStorage, detect_queue_storage, rocksdb_queue_folder
+from jobs.store.queue_storage import QueueStorage, detect_queue_storage, rocksdb_queue_folder
 from jobs.store.ranges import find_holes
 from jobs.store.release import ASSUMED, unknown_setting_error
 from jobs.store.running_broker import check_disk_space

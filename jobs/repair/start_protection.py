@@ -18,7 +18,8 @@ from jobs.repair.segments import RepairedSegments
 from jobs.storage.local import real_path
 from jobs.storage.locations import local_path
 from jobs.store.broker_config import read_broker_config
-from jobs.store.queue_files import QueueStorage, StoredQueue, detect_queue_storage, queues_in_files
+from jobs.store.queue_files import StoredQueue, queues_in_files
+from jobs.store.queue_storage import QueueStorage, detect_queue_storage
 from jobs.store.record_places import find_record
 from jobs.store.store import Segment, Store
 from jobs.verify.verdict import Verdict

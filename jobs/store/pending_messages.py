@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from jobs.storage.locations import join_location
 from jobs.storage.model import Reader
-from jobs.store.queue_files import rocksdbstore_folder
+from jobs.store.queue_storage import rocksdbstore_folder
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store
 from rmq_formats.errors import CorruptData, FormatError

@@ -10,12 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from enum import StrEnum, unique
 from itertools import groupby, zip_longest
 
 from jobs.storage import AnyStorage
-from jobs.storage.locations import join_location
 from jobs.storage.model import Reader
+from jobs.store.queue_storage import QueueStorage, detect_queue_storage, rocksdb_queue_folder
 from jobs.store.store import Store, StoredFile
 from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
 from rmq_formats.consumequeue.dispatch import (
@@ -28,8 +27,7 @@ from rmq_formats.consumequeue.dispatch import (
     decode_unit,
 )
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
-from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
-from rmq_formats.store import CONSUME_QUEUE_FOLDER, ROCKSDB_QUEUE_FOLDER, ROCKSDB_STORE_FOLDER, FileKind
+from rmq_formats.store import FileKind
 
 QUEUE_KIND_OF_FILE = {FileKind.CONSUME_QUEUE: QueueKind.PLAIN, FileKind.BATCH_CONSUME_QUEUE: QueueKind.BATCH}
 DELETED_BYTE = 0xFF  # every byte of a unit whose file was deleted after it was listed
@@ -342,55 +340,8 @@ def split_into_chunks(start: int, stop: int, size: int) -> Iterator[tuple[int, i
         yield at, min(at + size, stop)
 
 
-_CURRENT = "CURRENT"  # the file that makes a folder a database
-_TABLE = ".sst"
-
-
-@unique
-class QueueStorage(StrEnum):
-    """The storage of a store's queues."""
-
-    NONE = "no queues"
-    FILES = "files"
-    ROCKSDB = "RocksDB"
-    BOTH = "files and RocksDB"
-
-
 def may_have_default_file_sizes(store: Store) -> bool:
     """Return whether files of the log and of queues may have RocketMQ's default sizes; a damaged one proves nothing."""
     plain = [file.size for file in store.queue_files if file.path_facts.kind is FileKind.CONSUME_QUEUE]
     sizes = (([segment.size for segment in store.segments], DEFAULT_SEGMENT_SIZE), (plain, DEFAULT_FILE_SIZE))
     return all(not found or default in found for found, default in sizes)
-
-
-def detect_queue_storage(store: Store) -> QueueStorage:
-    """Return whether a store has its queues in files or in RocksDB, as its folders show."""
-    has_files = any(file.path_facts.kind is not FileKind.CONSUME_QUEUE_EXT for file in store.queue_files)
-    if rocksdb_queue_folder(store) is None:
-        return QueueStorage.FILES if has_files else QueueStorage.NONE
-    return QueueStorage.BOTH if has_files else QueueStorage.ROCKSDB
-
-
-def rocksdb_queue_folder(store: Store) -> str | None:
-    """Return the folder of the queue database; if there are two, the one that a switch has enabled."""
-    return _database(store, ROCKSDB_QUEUE_FOLDER) or _database(store, CONSUME_QUEUE_FOLDER)
-
-
-def is_about_queue_database(error: FormatError, store: Store) -> bool:
-    """Return whether an error says that the database of a store's queues is damaged."""
-    name = rocksdb_queue_folder(store)
-    is_damage = isinstance(error, CorruptData | NeedMoreData)
-    return is_damage and name is not None and error.file == join_location(store.root, name)
-
-
-def rocksdbstore_folder(store: Store) -> str | None:
-    """Return the folder of the database of index, timer and transactions (5.4.0+); often it has no row."""
-    return _database(store, ROCKSDB_STORE_FOLDER)
-
-
-def _database(store: Store, folder: str) -> str | None:
-    """Return the folder of a database, even if the database lost the file that names its parts."""
-    if store.other_file(f"{folder}/{_CURRENT}"):
-        return folder
-    paths = (file.path_facts.path.rpartition("/") for file in store.other_files)
-    return folder if any(parent == folder and name.endswith(_TABLE) for parent, _, name in paths) else None

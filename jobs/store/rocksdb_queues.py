@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from jobs.storage.locations import join_location
 from jobs.storage.model import Reader, Storage
-from jobs.store.queue_files import rocksdb_queue_folder
+from jobs.store.queue_storage import rocksdb_queue_folder
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store, StoredFile
 from rmq_formats.arrays import dtype_of

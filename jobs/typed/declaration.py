@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -24,7 +25,7 @@ from jobs.typed.ddl import (
     refuse_reserved,
     table_name,
 )
-from jobs.typed.formats import JSON_FORMAT, BodyFormat, BodyReader, check_pattern, text_format
+from jobs.typed.formats import BodyFormat, BodyReader, check_pattern, text_format
 from jobs.typed.values import MICROSECONDS_PER_UNIT, TimeDefaults
 from rmq_formats.errors import UnsupportedFormat
 
@@ -54,6 +55,15 @@ _LIBRARIES = ("fastavro", "google", "google.protobuf")
 _BY_COLUMN = ("columns", "from", "properties")
 _LARGEST_FILE = 16 << 20
 _MORE = ("epoch", "time_zone")  # added later, they change no row: without them, such bodies are dead letters
+
+
+def _json_reader(columns: Sequence[pa.Field], times: TimeDefaults) -> BodyReader:
+    from jobs.typed.fast_json import read_bodies  # loads the compiler
+
+    return partial(read_bodies, columns, times)
+
+
+JSON_FORMAT = BodyFormat("json", _json_reader)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 """
-The interface of body formats, and the formats JSON and text.
+The interface of body formats, the scalar reader of JSON, and the format text.
 
 The scalar reader of JSON is readable, exact, and the reference for the compiled reader. It also reports why and where a
 body is rejected, so it reads every body that the compiled reader rejects or cannot read exactly.
@@ -66,15 +66,6 @@ class BodyFormat(NamedTuple):
     # Returns the reader of these columns, which have the names of the body's fields.
     reader: Callable[[Sequence[pa.Field], TimeDefaults], BodyReader]
     described: Mapping[str, object] = MappingProxyType({})  # other settings that affect the row of a body
-
-
-def _json_reader(columns: Sequence[pa.Field], times: TimeDefaults) -> BodyReader:
-    from jobs.typed.fast_json import read_bodies  # loads the compiler
-
-    return partial(read_bodies, columns, times)
-
-
-JSON_FORMAT = BodyFormat("json", _json_reader)
 
 
 def read_bodies_exactly(bodies: Iterable[bytes], columns: Sequence[pa.Field], times: TimeDefaults) -> TypedRows:

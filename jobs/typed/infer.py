@@ -21,8 +21,8 @@ from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files
 from jobs.lake.tables import MESSAGES, sql_columns
 from jobs.store.workers import Workers
 from jobs.typed.ddl import MAX_DECIMAL_DIGITS, RESERVED_COLUMNS, SchemaError, parse_columns
-from jobs.typed.declaration import TopicType
-from jobs.typed.formats import JSON_FORMAT, Row, parse_body, read_typed_rows
+from jobs.typed.declaration import JSON_FORMAT, TopicType
+from jobs.typed.formats import Row, parse_body, read_typed_rows
 from jobs.typed.run import explain_absent_topics
 from jobs.typed.task import read_refusals
 from jobs.typed.values import Number, Refusal, RefusedBodyError, TimeDefaults, Value, convert_day, convert_instant

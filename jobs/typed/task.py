@@ -20,8 +20,8 @@ from jobs.lake.snapshot_files import SnapshotFile, read_batches
 from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, DEAD_LETTERS, MESSAGES, PROVENANCE_COLUMNS, Table
 from jobs.typed.ddl import TYPING_APPLICATION, typed_table
-from jobs.typed.declaration import TopicType
-from jobs.typed.formats import JSON_FORMAT, BodyReader, TypedRows, UnknownField, merge_unknown
+from jobs.typed.declaration import JSON_FORMAT, TopicType
+from jobs.typed.formats import BodyReader, TypedRows, UnknownField, merge_unknown
 from jobs.typed.values import Refusal, TimeDefaults
 
 _KEPT = ("broker", "store_id", *(one.name for one in PROVENANCE_COLUMNS))

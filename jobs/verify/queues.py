@@ -28,13 +28,8 @@ from jobs.store.broker_config import (
 )
 from jobs.store.chain import NewCollector, RangeOutcome, Results, complete_records_end, read_ranges_not_deleted
 from jobs.store.queue_ends import probe_queue_ends
-from jobs.store.queue_files import (
-    QUEUE_KIND_OF_FILE,
-    StoredQueue,
-    queue_file_sizes,
-    rocksdb_queue_folder,
-    undecided_queue_file_sizes,
-)
+from jobs.store.queue_files import QUEUE_KIND_OF_FILE, StoredQueue, queue_file_sizes, undecided_queue_file_sizes
+from jobs.store.queue_storage import rocksdb_queue_folder
 from jobs.store.ranges import find_holes, plan_ranges
 from jobs.store.rocksdb_queues import find_queue_database
 from jobs.store.store import DEFAULT_RANGE_SIZE, Store, StoredFile, read_checkpoint

@@ -22,7 +22,7 @@ from jobs.diagnosis.findings import INDEX, Finding
 from jobs.products.index import KeySequence, collect_keys, read_key_blocks
 from jobs.storage.locations import join_location
 from jobs.storage.scratch import Scratch
-from jobs.store.queue_files import rocksdbstore_folder
+from jobs.store.queue_storage import rocksdbstore_folder
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.release import determine_writers
 from jobs.store.rocksdb import Database, open_database

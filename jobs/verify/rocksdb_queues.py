@@ -33,15 +33,8 @@ from jobs.store.pending_messages import (
     read_transactions,
     read_waiting_units,
 )
-from jobs.store.queue_files import (
-    QueueStorage,
-    StoredQueue,
-    detect_queue_storage,
-    queues_in_rocksdb,
-    rocksdb_queue_folder,
-    rocksdbstore_folder,
-    split_into_chunks,
-)
+from jobs.store.queue_files import StoredQueue, queues_in_rocksdb, split_into_chunks
+from jobs.store.queue_storage import QueueStorage, detect_queue_storage, rocksdb_queue_folder, rocksdbstore_folder
 from jobs.store.record_places import segment_bytes
 from jobs.store.rocksdb_queues import find_queue_database
 from jobs.store.store import Segment, Store, relist_store

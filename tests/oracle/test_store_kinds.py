@@ -16,7 +16,7 @@ import pytest
 from jobs.console.result import ExitCode, Severity
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
-from jobs.store.queue_files import QueueStorage, detect_queue_storage
+from jobs.store.queue_storage import QueueStorage, detect_queue_storage
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
-from jobs.browse import PageRequest
 from jobs.browse.pages import Pages as RenderedPages
+from jobs.browse.requests import PageRequest
 from jobs.query.place import QueryTarget
 from tests.support.commands import ROOT
 

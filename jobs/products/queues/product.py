@@ -22,7 +22,7 @@ from jobs.products.queues.unmatched import CollectedLog
 from jobs.store.chain import RangeOutcome, collect_damaged_ranges, ranges_deleted_meanwhile
 from jobs.store.log_ends import find_lost_ends
 from jobs.store.queue_ends import probe_queue_ends
-from jobs.store.queue_files import QueueStorage, detect_queue_storage
+from jobs.store.queue_storage import QueueStorage, detect_queue_storage
 from jobs.store.ranges import Range
 from jobs.store.store import Store
 from jobs.store.topics import TopicFate

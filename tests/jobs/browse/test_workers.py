@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from jobs.browse import PageReply, PageRequest, PageWorkers
 from jobs.browse.rendering import Translator
+from jobs.browse.requests import PageReply, PageRequest
 from jobs.browse.server import answer_request
+from jobs.browse.workers import PageWorkers
 from jobs.query.place import QueryTarget
 from jobs.query.source import Sentence
 from tests.support.commands import ROOT

@@ -45,7 +45,7 @@ os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
 verb, *words = sys.argv[1:]
 if verb == "browse":
     from jobs.browse.pages import Pages
-    from jobs.browse import PageRequest
+    from jobs.browse.requests import PageRequest
     from jobs.query.place import QueryTarget
     pages = Pages(QueryTarget(**{name.strip("-"): value for name, value in zip(words[::2], words[1::2])}))
     for path in ("/", "/messages", "/topics", "/groups"):

@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 import pytest
 
-from jobs.browse import PageRequest
 from jobs.browse.pages import Pages
+from jobs.browse.requests import PageRequest
 from jobs.library import Answer, Source, open_source
 from jobs.query import lookups
 from jobs.query import story as stories

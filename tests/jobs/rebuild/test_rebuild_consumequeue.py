@@ -30,7 +30,8 @@ from jobs.restore.run import RestoreRequest, restore
 from jobs.storage import AnyStorage
 from jobs.storage.model import Reader
 from jobs.storage.scratch import Scratch
-from jobs.store.queue_files import list_queues, rocksdb_queue_folder
+from jobs.store.queue_files import list_queues
+from jobs.store.queue_storage import rocksdb_queue_folder
 from jobs.store.rocksdb import open_database
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.store import list_store

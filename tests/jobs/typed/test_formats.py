@@ -23,8 +23,8 @@ from jobs.lake.lake import Lake
 from jobs.store.workers import SerialWorkers
 from jobs.typed.avro import avro_format
 from jobs.typed.ddl import parse_columns
-from jobs.typed.declaration import TopicType
-from jobs.typed.formats import JSON_FORMAT, BodyFormat, check_pattern, text_format
+from jobs.typed.declaration import JSON_FORMAT, TopicType
+from jobs.typed.formats import BodyFormat, check_pattern, text_format
 from jobs.typed.protobuf import protobuf_format
 from jobs.typed.run import TypeRequest, type_lake
 from jobs.typed.values import Refusal, TimeDefaults
