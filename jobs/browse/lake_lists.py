@@ -1,6 +1,7 @@
 """Lists for a lake's pages, computed in SQL: messages over time, topics, groups, runs, and every other table."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from jobs.browse.groups import LAG_COLUMNS, list_group_rows
 from jobs.browse.matches import count_matches
@@ -10,7 +11,9 @@ from jobs.query import ListConditions, Message
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import (
     INDEX_ENTRIES_NAME,
+    INGESTED_ROWS,
     MESSAGES_NAME,
+    SUPERSEDED_NAME,
     TABLES_EXCEPT_MESSAGES,
     LakeTables,
     quote_identifier,
@@ -66,9 +69,25 @@ class LakeLists:
 
     is_system_topic = staticmethod(is_system_topic)
 
-    def __init__(self, source: LakeSource) -> None:
+    def __init__(self, source: LakeSource, *others: LakeSource) -> None:
+        """List what one store has, or several together, in rows with their brokers."""
         self.source = source
+        self.sources = (source, *others)
         self._tables: LakeTables = source.tables
+        self._ids = {one.store_id for one in self.sources}
+        self._broker = ("broker",) if others else ()  # the column of tables of several brokers
+
+    def restrict_to_stores(self, table: str, *conditions: str) -> str:
+        """Return *conditions* on a table's rows that runs have written for these stores, as SQL."""
+        if not self._broker:
+            return self.source.restrict_to_store(table, *conditions)
+        ingested = [INGESTED_ROWS] if table in {MESSAGES_NAME, SUPERSEDED_NAME} else []
+        return " AND ".join((sql_in_condition("store_id", sorted(self._ids)), *ingested, *conditions))
+
+    def select_rows(self, columns: str, table: str, *conditions: str, rest: str = "") -> list[dict[str, Any]]:
+        """Return rows of a table for these stores, none if the lake lacks it; the caller has quoted every text."""
+        sql = f"SELECT {columns} FROM {table} WHERE {self.restrict_to_stores(table, *conditions)} {rest}"  # noqa: S608 - quoted by the caller
+        return self._tables.rows(sql) if self._tables.has_table(table) else []
 
     def histogram(self, wanted: ListConditions) -> Histogram | None:
         """
@@ -77,11 +96,11 @@ class LakeLists:
         For a large lake, the messages of all topics are estimated, and those of one topic are not counted.
         """
         if wanted.body_text is not None:
-            return count_matches(self.source, wanted, _READ_TOGETHER)
+            return count_matches(self.sources, wanted, _READ_TOGETHER)
         inside = [
             (low, high, rows or 0)
             for low, high, rows, store_id in self._tables.list_files(MESSAGES_NAME, "store_timestamp")
-            if store_id in {None, self.source.store_id} and low is not None and high is not None
+            if store_id in {None, *self._ids} and low is not None and high is not None
             if high >= wanted.begin and low <= wanted.end
         ]
         if not inside:
@@ -91,14 +110,14 @@ class LakeLists:
         start, step, counts, _ = Histogram.empty(begin, max(begin, end))
         if sum(rows for _, _, rows in inside) > _MOST_COUNTED:
             if wanted.is_search:
-                return count_matches(self.source, wanted, _READ_TOGETHER)
+                return count_matches(self.sources, wanted, _READ_TOGETHER)
             if wanted.topic is not None:
                 return None
             for low, high, rows in inside:
                 spread_evenly(counts, rows, (low - start) // step, (high - start) // step)
             return Histogram(start, step, counts, "all topics, estimated from the row counts of the files")
         conditions = self.source.list_conditions(wanted._replace(begin=begin, end=end))
-        for row in self.source.select_rows(
+        for row in self.select_rows(
             f"(store_timestamp - {start}) / {step} AS slot, count(*) AS messages",
             MESSAGES_NAME,
             *conditions,
@@ -109,16 +128,16 @@ class LakeLists:
 
     @property
     def message_count(self) -> int:
-        """The number of messages of the store, from statistics; counted if a file has messages of several stores."""
+        """The number of messages, from statistics; counted if a file has messages of several stores."""
         files = self._tables.list_files(MESSAGES_NAME, "store_timestamp")
         if len(self._tables.stores) > 1 and any(file.store_id is None for file in files):
-            return int(self.source.select_rows("count(*) AS messages", MESSAGES_NAME)[0]["messages"])
-        own = (file for file in files if file.store_id in {None, self.source.store_id})
+            return int(self.select_rows("count(*) AS messages", MESSAGES_NAME)[0]["messages"])
+        own = (file for file in files if file.store_id in {None, *self._ids})
         return sum(file.row_count or 0 for file in own)
 
     def stores(self) -> PageTable:
-        """Return the store, with the number of messages and the offsets that runs have read."""
-        own = self.source.restrict_to_store("runs", _PREPARED)
+        """Return each store, with the number of messages and the offsets that runs have read."""
+        own = self.restrict_to_stores("runs", _PREPARED)
         sql = (
             "SELECT broker, store_id, max(run) AS runs, sum(messages) AS messages, min(from_offset) AS from_offset, "  # noqa: S608 - quoted
             "max(to_offset) AS to_offset, CAST(max(time) AS BIGINT) / 1000 AS newest_run "
@@ -134,7 +153,7 @@ class LakeLists:
 
     def messages_added_by_runs(self) -> Histogram | None:
         """Return the number of messages by the time of the run that added them; None if all runs have the same time."""
-        rows = self.source.select_rows("CAST(time AS BIGINT) / 1000 AS ended, messages", "runs", _PREPARED)
+        rows = self.select_rows("CAST(time AS BIGINT) / 1000 AS ended, messages", "runs", _PREPARED)
         ended = [(int(row["ended"] or 0), int(row["messages"] or 0)) for row in rows]
         begin, end = min(ended, default=(0, 0))[0], max(ended, default=(0, 0))[0]
         if begin == end:  # a single run shows no growth
@@ -147,10 +166,10 @@ class LakeLists:
     def finding_counts(self) -> PageTable:
         """Return the number of findings of each kind in the newest verifications, and the number of damaged ranges."""
         by_broker = "GROUP BY broker ORDER BY broker"
-        damaged = self.source.select_rows("broker, count(*) AS places", "quarantine", rest=by_broker)
+        damaged = self.select_rows("broker, count(*) AS places", "quarantine", rest=by_broker)
         newest = "verification = (SELECT max(f.verification) FROM findings f WHERE f.store_id = findings.store_id)"
         by_kind = "GROUP BY broker, part, kind ORDER BY broker, kind"
-        found = self.source.select_rows("broker, part, kind, sum(times) AS times", "findings", newest, rest=by_kind)
+        found = self.select_rows("broker, part, kind, sum(times) AS times", "findings", newest, rest=by_kind)
         rows = [("damage", row["broker"], "quarantine", row["places"]) for row in damaged]
         for row in found:
             severity = Finding(row["part"], row["kind"], "", None, "", "", "", "").severity
@@ -159,39 +178,47 @@ class LakeLists:
 
     def gaps(self) -> PageTable:
         """Return the newest parts of logs that no run could read."""
-        rows = [("gap", gap["broker"], gap["run"], gap["from"], gap["to"]) for gap in reversed(self.source.gaps)]
+        gaps = (gap for source in self.sources for gap in reversed(source.gaps))
+        rows = [("gap", gap["broker"], gap["run"], gap["from"], gap["to"]) for gap in gaps]
         return PageTable(("severity", "broker", "run", "from offset", "to offset"), rows)
 
     def topics(self) -> PageTable:
-        """Return each topic with its queues, messages and bytes."""
+        """Return each topic with its queues, messages and bytes, of each broker."""
+        names = ", ".join(("topic", *self._broker))
         sql = (
-            "SELECT topic, count(DISTINCT queue_id) AS queues, count(*) AS messages, sum(total_size) AS bytes, "  # noqa: S608 - quoted
+            f"SELECT {names}, count(DISTINCT queue_id) AS queues, count(*) AS messages, sum(total_size) AS bytes, "  # noqa: S608 - quoted
             "min(store_timestamp) AS first_stored, max(store_timestamp) AS last_stored "
-            f"FROM {MESSAGES_NAME} WHERE {self.source.restrict_to_store(MESSAGES_NAME)} GROUP BY topic "
-            "ORDER BY topic"
+            f"FROM {MESSAGES_NAME} WHERE {self.restrict_to_stores(MESSAGES_NAME)} GROUP BY {names} "
+            f"ORDER BY {names}"
         )
         rows = [
-            (topic, queues, messages, size, message_rate(messages, first, last), first, last)
-            for topic, queues, messages, size, first, last in map(dict.values, self._tables.rows(sql))
+            (*named, queues, messages, size, message_rate(messages, first, last), first, last)
+            for *named, queues, messages, size, first, last in map(dict.values, self._tables.rows(sql))
         ]
-        return PageTable(
-            ("topic", "queues", "messages", "bytes", "per second", "first stored", "last stored"), rows, sql
-        )
+        columns = ("topic", *self._broker, "queues", "messages", "bytes", "per second", "first stored", "last stored")
+        return PageTable(columns, rows, sql)
 
     def groups(self) -> PageTable:
         """Return the lag of each group in each topic, as the newest run saw it."""
         if not self._tables.has_table("consumer_offsets"):
             return PageTable(LAG_COLUMNS, (), note="the lake has no table `consumer_offsets`")
-        rows = list_group_rows(self.source)
-        is_unknown = any(row[3] is None for row in rows)
+        rows = [(source.label, row) for source in self.sources for row in list_group_rows(source)]
+        is_unknown = any(row[3] is None for _, row in rows)
         note = "the lag is unknown if the lake has no message of a queue, such as of a topic that was not selected"
-        return PageTable(LAG_COLUMNS, rows, note=note if is_unknown else "")
+        # The columns are group, topic, and the rest.
+        shown = [(*row[:2], *([label] if self._broker else []), *row[2:]) for label, row in rows]
+        columns = (*LAG_COLUMNS[:2], *self._broker, *LAG_COLUMNS[2:])
+        by_group = sorted(shown, key=lambda row: (str(row[0]), str(row[1]), str(row[2])))
+        return PageTable(columns, by_group if self._broker else shown, note=note if is_unknown else "")
 
     def unfinished_messages(self) -> Sequence[tuple[str, PageTable]]:
         """Return dead letters, open transactions and pending timers, by the lake's views."""
         found = []
-        for title, view, columns, condition, rest in _UNFINISHED:
-            sql = f"SELECT {columns} FROM {view} WHERE {self.source.restrict_to_store(view, condition)}{rest}"  # noqa: S608 - constants
+        for title, view, names, condition, ending in _UNFINISHED:
+            columns, rest = names, ending
+            if self._broker and view == "dead_letters":  # the others name it always
+                columns, rest = f"broker, {columns}", rest.replace(" BY ", " BY broker, ")
+            sql = f"SELECT {columns} FROM {view} WHERE {self.restrict_to_stores(view, condition)}{rest}"  # noqa: S608 - constants
             is_run = view in self._tables.view_descriptions and not self._is_too_large(view)
             found.append((title, self._rows(sql) if is_run else PageTable((), (), sql, _TOO_MANY)))
         return found
@@ -255,7 +282,7 @@ class LakeLists:
             for column, part in filters.items()
         ]
         if "store_id" in kinds and len(self._tables.stores) > 1:
-            conditions.append(f"store_id = {quote_literal(self.source.store_id)}")
+            conditions.append(sql_in_condition("store_id", sorted(self._ids)))
         newest = next((column for column in _NEWEST_FIRST if column in kinds), None)
         is_sorted = True
         note = _WITHOUT_NESTED if len(kinds) < len(all_kinds) else ""
@@ -281,8 +308,8 @@ class LakeLists:
     def _newest_part(self, name: str, column: str, wanted: int | None) -> tuple[int | None, int]:
         """Return a lower bound of the newest *wanted* rows' values, and the number of rows above it; None: no bound."""
         files = self._tables.list_files(name, column)
-        own, is_shared = self.source.store_id, len(self._tables.stores) > 1
-        files = [file for file in files if not is_shared or file.store_id in {None, own}]
+        is_shared = len(self._tables.stores) > 1
+        files = [file for file in files if not is_shared or file.store_id in {None, *self._ids}]
         every = sum(file.row_count or 0 for file in files)
         has_limits = all(file.lowest is not None and file.highest is not None for file in files)
         if wanted is None or not has_limits or (is_shared and any(file.store_id is None for file in files)):

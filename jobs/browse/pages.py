@@ -5,7 +5,9 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from http import HTTPStatus
+from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
 from jobs.browse.lake_lists import LakeLists
@@ -25,8 +27,9 @@ from jobs.query import story as stories
 from jobs.query.json_text import json_line, message_object
 from jobs.query.lake_source import LakeSource
 from jobs.query.lookups import parse_position, read_page
-from jobs.query.place import QueryTarget, open_place
-from jobs.query.source import Source, do_nothing, parse_whole_number
+from jobs.query.merging import MergedPage, join_remarks, parse_positions, read_merged_page
+from jobs.query.place import QueryTarget, open_stores
+from jobs.query.source import SeveralStoresError, Source, do_nothing, parse_whole_number, require_single_source
 from jobs.query.store_source import StoreSource
 from jobs.query.story import timeline_lines
 from jobs.store.selection import list_similar_topics
@@ -43,6 +46,7 @@ _RAW = 1 << 12  # bytes of a field that are shown
 _SHORT = 8  # bytes that need no second form
 _MESSAGE_FIELDS = ("topic", "queue", "key", "tag", "words", "since", "until")
 _LETTERS = {"topic": "-t", "key": "-k"}
+_BROKER = "broker"  # the field of a page that narrows it to one broker
 _SHOW_SYSTEM = "system"  # the field of a page that also shows system topics
 _QUEUE_PLACE = re.compile(r"(.+)/(\d{1,10})/(\d{1,19})")  # topic, queue, and offset in the queue
 _MOST_FOR_TOPICS = 20_000_000  # messages of a lake whose topics are read for a list to pick from
@@ -56,7 +60,7 @@ class Pages:
     def __init__(self, place: QueryTarget) -> None:
         self._place = place
         self._stack = ExitStack()
-        self._source: StoreSource | LakeSource | None = None
+        self._sources: Sequence[Source] = ()
         self._snapshot = -1
         self._overview: StoreReport | None = None
         self._words = Translator("en")
@@ -72,16 +76,16 @@ class Pages:
             "/message": self._message,
             "/body": self._body,
             "/topics": self._topics,
-            "/groups": lambda lists, _: self._page("rows.html", title="Consumer groups", table=lists.groups()),
-            "/unfinished": lambda lists, _: self._page("unfinished.html", shown=lists.unfinished_messages()),
+            "/groups": self._groups,
+            "/unfinished": self._unfinished,
         }
         view = self._table if request.path.startswith("/tables/") else views.get(request.path)
         if view is None:
             return self._problem(HTTPStatus.NOT_FOUND, self._words("This page does not exist."))
         try:
-            if snapshot != self._snapshot or self._source is None:
-                self._source, self._snapshot = self._open(), snapshot
-            lists = _make_lists(self._source)
+            if snapshot != self._snapshot or not self._sources:
+                self._sources, self._snapshot = self._open(), snapshot
+            lists = _make_lists(self._choose_sources(request))
             try:
                 return view(lists, request)
             except FormatError as error:
@@ -89,8 +93,8 @@ class Pages:
                     raise
                 lists.source.queues.drop_database(error)  # raises the error if it is about anything else
             except FileNotFoundError:  # retention has deleted a file since the place was opened
-                self._source = self._open()
-                lists = _make_lists(self._source)
+                self._sources = self._open()
+                lists = _make_lists(self._choose_sources(request))
             return view(lists, request)
         except (UnsupportedFormat, ValueError) as error:
             return self._problem(HTTPStatus.BAD_REQUEST, one_line_message(error))
@@ -100,15 +104,40 @@ class Pages:
             traceback.print_exc(file=sys.stderr)
             return self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {one_line_message(error)}")
 
-    def _open(self) -> StoreSource | LakeSource:
+    def _open(self) -> Sequence[Source]:
         self._stack.close()
-        self._source = self._overview = None
-        source = self._stack.enter_context(open_place(self._place))
-        assert isinstance(source, StoreSource | LakeSource)
-        return source
+        self._sources, self._overview = (), None
+        return self._stack.enter_context(open_stores(self._place))
+
+    def _choose_sources(self, request: PageRequest) -> Sequence[Source]:
+        """Return the stores that a page shows: all, or those of the broker that the reader has chosen."""
+        named = "" if request.path.startswith("/tables/") else request.query.get(_BROKER, "").strip()
+        chosen = [one for one in self._sources if named in {"", one.store_id, _label_of(one)}]
+        if not chosen:
+            raise UnsupportedFormat(f"the lake has no broker {named[:60]!r}")
+        return chosen
+
+    def _list_brokers(self) -> list[str]:
+        """Return the brokers to choose from: labels, and the ids of stores that share one; none if there is one."""
+        if len(self._sources) < 2:  # noqa: PLR2004 - nothing to choose
+            return []
+        labels = [_label_of(one) for one in self._sources]
+        ids = [one.store_id for one, label in zip(self._sources, labels, strict=True) if labels.count(label) > 1]
+        return [*dict.fromkeys(labels), *ids]
+
+    def _narrow_place(self, request: PageRequest) -> QueryTarget:
+        """Return the place of an equivalent command: with the chosen broker."""
+        named = request.query.get(_BROKER, "").strip()
+        return replace(self._place, broker=named) if named else self._place
 
     def _page(self, name: str, **shown: object) -> PageReply:
-        common = {"words": self._words, "place": self._place}
+        common = {
+            "words": self._words,
+            "place": self._place,
+            "brokers": self._list_brokers(),
+            "broker": "",
+            "own_path": "",
+        }
         return PageReply(render_page(name, self._words, {**common, **shown}).encode())
 
     def _problem(self, status: int, problem: str, command: str = "") -> PageReply:
@@ -149,15 +178,20 @@ class Pages:
 
     def _messages(self, lists: PageLists, request: PageRequest) -> PageReply:
         wanted, given = _parse_conditions(request), request.query.get("before")
-        before = None if given is None else parse_position(given)
+        before = None if given is None else parse_positions(given)
+        broker, is_of_several = request.query.get(_BROKER, ""), len(lists.sources) > 1
         asked = {name: request.query[name] for name in _MESSAGE_FIELDS if request.query.get(name)}
         options = (part for name, value in asked.items() for part in (_LETTERS.get(name, f"--{name}"), value))
-        kept = urlencode({name: value for name, value in asked.items() if name not in {"since", "until"}})
-        page = read_page(lists.source, wanted, before, _PAGE, _SECONDS, _ROOM)
+        of_broker = {_BROKER: broker} if broker else {}
+        kept = urlencode({name: value for name, value in (asked | of_broker).items() if name not in {"since", "until"}})
+        try:
+            page, problem = read_merged_page(lists.sources, wanted, before, _PAGE, _SECONDS, _ROOM), ""
+        except SeveralStoresError as error:
+            page, problem = MergedPage([], None, was_cut_short=False), str(error)
         is_too_large = isinstance(lists, LakeLists) and lists.message_count > _MOST_FOR_TOPICS
-        named = () if is_too_large else sorted(lists.source.topics())
+        named = () if is_too_large else sorted({name for source in lists.sources for name in source.topics()})
         topics = [name for name in named if not lists.is_system_topic(name)]
-        has_topic = page.messages or wanted.topic is None or lists.source.has_topic(wanted.topic)
+        has_topic = page.messages or wanted.topic is None or any(one.has_topic(wanted.topic) for one in lists.sources)
         similar = [] if has_topic else list_similar_topics(str(wanted.topic), topics)
         return self._page(
             "messages.html",
@@ -166,80 +200,103 @@ class Pages:
             topics=topics,
             similar=similar,
             has_topic=has_topic,
-            warnings=lists.source.remarks.warnings,
-            rows=[(f"/message?at={message_reference(one)}", one) for one in page.messages],
+            problem=problem,
+            broker=broker,
+            names_brokers=is_of_several,
+            warnings=join_remarks(lists.sources).warnings,
+            rows=[(f"/message?at={_refer_to(lists.sources, one)}", one) for one in page.messages],
             following=""
-            if page.next_before_offset is None
-            else f"/messages?{urlencode({**asked, 'before': page.next_before_offset})}",
+            if page.following is None
+            else f"/messages?{urlencode({**asked, **of_broker, 'before': page.following})}",
             histogram=lists.histogram(wanted) if before is None else None,
             bars_link=f"/messages?{kept}{'&' if kept else ''}",
-            download=f"/messages.ndjson?{urlencode(asked)}",
-            command=self._place.query_command_line(
+            download=f"/messages.ndjson?{urlencode(asked | of_broker)}",
+            command=self._narrow_place(request).query_command_line(
                 "list", *options, "-m", str(_PAGE), *(("--before", given) if given else ())
             ),
         )
 
     def _download(self, lists: PageLists, request: PageRequest) -> PageReply:
         """Stream the messages of a list, one JSON object per line, as `query list --json` prints them."""
-        page = read_page(lists.source, _parse_conditions(request), request.before, _DOWNLOADED, _SECONDS, _ROOM)
+        before = None if request.before is None else parse_positions(request.before)
+        page = read_merged_page(lists.sources, _parse_conditions(request), before, _DOWNLOADED, _SECONDS, _ROOM)
         lines = "".join(json_line(message_object(found)) for found in page.messages)
-        return PageReply(lines.encode(), next_position=page.next_before_offset)
+        return PageReply(lines.encode(), next_position=page.following)
 
     def _find(self, lists: PageLists, request: PageRequest) -> PageReply:
         """Redirect to the message that an id, a key or an offset names, or explain why there is none."""
         text, topic = request.query.get("id", "").strip(), request.query.get("topic") or None
-        source, place = lists.source, _QUEUE_PLACE.fullmatch(text)
         number = parse_whole_number(text.removeprefix("@"))
-        found: Sequence[Message] = ()
-        if place is not None:
-            found = lookups.by_offset(source, place[1], int(place[2]), int(place[3])).messages
-        at_offset = None if number is None else source.by_offset(number)
-        if at_offset is not None and not text.startswith("@"):  # the number may also be a key
-            found = read_page(source, ListConditions(topic, text), None, 2, _SECONDS).messages
-        if at_offset is not None and all(one.record.physical_offset == number for one in found):
-            found = (at_offset,)
-        reason = ""
+        asked = [(source, _find_text(source, text, topic, number)) for source in lists.sources]
+        found = [(source, one) for source, one in asked if one.messages]
         if not found:
-            answer = stories.find_copies_by_id(source, text, topic)
-            reason = answer.reason.text if answer.reason is not None else ""
-            found = answer.messages
-        if found:
-            offsets = {message.record.physical_offset for message in found}
-            of_key = urlencode({"key": text, **({"topic": topic} if topic else {})})
-            href = f"/messages?{of_key}" if len(offsets) > 1 else f"/message?at={message_reference(found[0])}"
-            if at_offset is None or offsets == {number}:
-                return PageReply(b"", HTTPStatus.SEE_OTHER, href)
-            of_offset = f"/message?at={message_reference(at_offset)}"
-            return self._page("choice.html", text=text, of_key=href, of_offset=of_offset, number=number)
-        problem = f"No message has the id, key or offset {text[:60]!r}: {reason}"
-        return self._problem(HTTPStatus.NOT_FOUND, problem, self._place.query_command_line("message", "-i", text))
+            reasons = {one.reason: source.name for source, one in asked}
+            said = (reason if len(reasons) == 1 else f"{name}: {reason}" for reason, name in reasons.items())
+            problem = f"No message has the id, key or offset {text[:60]!r}: {'; '.join(said)}"
+            command = self._narrow_place(request).query_command_line("message", "-i", text)
+            return self._problem(HTTPStatus.NOT_FOUND, problem, command)
+        if len(found) > 1:
+            if not any(one.at_offset or one.is_place for _, one in found):
+                return PageReply(b"", HTTPStatus.SEE_OTHER, self._list_of_key(request, text, topic))
+            links = [(_label_of(source), f"/message?at={self._refer(source, one.first)}") for source, one in found]
+            return self._page("choice.html", text=text, links=links)
+        source, one = found[0]
+        offsets = {message.record.physical_offset for message in one.messages}
+        is_single = len(offsets) == 1
+        to_one = f"/message?at={self._refer(source, one.messages[0])}"
+        href = to_one if is_single else self._list_of_key(request, text, topic)
+        if one.at_offset is None or offsets == {number}:
+            return PageReply(b"", HTTPStatus.SEE_OTHER, href)
+        of_offset = f"/message?at={self._refer(source, one.at_offset)}"
+        return self._page("choice.html", text=text, of_key=href, of_offset=of_offset, number=number, links=())
+
+    def _list_of_key(self, request: PageRequest, text: str, topic: str | None) -> str:
+        named = request.query.get(_BROKER, "")
+        given = {"key": text, "topic": topic, _BROKER: named}
+        return f"/messages?{urlencode({name: value for name, value in given.items() if value})}"
+
+    def _refer(self, source: Source, message: Message) -> str:
+        """Return the text that identifies a message in URLs, with its store if the lake has several."""
+        return _refer_to(self._sources, replace(message, broker=_name_of(source)))
 
     def _message(self, lists: PageLists, request: PageRequest) -> PageReply:
         at = request.query.get("at", "")
-        message = find_message_at(lists.source, at)
-        told = next(stories.find_stories(lists.source, [message]))
+        lists, message = self._find_message(lists, at)
+        source = lists.source
+        told = next(stories.find_stories(source, [message]))
         raw = encode_record(message.record)
         # In a lake a chain is looked for among all entries, so only on request.
         has_chains = "chains" in request.query or not self._place.is_lake
+        place = replace(self._place, broker=_label_of(source)) if self._list_brokers() else self._place
         return self._page(
             "message.html",
             message=message,
+            of_broker=_label_of(source) if self._list_brokers() else "",
             story=told,
             lines=list(timeline_lines(told, None)),
             damage_templates=stories.DAMAGE_TEMPLATES,
-            positions={copy.message.record.physical_offset: message_reference(copy.message) for copy in told.copies},
+            positions={copy.message.record.physical_offset: self._refer(source, copy.message) for copy in told.copies},
             chains=list(lists.index_chains(message)) if has_chains else (),
             most_entries=MAX_CHAIN_ENTRIES_SHOWN,
             shown=format_body(message, request.query.get("body")),
             fields=_fields(message, raw),
             size=len(raw),
             at=at,
-            command=self._place.query_command_line("story", message.message_id),
+            command=place.query_command_line("story", message.message_id),
         )
+
+    def _find_message(self, lists: PageLists, at: str) -> tuple[PageLists, Message]:
+        """Return the message that a URL identifies, and the lists of its store."""
+        store_id, colon, reference = at.rpartition(":")
+        sources = [one for one in lists.sources if not colon or one.store_id == store_id]
+        if not sources:
+            raise UnsupportedFormat(f"the lake has no store {store_id[:60]!r}")
+        source = require_single_source(sources)
+        return _make_lists([source]), find_message_at(source, reference)
 
     def _body(self, lists: PageLists, request: PageRequest) -> PageReply:
         """Send a body as a file, as its producer sent it, or as stored if it cannot be decompressed within limits."""
-        message = find_message_at(lists.source, request.query.get("at", ""))
+        _, message = self._find_message(lists, request.query.get("at", ""))
         inflated = message.body_within(_LARGEST_DOWNLOAD)
         return PageReply(bytes(message.record.body if inflated is None else inflated))
 
@@ -249,7 +306,13 @@ class Pages:
         rows, shows_all = lists.topics(), _SHOW_SYSTEM in request.query
         shown = [one for one in rows.rows if shows_all or not lists.is_system_topic(str(one[0]))]
         table, hidden = rows._replace(rows=shown), len(rows.rows) - len(shown)
-        return self._page("rows.html", title="Topics", table=table, hidden=hidden)
+        return self._page("rows.html", title="Topics", table=table, hidden=hidden, **_describe_choice(request))
+
+    def _groups(self, lists: PageLists, request: PageRequest) -> PageReply:
+        return self._page("rows.html", title="Consumer groups", table=lists.groups(), **_describe_choice(request))
+
+    def _unfinished(self, lists: PageLists, request: PageRequest) -> PageReply:
+        return self._page("unfinished.html", shown=lists.unfinished_messages(), **_describe_choice(request))
 
     def _table(self, lists: PageLists, request: PageRequest) -> PageReply:
         name = request.path.removeprefix("/tables/")
@@ -277,10 +340,55 @@ class Pages:
         )
 
 
-def _make_lists(source: StoreSource | LakeSource) -> PageLists:
-    """Return the lists of a source for one request."""
-    question = source.begin_question()
-    return StoreLists(question) if isinstance(question, StoreSource) else LakeLists(question)
+def _describe_choice(request: PageRequest) -> Mapping[str, object]:
+    """Return what a page's form shows: the chosen broker, and the page itself."""
+    return {"broker": request.query.get(_BROKER, ""), "own_path": request.path}
+
+
+def _make_lists(sources: Sequence[Source]) -> PageLists:
+    """Return the lists of sources for one request."""
+    asked = [source.begin_question() for source in sources]
+    stores = [source for source in asked if isinstance(source, StoreSource)]
+    return StoreLists(*stores) if stores else LakeLists(*(one for one in asked if isinstance(one, LakeSource)))
+
+
+def _label_of(source: Source) -> str:
+    return source.label if isinstance(source, LakeSource) else source.name
+
+
+def _name_of(source: Source) -> str:
+    return source.broker or source.name
+
+
+class _Found(NamedTuple):
+    """The messages of one store that a text names."""
+
+    messages: Sequence[Message]
+    at_offset: Message | None  # the message at the offset, if the text is a number
+    is_place: bool  # whether the text is a place in a queue
+    reason: str  # why there is none
+
+    @property
+    def first(self) -> Message:
+        return self.at_offset or self.messages[0]
+
+
+def _find_text(source: Source, text: str, topic: str | None, number: int | None) -> _Found:
+    """Find the messages that an id, a key or an offset names."""
+    place = _QUEUE_PLACE.fullmatch(text)
+    found: Sequence[Message] = ()
+    if place is not None:
+        found = lookups.by_offset(source, place[1], int(place[2]), int(place[3])).messages
+    at_offset = None if number is None else source.by_offset(number)
+    if at_offset is not None and not text.startswith("@"):  # the number may also be a key
+        found = read_page(source, ListConditions(topic, text), None, 2, _SECONDS).messages
+    if at_offset is not None and all(one.record.physical_offset == number for one in found):
+        found = (at_offset,)
+    if found:
+        return _Found(found, at_offset, place is not None, "")
+    answer = stories.find_copies_by_id(source, text, topic)
+    reason = answer.reason.text if answer.reason is not None else ""
+    return _Found(answer.messages, at_offset, is_place=False, reason=reason)
 
 
 def _parse_conditions(request: PageRequest) -> ListConditions:
@@ -308,6 +416,12 @@ def message_reference(message: Message) -> str:
     """Return the text that identifies a message in URLs: its offset, and if it was superseded, its store time."""
     offset, time = message.record.physical_offset, message.record.store_timestamp
     return str(offset) if message.superseded_by_run is None else f"{offset}.{time}"
+
+
+def _refer_to(sources: Sequence[Source], message: Message) -> str:
+    """Return the text that identifies a message in URLs, with its store if there are several."""
+    own = next((one.store_id for one in sources if _name_of(one) == message.broker), "")
+    return f"{own}:{message_reference(message)}" if own and len(sources) > 1 else message_reference(message)
 
 
 def find_message_at(source: Source, reference: str) -> Message:

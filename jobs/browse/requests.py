@@ -11,7 +11,7 @@ class PageRequest(NamedTuple):
     path: str
     query: Mapping[str, str]
     language: str
-    before: int | None = None  # for a download, the position at which the previous part ended
+    before: str | None = None  # for a download, the position at which the previous part ended
 
 
 class PageReply(NamedTuple):
@@ -20,4 +20,4 @@ class PageReply(NamedTuple):
     content: bytes
     status: int = HTTPStatus.OK
     location: str = ""  # the target of a redirect
-    next_position: int | None = None  # for a download, the position at which its next part begins
+    next_position: str | None = None  # for a download, the position at which its next part begins

@@ -39,7 +39,7 @@ from jobs.browse.requests import PageReply, PageRequest
 from jobs.browse.workers import PageWorkers
 from jobs.console.result import ExitCode
 from jobs.launch.engine import SetupError
-from jobs.query.place import QueryTarget, open_place
+from jobs.query.place import QueryTarget, open_stores
 
 HOST = "127.0.0.1"
 _PATIENCE = 2  # seconds to finish open requests when the server stops
@@ -83,7 +83,7 @@ _INTERVALS = ("5", "30")  # seconds between two refreshes of a page
 
 def serve(place: QueryTarget, port: int, *, opens_browser: bool) -> ExitCode:
     """Serve the pages of a place until Ctrl-C or SIGTERM."""
-    with open_place(place):  # errors of the place are raised before an address is printed
+    with open_stores(place):  # errors of the place are raised before an address is printed
         pass
     with _listening(port) as listener, ExitStack() as stack:
         port = listener.getsockname()[1]
@@ -328,7 +328,7 @@ async def _download(workers: PageWorkers, request: Request, send: Send) -> None:
     question = PageRequest(request.url.path, dict(request.query_params), words.language)
     name, media_type = _DOWNLOADS[question.path]
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    following: int | None = 0
+    following: str | None = ""
     while following is not None:
         reply = await _answer(workers, question, words)
         is_first = question.before is None

@@ -39,6 +39,7 @@ class StoreLists:
 
     def __init__(self, source: StoreSource) -> None:
         self.source = source
+        self.sources = (source,)
         self._reader = source.reader
         self._queues = source.queues
 
@@ -49,7 +50,7 @@ class StoreLists:
         Those of a topic, or of all topics, are counted by its queues; those that a search finds, by reading them.
         """
         if wanted.is_search:
-            return count_matches(self.source, wanted, _MOST_COUNTED)
+            return count_matches(self.sources, wanted, _MOST_COUNTED)
         last_moment = monotonic() + SECONDS_OF_HISTOGRAM
         every = sorted(
             self._queues.list_all(), key=lambda queue: queue.capacity_end - queue.first_unit_number, reverse=True

@@ -200,8 +200,7 @@ def list_newest(
         _note_next_page(answer, None if answer.next_offset is None else str(answer.next_offset), seconds)
         return MergedAnswer(answer, [(sources[0], answer)])
     asked, parts = _ask_all(sources, ask)
-    every = _merge_by_time([name_broker(source, answer.messages) for source, answer in parts], newest_first=True)
-    merged = Answer(every[:limit], was_cut_short=any(answer.was_cut_short for _, answer in asked))
+    merged = Answer(_take_page(parts, limit), was_cut_short=any(answer.was_cut_short for _, answer in asked))
     following = _find_next_positions(asked, merged.messages, starts)
     if not parts:
         merged = join_reasons(asked)
@@ -212,6 +211,57 @@ def list_newest(
     if parts:
         _note_next_page(merged, following, seconds)
     return MergedAnswer(merged, parts or asked[:1])
+
+
+class MergedPage(NamedTuple):
+    """A page of messages of all sources, newest first."""
+
+    messages: Sequence[Message]
+    following: str | None  # the position before which the next page begins; None after the last one
+    was_cut_short: bool  # the time was over before the page was full
+
+
+def read_merged_page(  # noqa: PLR0913, PLR0917 - the request, and three limits
+    sources: Sequence[Source], wanted: ListConditions, before: Positions, limit: int, seconds: float, max_bytes: float
+) -> MergedPage:
+    """Return at most *limit* messages stored before a position, newest first; the sources share the limits."""
+    if isinstance(before, int) and len(sources) > 1:
+        raise UnsupportedFormat("this position is that of one store, but several match: choose a broker")
+    starts = {source.store_id: _find_start(source, before) for source in sources}
+    share = len(sources)
+    asked: _Asked = []
+    for source in sources:
+        page = lookups.read_page(source, wanted, starts[source.store_id], limit, seconds / share, max_bytes / share)
+        found = Answer(list(page.messages), next_offset=page.next_before_offset, was_cut_short=page.was_cut_short)
+        asked.append((source, found))
+    was_cut_short = any(answer.was_cut_short for _, answer in asked)
+    if share == 1:
+        answer = asked[0][1]
+        following = None if answer.next_offset is None else str(answer.next_offset)
+        return MergedPage(answer.messages, following, was_cut_short)
+    parts = [(source, answer) for source, answer in asked if answer.messages]
+    refuse_two_stores_of_a_broker([source for source, _ in parts])
+    shown = _take_page(parts, limit)
+    return MergedPage(shown, _find_next_positions(asked, shown, starts), was_cut_short)
+
+
+def _take_page(parts: _Asked, limit: int) -> list[Message]:
+    """
+    Return the newest *limit* messages, newest first.
+
+    They end with the last message of a source that has more: a message of another source may come after those.
+    """
+    unread = {source.broker or source.name: len(answer.messages) for source, answer in parts}
+    unfinished = {source.broker or source.name for source, answer in parts if answer.next_offset is not None}
+    shown: list[Message] = []
+    newest_first = [name_broker(source, answer.messages) for source, answer in parts]
+    for message in _merge_by_time(newest_first, newest_first=True)[:limit]:
+        shown.append(message)
+        broker = message.broker or ""
+        unread[broker] -= 1
+        if unread[broker] == 0 and broker in unfinished:
+            break
+    return shown
 
 
 def _find_start(source: Source, before: Positions) -> int | None:

@@ -185,7 +185,7 @@ def browse(  # noqa: PLR0913 - one argument an option
     no_open: bool = flag("Print the address without opening a browser."),
     commitlog: tuple[str, ...] | None = commitlog_option,
     broker_conf: Path | None = broker_conf_option,
-    broker: str | None = option("NAME", "For a lake: the label of the broker to show, or the id of its store."),
+    broker: str | None = option("NAME", "For a lake: show only the broker with this label, or the store with this id."),
     release: "Release | None" = one_release_option,
 ) -> ExitCode:
     """

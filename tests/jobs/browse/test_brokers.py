@@ -1,0 +1,172 @@
+"""Pages of a lake of several brokers: merged, with a column for the broker and a choice of one."""
+
+import json
+import re
+from collections import Counter
+from html import unescape
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+from jobs.browse import PageRequest
+from jobs.browse.pages import Pages
+from jobs.query.place import QueryTarget
+from rmq_formats.commitlog.record import MessageRecord
+from tests.support.lakes import ingest_store
+from tests.support.merged_brokers import BROKERS, COUNT, FORMS, Truth, list_truth, make_lake
+from tests.support.pages import render_page
+from tests.support.query_stores import Sent, stored, write_store
+
+
+@pytest.fixture(scope="module")
+def truth() -> Truth:
+    return list_truth()
+
+
+@pytest.fixture(scope="module")
+def place(truth: Truth, tmp_path_factory: pytest.TempPathFactory) -> QueryTarget:
+    return QueryTarget(lake=str(make_lake(truth, tmp_path_factory.mktemp("brokers"))))
+
+
+def _text(place: QueryTarget, path: str) -> str:
+    reply = render_page(place, path)
+
+    assert reply.status == 200, reply.text
+    return unescape(reply.text)
+
+
+def _read_grid(text: str, *names: str) -> list[tuple[str, ...]]:
+    """Return the cells of a table's columns."""
+    rows = re.findall(r"<tr>(.*?)</tr>", text, re.DOTALL)
+    cells = [dict(re.findall(r'<td[^>]*data-name="([^"]*)"[^>]*>(.*?)</td>', row, re.DOTALL)) for row in rows]
+    return [tuple(re.sub("<[^>]*>", "", one[name]) for name in names) for one in cells if names[0] in one]
+
+
+def _list_newest(truth: Truth, *brokers: str) -> list[tuple[str, MessageRecord]]:
+    """Return the messages newest first; of equal times, those of the last broker come first."""
+    own = [(broker, record) for broker, record in truth if not brokers or broker in brokers]
+    return sorted(own, key=lambda one: (one[1].store_timestamp, one[0], one[1].physical_offset), reverse=True)
+
+
+def test_messages_of_all_brokers_are_listed_page_by_page(place: QueryTarget, truth: Truth) -> None:
+    """`browse` ended with "choose one" on a lake of several brokers."""
+    shown: list[tuple[str, ...]] = []
+    path = "/messages"
+    while path:
+        text = _text(place, path)
+        shown += _read_grid(text, "broker", "topic", "id")
+        following = re.search(r'rel="next" href="([^"]+)"', text)
+        path = following[1] if following else ""
+    expected = [(broker, record.topic, _unique_key(record)) for broker, record in _list_newest(truth)]
+
+    assert expected == shown
+
+
+def _unique_key(record: MessageRecord) -> str:
+    return record.properties_raw.partition(b"UNIQ_KEY\1")[2].partition(b"\2")[0].decode()
+
+
+def test_a_download_has_the_messages_of_all_brokers(
+    place: QueryTarget, truth: Truth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.browse.pages._DOWNLOADED", 7)
+    pages, before = Pages(place), None
+    lines = []
+    while True:
+        reply = pages.answer(0, PageRequest("/messages.ndjson", {}, "en", before))
+        lines += [json.loads(line) for line in reply.content.splitlines()]
+        before = reply.next_position
+        if before is None:
+            break
+    expected = [(broker, record.physical_offset) for broker, record in _list_newest(truth)]
+
+    assert expected == [(line["broker"], line["physical_offset"]) for line in lines]
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_a_broker_narrows_the_pages(broker: str, place: QueryTarget, truth: Truth) -> None:
+    listed = _text(place, f"/messages?broker={broker}")
+    topics = _text(place, f"/topics?broker={broker}")
+    count = Counter(record.topic for owner, record in truth if owner == broker)
+
+    assert [(_unique_key(record),) for _, record in _list_newest(truth, broker)] == _read_grid(listed, "id")
+    assert sorted((topic, str(number)) for topic, number in count.items()) == _read_grid(topics, "topic", "messages")
+    assert f"--broker {broker}" in listed
+    assert f"<option selected>{broker}</option>" in listed
+
+
+def test_topics_are_counted_for_each_broker(place: QueryTarget, truth: Truth) -> None:
+    count = Counter((record.topic, broker) for broker, record in truth)
+    expected = sorted((*named, str(number)) for named, number in count.items())
+
+    assert expected == _read_grid(_text(place, "/topics"), "topic", "broker", "messages")
+
+
+@pytest.mark.parametrize("filters", [{}, {"topic": "Orders"}, {"words": "broker-b"}, {"key": "k3"}])
+def test_a_chart_counts_the_messages_of_all_brokers(filters: dict[str, str], place: QueryTarget, truth: Truth) -> None:
+    wanted = [
+        record
+        for _, record in truth
+        if record.topic == filters.get("topic", record.topic)
+        and filters.get("words", "").encode() in record.body
+        and (f" {filters.get('key', 'all')}" in f" {_keys(record)}" or "key" not in filters)
+    ]
+    text = _text(place, f"/messages?{urlencode(filters)}")
+
+    assert f"{len(wanted)} messages; click a bar" in text
+
+
+def _keys(record: MessageRecord) -> str:
+    return record.properties_raw.partition(b"KEYS\1")[2].partition(b"\2")[0].decode()
+
+
+def test_the_front_shows_all_stores(place: QueryTarget) -> None:
+    text = _text(place, "/")
+
+    assert f"{len(BROKERS) * COUNT} messages" in text
+    assert all(broker in text for broker in BROKERS)
+
+
+def test_each_message_of_a_list_leads_to_its_own_page(place: QueryTarget, truth: Truth) -> None:
+    text = _text(place, "/messages")
+    links = re.findall(r'<a href="(/message\?at=[^"]+)">', text)
+    expected = [(broker, record) for broker, record in _list_newest(truth)]
+
+    assert len(links) == 100
+    for link, (broker, record) in list(zip(links, expected, strict=False))[::13]:
+        page = _text(place, link)
+
+        assert f"<dt>broker</dt><dd>{broker}</dd>" in page
+        assert f"from offset {record.physical_offset:,}." in page
+        assert f"--broker {broker}" in page
+
+
+def test_an_id_is_found_on_its_broker(place: QueryTarget, truth: Truth) -> None:
+    record = next(one for broker, one in truth if _unique_key(one) == "broker-b-7")
+    found = render_page(place, "/find?id=broker-b-7")
+    both = render_page(place, "/find?id=both")
+    queue = render_page(place, "/find?id=Orders/1/3")
+    nothing = render_page(place, "/find?id=nothing")
+
+    assert found.headers["location"].startswith("/message?at=")
+    assert found.headers["location"].endswith(f":{record.physical_offset}")
+    assert "/messages?key=both" == both.headers["location"]
+    assert list(BROKERS) == re.findall(r'<a href="/message[^"]*">(broker-.)</a>', queue.text)
+    assert 404 == nothing.status
+
+
+def test_stores_that_follow_one_another_need_a_choice(tmp_path: Path) -> None:
+    for name, count, broker in (("first", 8, "broker-a"), ("second", 9, "broker-a"), ("other", 4, "broker-b")):
+        sent = [Sent(keys=("all",), unique_key=f"{name}{one}", body=bytes(count)) for one in range(count)]
+        later = 3_600_000 if name == "second" else 0
+        records = [one._replace(store_timestamp=one.store_timestamp + later) for one in stored(sent)]
+        ingest_store(write_store(tmp_path / name, records), tmp_path / "lake", broker, **FORMS)
+    place = QueryTarget(lake=str(tmp_path / "lake"))
+    refused = _text(place, "/messages")
+    ids = re.findall(r"<option>([0-9a-f-]{36})</option>", refused)
+    chosen = [len(_read_grid(_text(place, f"/messages?broker={one}"), "id")) for one in ids]
+
+    assert "several stores of one broker match" in refused
+    assert [8, 9] == sorted(chosen)
+    assert 4 == len(_read_grid(_text(place, "/messages?broker=broker-b"), "id"))
