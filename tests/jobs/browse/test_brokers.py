@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from jobs.browse import PageRequest
 from jobs.browse.pages import Pages
+from jobs.browse.requests import PageRequest
 from jobs.query.place import QueryTarget
 from rmq_formats.commitlog.record import MessageRecord
 from tests.support.lakes import ingest_store
