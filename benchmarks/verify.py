@@ -14,6 +14,7 @@ from benchmarks.ingest import checksum_log
 from benchmarks.measuring import count_log_bytes, measure_alternately, parse_options, print_result
 from benchmarks.stores import FOLDER, Recipe, make_healthy_store
 from jobs.products.index.settings import GivenSettings
+from jobs.store.worker_processes import ProcessWorkers
 from jobs.store.workers import InProcessWorkers, SerialWorkers, Workers
 from jobs.verify.run import VerifyRequest, verify
 
@@ -28,11 +29,17 @@ def main() -> None:
         if findings:
             raise SystemExit(f"{store}: a generated store must be healthy, but verify reports {findings}")
 
+    def verify_in_processes(number: int) -> None:
+        workers = ProcessWorkers({}, threads=1, processes=number, least_bytes=1)
+        verify_store(workers)
+        workers.close()
+
     costs = measure_alternately(
         {
             "baseline: read": lambda: checksum_log(store),
             "verify, 1 thread": lambda: verify_store(SerialWorkers()),
             f"verify, {options.cores} threads": lambda: verify_store(InProcessWorkers(width=options.cores)),
+            f"verify, {options.cores} processes": lambda: verify_in_processes(options.cores),
         },
         options.runs,
     )

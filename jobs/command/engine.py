@@ -20,6 +20,8 @@ from jobs.launch.engine import (
     VERBS_WITH_THREADS,
     EngineChoice,
     choose_engine,
+    count_cores,
+    count_memory,
     is_spark_requested,
     usable_threads,
     why_spark_cannot_start,
@@ -93,10 +95,11 @@ def start_workers(
     is_remote = not all(map(is_local, places))
     choice = choose_engine(context.info_name or "", to_read, engine, half=half, is_remote=is_remote)
     context.meta[_CHOICE] = choice
-    if choice.missing_part:
-        log_message(f"rmq-lake: {choice.spark_benefit_text()}")
     if is_decided or to_read is not None:
-        return make_workers(choice.engine, half=half)
+        workers = make_workers(choice.engine, half=half)
+        if choice.missing_part and not _use_all_cores(workers, to_read or 0):
+            log_message(f"rmq-lake: {choice.spark_benefit_text()}")
+        return workers
     from jobs.store.workers import WorkersOnDemand
 
     local = make_workers(LOCAL, half=half)
@@ -107,11 +110,19 @@ def start_workers(
         changed = choice._replace(engine=LOCAL if lacking else SPARK, missing_part=lacking)
         context.meta[_CHOICE] = changed
         if lacking:
-            log_message(f"rmq-lake: {changed.spark_benefit_text()}")
+            if not _use_all_cores(local, choice.limit):
+                log_message(f"rmq-lake: {changed.spark_benefit_text()}")
             return local
         return make_workers(SPARK, half=half)
 
     return WorkersOnDemand(start_spark, local, choice.limit)
+
+
+def _use_all_cores(workers: "Workers", size: int) -> bool:
+    """Return whether workers that are not Spark's read *size* bytes with all cores."""
+    from jobs.store.worker_processes import ProcessWorkers
+
+    return isinstance(workers, ProcessWorkers) and workers.is_large(size)
 
 
 def uses_s3(context: click.Context) -> bool:
@@ -125,10 +136,16 @@ def make_workers(engine: str, *, half: bool = False) -> "Workers":
     """Return the workers of an engine; for Spark, start the session if none is running."""
     context = click.get_current_context()
     if engine == LOCAL:
+        from jobs.store.worker_processes import ProcessWorkers, count_worker_processes
         from jobs.store.workers import InProcessWorkers
 
         is_threaded = context.info_name in VERBS_WITH_THREADS
-        return InProcessWorkers(file_system_options(), usable_threads(half=half) if is_threaded else 1)
+        threads = usable_threads(half=half) if is_threaded else 1
+        # Next to a broker, one process limits the rate, and leaves cores idle.
+        processes = count_worker_processes(count_cores(), count_memory()) if is_threaded and not half else 0
+        if processes:
+            return ProcessWorkers(file_system_options(), threads, processes)
+        return InProcessWorkers(file_system_options(), threads)
     from jobs.launch.session import spark_session
     from jobs.store.spark_workers import SparkWorkers
 

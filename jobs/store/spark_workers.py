@@ -2,24 +2,19 @@
 
 import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from jobs.console.process import hide_pandas
 from jobs.console.progress import Work, show_spark_progress
 from jobs.launch.session import hadoop_options
+from jobs.store.task_modules import import_task_modules
 from jobs.store.workers import Item, Result, Sizes, Task, compile_at_first_use, record_count
 from rmq_formats.compiled import CACHE_WAS_EMPTY
 from rmq_formats.errors import FormatError
-from rmq_formats.warm_up import compile_messages, compile_queues_and_index
 
-# Modules of most tasks; they import everything that the other tasks need from other libraries as well.
-_TASK_MODULES = ("jobs.products.messages", "jobs.products.queues.product", "jobs.products.index.product")
 _counts = [0, 0]  # tasks and ranges of the log that Spark has processed for this process since `pop_task_counts`
 
 
@@ -111,27 +106,12 @@ def run_daemon() -> None:
     """
     Run the process from which Spark forks its local Python workers, with the modules of tasks imported in advance.
 
-    Spark's own daemon imports none of our modules, so each worker spends a second of CPU on the same imports, and has
-    them in memory of its own. Spark leaves imports to the workers because an import may start threads, which are lost
-    in a fork. On Linux, our imports start none except jemalloc's, which it restarts itself after a fork.
+    Spark's own daemon imports none of our modules, and leaves imports to the workers.
     """
     from pyspark.daemon import manager
 
     import_task_modules()
     manager()
-
-
-def import_task_modules() -> None:
-    """Import the modules of tasks, and load compiled functions."""
-    hide_pandas()
-    with suppress(Exception):  # the task that needs the module fails with the same error, and reports it
-        for module in _TASK_MODULES:
-            import_module(module)
-        if not CACHE_WAS_EMPTY:  # else the driver compiles before the first task
-            compile_messages()
-            compile_queues_and_index()
-    gc.collect()
-    gc.freeze()  # a collection in a worker would copy the pages that all workers share
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from functools import partial
 
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.committed_records import read_committed_records
-from jobs.products.product import FinishedProduct, Run, StartedProduct, State
+from jobs.products.product import FinishedProduct, Run, RunOutput, StartedProduct, State
 from jobs.products.queues import KINDS_WITHOUT_QUEUE_FAULT, DifferenceKind, JoinResult
 from jobs.products.queues.join import collect_topic_evidence_with_queues, compare_queues
 from jobs.products.queues.settings import determine_unit_rules
@@ -24,10 +24,29 @@ from jobs.store.log_ends import find_lost_ends
 from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_storage import QueueStorage, detect_queue_storage
 from jobs.store.ranges import Range
+from jobs.store.selection import Selection
 from jobs.store.store import Store
 from jobs.store.topics import TopicFate
 from rmq_formats.commitlog.segment import UNDECIDED_REASON
-from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName
+from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, UnitRules
+
+# Shared by all ranges of a run, and sent to tasks: rules, number of groups, output, whether there are scratch files,
+# and the selection of topics.
+_Shared = tuple[UnitRules, int, RunOutput, bool, Selection]
+
+
+def _collect_units(shared: _Shared, start: int, first: int, last: int) -> RangeUnitCollector:
+    """Return the collector of the units of records in [*first*, *last*), for the range from *start* on."""
+    rules, groups, output, has_scratch, selection = shared
+    stem = output.naming.new_file_name(f"{start:020d}", "")
+    scratch = output.create_scratch() if has_scratch else None
+    return RangeUnitCollector(rules, groups, scratch, stem, first, last, selection)
+
+
+def _collect_units_of_range(
+    shared: _Shared, first: int, last: int, range_: Range, _files: ExitStack
+) -> RangeUnitCollector:
+    return _collect_units(shared, range_.start_offset, first, last)
 
 
 def start_product(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
@@ -46,15 +65,9 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
     rules = determine_unit_rules(run.store, run.writers.rules, run.given_settings.conf)
     topics = collect_topic_evidence_with_queues(run.store, seen.queues)
 
-    def collect(start: int, first: int, last: int) -> RangeUnitCollector:
-        """Return the collector of the units of records in [*first*, *last*), for the range from *start* on."""
-        stem = output.naming.new_file_name(f"{start:020d}", "")
-        return RangeUnitCollector(
-            rules, groups, output.create_scratch() if scratch else None, stem, first, last, selection
-        )
-
-    def collector(range_: Range, _files: ExitStack) -> RangeUnitCollector:
-        return collect(range_.start_offset, from_offset, seen.dispatched_offset)
+    shared = rules, groups, output, scratch is not None, selection
+    collect = partial(_collect_units, shared)
+    collector = partial(_collect_units_of_range, shared, from_offset, seen.dispatched_offset)
 
     def finish(outcomes: Sequence[RangeOutcome[RangeUnits]], to_offset: int) -> FinishedProduct:
         deleted = [(one.start_offset, one.end_offset) for one in ranges_deleted_meanwhile(outcomes)]

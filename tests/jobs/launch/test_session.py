@@ -88,7 +88,7 @@ def test_a_worker_that_lacks_a_package_is_named_with_its_python(spark: SparkSess
 
 _SHOWN = """
 import os, sys
-from jobs.store.spark_workers import import_task_modules
+from jobs.store.task_modules import import_task_modules
 import_task_modules()
 names = {open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")}
 print("jobs.products.messages" in sys.modules, "pandas" in sys.modules)

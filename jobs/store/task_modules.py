@@ -1,0 +1,31 @@
+"""The modules of tasks, which a process imports before it forks its workers."""
+
+import gc
+from contextlib import suppress
+from importlib import import_module
+
+from jobs.console.process import hide_pandas
+from rmq_formats.compiled import CACHE_WAS_EMPTY
+from rmq_formats.warm_up import compile_messages, compile_queues_and_index
+
+# They import everything that the other tasks need from other libraries as well.
+_TASK_MODULES = ("jobs.products.messages", "jobs.products.queues.product", "jobs.products.index.product")
+
+
+def import_task_modules() -> None:
+    """
+    Import the modules of tasks, and load compiled functions.
+
+    Otherwise each worker would spend a second of CPU time on the same imports, and have them in memory of its own. An
+    import may start threads, which are lost in a fork. On Linux, these imports start none except jemalloc's, which it
+    restarts itself after a fork.
+    """
+    hide_pandas()
+    with suppress(Exception):  # the task that needs the module fails with the same error, and reports it
+        for module in _TASK_MODULES:
+            import_module(module)
+        if not CACHE_WAS_EMPTY:  # else the driver compiles before the first task
+            compile_messages()
+            compile_queues_and_index()
+    gc.collect()
+    gc.freeze()  # a collection in a worker would copy the pages that all workers share

@@ -1,0 +1,175 @@
+"""Worker processes: the results of one process, errors, and the end of all processes with the command."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from jobs.ingest import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
+from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild_queues
+from jobs.store.worker_processes import ProcessWorkers, count_worker_processes
+from jobs.store.workers import SerialWorkers, Workers
+from jobs.verify.run import VerifyRequest, verify
+from rmq_formats.errors import CorruptData
+from tests.golden import StoreOf
+from tests.support.lakes import rows_of
+from tests.support.stores import read_files
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems use threads")
+GIB = 1 << 30
+
+
+@pytest.fixture
+def workers() -> Iterator[ProcessWorkers]:
+    """Two processes that do the work of every plan with sizes."""
+    workers = ProcessWorkers({}, threads=1, processes=2, least_bytes=1)
+    yield workers
+    workers.close()
+
+
+def find_process(number: int) -> tuple[int, int]:
+    return number, os.getpid()
+
+
+def fail_at_three_and_five(number: int) -> int:
+    if number == 3:
+        time.sleep(0.1)
+        raise CorruptData("the fourth item", 7, "commitlog/0")
+    if number == 5:
+        raise FileNotFoundError(errno.ENOENT, "the sixth item", "file")
+    return number
+
+
+def kill_this_process(number: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL if number == 2 else 0)  # 0 does nothing
+
+
+def write_and_wait(folder: Path) -> None:
+    (folder / str(os.getpid())).touch()
+    time.sleep(600)
+
+
+def test_small_plans_are_done_in_this_process(workers: ProcessWorkers) -> None:
+    results = workers.map(range(4), find_process, "")
+
+    assert [(number, os.getpid()) for number in range(4)] == results
+
+
+def test_results_of_other_processes_are_in_the_order_of_the_items(workers: ProcessWorkers) -> None:
+    results = workers.map(range(40), find_process, "", [1] * 40)
+    later = workers.map(range(4), find_process, "")
+
+    assert list(range(40)) == [number for number, _ in results]
+    assert os.getpid() not in {process for _, process in results}
+    assert {process for _, process in later} <= {process for _, process in results}
+
+
+def test_the_first_error_in_the_order_of_the_items_is_raised_as_it_was(workers: ProcessWorkers) -> None:
+    with pytest.raises(CorruptData, match="the fourth item") as raised:
+        workers.map(range(8), fail_at_three_and_five, "", [1] * 8)
+
+    assert ("commitlog/0", 7) == (raised.value.file, raised.value.offset)
+    assert [0, 1, 2] == workers.map(range(3), fail_at_three_and_five, "", [1] * 3)
+
+
+def test_an_error_of_the_system_names_its_file(workers: ProcessWorkers) -> None:
+    with pytest.raises(FileNotFoundError) as raised:
+        workers.map([5, 6], fail_at_three_and_five, "", [1, 1])
+
+    assert ("file", errno.ENOENT) == (raised.value.filename, raised.value.errno)
+
+
+def test_a_killed_worker_is_an_error(workers: ProcessWorkers) -> None:
+    with pytest.raises(ChildProcessError, match="a worker process died"):
+        workers.map(range(4), kill_this_process, "", [1] * 4)
+
+
+_COMMAND = """
+import sys
+from pathlib import Path
+from jobs.store.worker_processes import ProcessWorkers
+from tests.jobs.store.test_worker_processes import write_and_wait
+ProcessWorkers({}, 1, 2, 1).map([Path(sys.argv[1])] * 3, write_and_wait, "", [1] * 3)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_all_processes_end_with_the_command_even_in_the_middle_of_a_task(tmp_path: Path, number: int) -> None:
+    command = subprocess.Popen([sys.executable, "-c", _COMMAND, str(tmp_path)], stderr=subprocess.DEVNULL)
+    _wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+    processes = [int(path.name) for path in tmp_path.iterdir()]
+    command.send_signal(number)
+    command.wait(60)
+
+    _wait_until(lambda: not any(map(_is_running, processes)))
+
+
+def _is_running(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"  # the process that reaps orphans may be slow
+
+
+def _wait_until(is_done: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 60
+    while not is_done():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("name", ["b551-base", "b498-base"])
+def test_commands_have_the_results_of_one_process(
+    golden: StoreOf, tmp_path: Path, workers: ProcessWorkers, name: str
+) -> None:
+    store = golden(name)
+    results = []
+    both: list[Workers] = [SerialWorkers(), workers]
+    for number, each in enumerate(both):
+        folder = tmp_path / str(number)
+        ingest(IngestRequest(str(store), str(folder / "lake")), each)
+        rebuild_index(RebuildIndexRequest(str(store), str(folder / "index")), each)
+        rebuild_queues(RebuildQueuesRequest(str(store), folder / "queues"), each)
+        results.append(
+            (
+                verify(VerifyRequest(str(store)), each),
+                _stable_rows(folder / "lake", ["messages", "consume_queue", "index_entries"]),
+                _read_built_files(folder / "index"),
+                _read_built_files(folder / "queues"),
+            )
+        )
+
+    assert workers.has_started
+    assert results[0] == results[1]
+
+
+def _stable_rows(lake: Path, tables: Sequence[str]) -> list[list[str]]:
+    """Return the rows without what each run draws, in an order that does not depend on the files."""
+    drawn = {"store_id": None, "ingested_at": None}
+    return [sorted(str({**row, **drawn}) for row in rows_of(lake, table)) for table in tables]
+
+
+def _read_built_files(folder: Path) -> dict[str, bytes]:
+    return {name: data for name, data in read_files(folder).items() if "MANIFEST" not in name}
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory", "expected"),
+    [(1, 64 * GIB, 0), (2, 64 * GIB, 2), (16, 64 * GIB, 16), (16, 4 * GIB, 4), (4, GIB, 0)],
+)
+def test_each_worker_has_a_core_and_a_gibibyte(cores: int, memory: int, expected: int) -> None:
+    assert expected == count_worker_processes(cores, memory)
+
+
+def test_processes_read_large_logs_only() -> None:
+    assert [False, True] == [ProcessWorkers({}, 4, 16).is_large(size) for size in (GIB, 2 * GIB)]
+    assert [False, True] == [ProcessWorkers({}, 2, 2).is_large(size) for size in (4 * GIB, 8 * GIB)]
