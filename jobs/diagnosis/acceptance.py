@@ -80,7 +80,9 @@ def name_finding(finding: Finding, store: Store) -> str:
     """Return the name by which a user accepts a finding: kind, place, and a checksum of the finding and its bytes."""
     place = finding.file if finding.offset is None else f"{finding.file}@{finding.offset}"
     stated: tuple[object, ...] = (finding.kind, finding.file, finding.offset, finding.log_offset, finding.log_end)
-    if finding.part != LOG:
+    if finding.kind == kinds.DELETED_OR_LOST_QUEUE:  # retention deletes the oldest of these messages
+        stated = (finding.kind, finding.file, finding.log_end)
+    elif finding.part != LOG:
         stated = (*stated, finding.field, finding.found, finding.expected, finding.times)
     digest = hashlib.sha256(repr(stated).encode("utf-8", "surrogateescape"))
     if finding.kind not in _WITHOUT_BYTES:

@@ -83,7 +83,10 @@ class Finding(NamedTuple):
         place = self.file if self.offset is None else f"{self.file} @{self.offset}"
         wanted = f", expected {self.expected}" if self.expected else ""
         subject = f"{place} {self.field}" if self.field else place
-        states_number = self.field == "files" or self.kind in {kinds.MISSING_INDEX_ENTRIES, kinds.NOT_INDEXED}
+        states_number = self.field in {"files", "units"} or self.kind in {
+            kinds.MISSING_INDEX_ENTRIES,
+            kinds.NOT_INDEXED,
+        }
         noun = "units" if self.field == "unit" else "times"
         times = f" ({self.times:,} {noun})" if self.times > 1 and not states_number else ""
         return f"{self.kind}: {subject}: {self.found}{wanted}{times} - {self.cause_text}"

@@ -7,7 +7,7 @@ at which index files begin and end show which messages no file has.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 
 from jobs.console.amounts import count_text
@@ -121,7 +121,9 @@ def compare_with_sampled_records(sampled: SampledRecords, queues: QueuesReport, 
     # Newer records may wait for their units; where no queue is left, none of them does.
     newest = max((queue.last_physical_offset or 0 for queue in queues.queues), default=None)
     sampled_ms = newest_time_by_topic((topic, time) for (topic, _), (_, (_, _, time)) in sampled.items())
-    for (topic, queue_id), ends in sorted(sampled.items()):
+    for (topic, queue_id), sampled_ends in sorted(sampled.items()):
+        begin = _find_restart_offset(queues, topic, queue_id)
+        ends = _leave_out_earlier(sampled_ends, begin, f"consumequeue/{topic}/{queue_id}", topics, found)
         fate = TopicFate.ALIVE if topic in queues.topics else topics.fate(topic, sampled_ms[topic])
         if fate is TopicFate.DELETED:
             queues.deleted_topics.add(topic)
@@ -145,6 +147,30 @@ def compare_with_sampled_records(sampled: SampledRecords, queues: QueuesReport, 
                     text = f"unit {number:,} is missing, although the log has its message"
                     found.add_gap(name, f"{text}; the files have {has}", offset)
     return found
+
+
+def _find_restart_offset(queues: QueuesReport, topic: str, queue_id: int) -> int:
+    """Return the log offset at which a queue begins, or all queues of its topic if it has no files; 0 if unknown."""
+    own = [one for one in queues.queues if (one.topic, one.queue_id) == (topic, queue_id)]
+    some = own or [one for one in queues.queues if one.topic == topic]
+    begins = [one.first_physical_offset for one in some if one.first_unit == 0 and one.unit_count]
+    return min((begin or 0 for begin in begins), default=0) if len(begins) == len(some) else 0
+
+
+def _leave_out_earlier(
+    ends: Sequence[_Sample], begin: int, name: str, topics: TopicEvidence, found: Problems
+) -> list[_Sample]:
+    """Return the records that a queue should have; of those before its beginning, report the ones that may be lost."""
+    earlier = [one for one in ends if one[0] < begin]
+    topic = name.split("/")[1]
+    fate = topics.fate_of_earlier(topic, max(time for _, _, time in earlier)) if earlier else TopicFate.ALIVE
+    if fate is TopicFate.ALIVE:
+        return [*ends]
+    if fate is TopicFate.UNDECIDED:
+        text = "the log has messages from before this queue began; either its topic was deleted, or the queue was lost"
+        reason = topics.explain_undecided(topic)
+        found.add_gap(name, f"{text} (undecided, because {reason})", earlier[0][0])
+    return [one for one in ends if one[0] >= begin]
 
 
 # index files

@@ -80,7 +80,7 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     equal, unknown = 0, set[str]()
     for queue in built_queues:
         is_file = has_light_files or not queue.name.topic.startswith(LMQ_PREFIX)
-        fate = topics.fate(queue.name.topic, newest[queue.name.topic])
+        fate = _find_fate(queue.name, joined, newest)
         if fate is TopicFate.DELETED or not is_file:
             _delete(out, queue.files)
             continue
@@ -122,6 +122,12 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     if summary.has_lost_end:
         summary.notes.append("the end of the log was lost; units that point past it were kept")
     return selected
+
+
+def _find_fate(name: QueueName, joined: JoinResult, newest: Mapping[str, int]) -> TopicFate:
+    if name in joined.queues_without_files and joined.queues:
+        return joined.find_topic_fate(name)
+    return joined.topic_evidence.fate(name.topic, newest[name.topic])
 
 
 def _notes_on_unknown_topics(unknown: Iterable[str], evidence: TopicEvidence) -> Iterator[str]:

@@ -89,6 +89,8 @@ class TopicEvidence(NamedTuple):
         """Return why it is undecided whether a topic was deleted."""
         if self.listed_topics is None:
             reason = self.doubt_reason
+        elif self.changed_ms is None:
+            reason = "the topic table does not state when it was changed"
         elif topic in self.listed_topics:
             reason = (
                 "the topic table was changed after these messages were stored, and does not show which topics changed"

@@ -17,7 +17,14 @@ from jobs.console.amounts import count_text, utc_time_text
 from jobs.diagnosis import kinds
 from jobs.diagnosis.broker_state import ReadSpan, check_broker_state, find_damaged_files
 from jobs.diagnosis.findings import QUEUES, Finding
-from jobs.products.queues import MISSING_UNIT_KINDS, DifferenceKind, JoinResult, QueueDifference, UndispatchedRecords
+from jobs.products.queues import (
+    KINDS_OF_EARLIER_QUEUES,
+    MISSING_UNIT_KINDS,
+    DifferenceKind,
+    JoinResult,
+    QueueDifference,
+    UndispatchedRecords,
+)
 from jobs.products.queues.join import collect_log_units, collect_topic_evidence_with_queues, compare_queues
 from jobs.products.queues.unit_files import choose_group_count
 from jobs.storage.scratch import Scratch
@@ -85,7 +92,6 @@ _CAUSES = {
     DifferenceKind.QUEUE_LOST: "the queue's directory was lost, and the broker restarted the queue at offset 0: the "
     "topic was not deleted, and consumers receive none of these messages",
 }
-_UNDECIDED_KINDS = frozenset({DifferenceKind.DANGLING, DifferenceKind.DELETED_OR_LOST_QUEUE})
 _NUMBERS = ("behind", "expected", "matched", "misplaced", "expired", "blanks", "ahead")
 _ALL_LOST = (
     "the directories of all queues were deleted; RocketMQ 4.7.1 and later rebuild them from the log when the broker "
@@ -141,10 +147,12 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     files = list(_file_findings(store, list(queues.values())))
     wrong_sizes = {finding.file for finding in files if finding.kind == kinds.WRONG_FILE_SIZE}
     size = queue_file_sizes(store).get(FileKind.CONSUME_QUEUE) or DEFAULT_FILE_SIZE
-    units = [_finding(queues[difference.queue], difference, size, joined) for difference in joined.differences]
+    earlier_kinds = KINDS_OF_EARLIER_QUEUES.values()
+    differences = [one for one in joined.differences if one.kind not in earlier_kinds]
+    units = [_finding(queues[difference.queue], difference, size) for difference in differences]
     doubted = {
         unit.log_offset: unit
-        for difference, unit in zip(joined.differences, units, strict=True)
+        for difference, unit in zip(differences, units, strict=True)
         if difference.may_be_changed_record
     }
     ends = [(queue, joined.ends[name]) for name, queue in queues.items()]
@@ -156,6 +164,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     left_out = frozenset(queues_left_out_of_double_write(double, joined.queues_without_files))
     missing = [_attributed(one, doubted) for one in _missing_queues(joined, left_out)]
     units = [_attributed(one, doubted) if one.times == 1 and one.kind in MISSING_UNIT_KINDS else one for one in units]
+    units += _earlier_messages(joined, [one for one in joined.differences if one.kind in earlier_kinds])
     state = check_broker_state(store, config, _span_reader(queues, joined, store.start_offset))
     notes = [*_notes(store, joined, double, left_out), *state.notes]
     facts = (
@@ -259,18 +268,34 @@ def _double_write_findings(double: DoubleWriteComparison | None) -> Iterator[Fin
         yield Finding(QUEUES, DifferenceKind.MISSING_QUEUE.value, name.path, None, "files", "none", expected, cause)
 
 
-def _finding(queue: StoredQueue, difference: QueueDifference, file_size: int, joined: JoinResult) -> Finding:
+def _earlier_messages(joined: JoinResult, differences: Sequence[QueueDifference]) -> Iterator[Finding]:
+    """Yield one finding for the messages of each queue from before it began again at queue offset 0."""
+    by_queue: dict[tuple[QueueName, DifferenceKind], list[QueueDifference]] = {}
+    for one in differences:
+        by_queue.setdefault((one.queue, one.kind), []).append(one)
+    for (name, kind), some in by_queue.items():
+        count, begin = sum(one.unit_count for one in some), joined.first_record_offsets[name]
+        is_undecided = kind is DifferenceKind.DELETED_OR_LOST_QUEUE
+        cause = _CAUSES.get(kind, "")
+        if is_undecided:
+            cause = f"{_UNDECIDED_TOPIC}; reason: {joined.topic_evidence.explain_undecided(name.topic)}"
+        expected = f"{count_text(count, 'unit')} of messages before log offset {begin}, at which the queue begins again"
+        first = min((one.log_offset for one in some if one.log_offset is not None), default=None)
+        yield Finding(
+            QUEUES, kind.value, name.path, None, "units", "missing", expected, cause, count, first, begin,
+            is_undecided=is_undecided,
+        )  # fmt: skip
+
+
+def _finding(queue: StoredQueue, difference: QueueDifference, file_size: int) -> Finding:
     position = difference.position * queue.unit_size
     file = queue.file_at(difference.position)
     base = file.base_offset if file else position // file_size * file_size
     is_field = difference.field != "unit"
-    is_undecided = difference.may_be_changed_record or difference.kind in _UNDECIDED_KINDS
-    if difference.kind is DifferenceKind.DELETED_OR_LOST_QUEUE:
-        cause = f"{_UNDECIDED_TOPIC}; reason: {joined.topic_evidence.explain_undecided(queue.name.topic)}"
-    else:
-        cause = _CHANGED_RECORD if difference.may_be_changed_record else _CAUSES[difference.kind]
-        if queue.in_rocksdb and difference.kind is DifferenceKind.MISSING and difference.log_offset == 0:
-            cause = _FIRST_ROW
+    is_undecided = difference.may_be_changed_record or difference.kind is DifferenceKind.DANGLING
+    cause = _CHANGED_RECORD if difference.may_be_changed_record else _CAUSES[difference.kind]
+    if queue.in_rocksdb and difference.kind is DifferenceKind.MISSING and difference.log_offset == 0:
+        cause = _FIRST_ROW
     if difference.kind is DifferenceKind.HOLE and not difference.expected:
         is_undecided = True
         cause = f"the next file has the wrong name or belongs to another queue, or {cause}"
@@ -285,7 +310,7 @@ def _finding(queue: StoredQueue, difference: QueueDifference, file_size: int, jo
 
 
 def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iterator[Finding]:
-    for name, (count, first, _, _) in sorted(joined.queues_without_files.items()):
+    for name, (count, first, last, _) in sorted(joined.queues_without_files.items()):
         if name in left_out:
             continue
         fate = joined.find_topic_fate(name)
@@ -302,7 +327,7 @@ def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iter
         expected = f"{count_text(count, 'unit')}, the first for the record at log offset {first}"
         times, log_offset = count if fate is TopicFate.DELETED else 1, first if count == 1 else None
         yield Finding(
-            QUEUES, kind, name.path, None, "files", "none", expected, cause, times, log_offset,
+            QUEUES, kind, name.path, None, "files", "none", expected, cause, times, log_offset, last + 1,
             is_undecided=kind == kinds.DELETED_OR_LOST_QUEUE,
         )  # fmt: skip
 
@@ -339,7 +364,8 @@ def _missing_folders(findings: Sequence[Finding], joined: JoinResult) -> Iterato
 def _folder(path: str, queues: Sequence[Finding], counts: Mapping[str, int]) -> Finding:
     units = sum(counts[finding.file] for finding in queues)
     expected = f"{count_text(units, 'unit')} of {count_text(len(queues), 'queue')}"
-    return queues[0]._replace(file=path, expected=expected, times=len(queues))
+    ends = [finding.log_end for finding in queues if finding.log_end is not None]
+    return queues[0]._replace(file=path, expected=expected, times=len(queues), log_end=max(ends, default=None))
 
 
 def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Finding]:

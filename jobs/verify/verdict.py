@@ -12,6 +12,7 @@ from jobs.diagnosis import WalkedLog, kinds, recreated_index_notes, start_warnin
 from jobs.diagnosis.acceptance import Acceptances, AcceptedFinding, is_accepted, name_finding
 from jobs.diagnosis.broker_state import NOT_JSON
 from jobs.diagnosis.findings import INDEX, LOG, QUEUES, Finding
+from jobs.products.queues import DifferenceKind
 from jobs.store.broker_config import BACKUP_SUFFIX
 from jobs.store.store import Store
 from jobs.verify import PartReport
@@ -333,7 +334,21 @@ _ACCEPT = (
     "If no lake has the lost messages, accept the loss. Later commands then note it, and do not count it as a problem. "
     "To record this in a lake, add --findings-lake LAKE:"
 )
-_MOST_ACCEPTED = 5  # findings that one printed command accepts
+_MOST_ACCEPTED = 10  # findings that one printed command accepts
+_OF_RESTARTED = frozenset({kinds.DELETED_OR_LOST_QUEUE, DifferenceKind.QUEUE_LOST})
+_IF_DELETED = (
+    "The store does not show whether a topic was deleted, or its queues were lost. If it was deleted (and perhaps "
+    "created again), accept this; to record it in a lake, add --findings-lake LAKE:"
+)
+_IF_LOST = (
+    "If a queue that begins again was lost, consumers never receive its earlier messages, and its new ones have their "
+    "queue offsets. Export the earlier messages, and send them again (this sends text bodies, with keys and tags; set "
+    "NAMESRV):"
+)
+_SEND_AGAIN = (
+    'select(.decoded_body_text) | @sh "mqadmin sendMessage -n NAMESRV -t \\(.topic) -k \\(.properties.KEYS // "") '
+    '-c \\(.tags // "") -p \\(.decoded_body_text)"'
+)
 
 
 def recommend_steps(
@@ -384,7 +399,7 @@ def recommend_steps(
     repair = () if REPAIR_COMMAND in omitted_commands else (REPAIR_COMMAND.format(**words),)
     found += [(RecommendedStep(_MADE, repair), others), (RecommendedStep(_OPEN), open_ones)]
     advised = [one for one in found if one[1]]
-    advised += [(step, ()) for step in find_step_to_accept(verdict)]
+    advised += [(step, ()) for step in (*find_step_to_accept(verdict), *_steps_for_earlier_messages(verdict))]
     advised += [(step, ()) for step in _steps_before_start(verdict, words, is_repair=repair_command is not None)]
     if INDEX in parts and parts[INDEX].unverified:
         advised.append((RecommendedStep(f"The {INDEX} could not be verified: {parts[INDEX].unverified}"), ()))
@@ -392,15 +407,46 @@ def recommend_steps(
 
 
 def find_step_to_accept(verdict: Verdict) -> Iterator[RecommendedStep]:
-    """Yield the step that accepts the findings that no command can correct without a lake, if there are any."""
-    found = [cause for cause, _ in verdict.findings_by_cause if cause.is_bridge]
-    if not found:
-        return
+    """Yield the step that accepts the lost messages in whose place a repair has written bridges, if there are any."""
+    bridges = [cause for cause, _ in verdict.findings_by_cause if cause.is_bridge]
+    if bridges:
+        yield RecommendedStep(_ACCEPT, (_accept_command(verdict, bridges),))
+
+
+def _accept_command(verdict: Verdict, findings: Sequence[Finding]) -> str:
+    """Return the command that accepts these findings, and those that this command accepts."""
     earlier = [one.accept_as for one in verdict.accepted if one.accepted_at is None]
-    names = [*earlier, *(verdict.find_name(cause) for cause in found[:_MOST_ACCEPTED])]
+    names = [*earlier, *(verdict.find_name(one) for one in findings[:_MOST_ACCEPTED])]
     again = " ".join(map(quote, (verdict.store, *verdict.store_options)))
-    command = " ".join((f"{tool_command()} verify {again}", *(f"--accept {quote(name)}" for name in names)))
-    yield RecommendedStep(_ACCEPT, (command,))
+    return " ".join((f"{tool_command()} verify {again}", *(f"--accept {quote(name)}" for name in names)))
+
+
+def _steps_for_earlier_messages(verdict: Verdict) -> Iterator[RecommendedStep]:
+    """Yield the steps for messages of queues that began again at queue offset 0, which no rebuild brings back."""
+    restarted = [cause for cause, _ in verdict.findings_by_cause if cause.kind in _OF_RESTARTED and cause.log_end]
+    undecided = [one for one in restarted if one.is_undecided]
+    if undecided:
+        yield RecommendedStep(_IF_DELETED, (_accept_command(verdict, undecided),))
+    by_topic: dict[str, list[Finding]] = {}
+    for one in restarted:
+        _, topic, *queue = one.file.split("/")
+        if one.field == "units" and queue:
+            by_topic.setdefault(topic, []).append(one)
+    if not by_topic:
+        return
+    options = zip(verdict.store_options[::2], verdict.store_options[1::2], strict=True)
+    log = " ".join(f"{name} {quote(value)}" for name, value in options if name in {"--commitlog", "--release"})
+    place = " ".join(filter(None, (quote(verdict.store), log)))
+    commands = []
+    for topic, findings in by_topic.items():
+        parts = (f"queue_id = {one.file.rpartition('/')[2]} AND physical_offset < {one.log_end}" for one in findings)
+        where = " OR ".join(parts)
+        out = f"{quote(topic)}.ndjson"
+        commands += [
+            f"{tool_command()} export --store {place} -t {quote(topic)} --where '{where}' --out {out}",
+            f"jq -r '{_SEND_AGAIN}' {out} | sh",
+        ]
+    yield RecommendedStep(_IF_LOST, tuple(commands))
 
 
 def _steps_before_start(verdict: Verdict, words: Mapping[str, str], *, is_repair: bool) -> Iterator[RecommendedStep]:

@@ -13,7 +13,9 @@ from jobs.lake.table_file import AddedFile
 from jobs.store.log_ends import MAX_BYTES_PAST_LOG_END
 from jobs.store.queue_files import StoredQueue
 from jobs.store.topics import TopicEvidence, TopicFate
+from jobs.store.units import read_stored_units
 from rmq_formats.consumequeue.dispatch import QueueName
+from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 
 
 @unique
@@ -202,9 +204,27 @@ class JoinResult:
     def find_topic_fate(self, name: QueueName) -> TopicFate:
         """Return what happened to a queue without files; a topic that was recreated has messages from before."""
         newest_ms = self.newest_ms[name.topic]
-        if self.queues_without_files[name].last_physical_offset < self.restart_offsets.get(name.topic, 0):
+        if self.queues_without_files[name].last_physical_offset < self.find_restart_offset(name.topic):
             return self.topic_evidence.fate_of_earlier(name.topic, newest_ms)
         return self.topic_evidence.fate(name.topic, newest_ms)
+
+    def find_restart_offset(self, topic: str) -> int:
+        """
+        Return the log offset at which the queues of a topic may have begun again.
+
+        If no queue of the topic has a message before that offset, the topic may have been recreated there. 0 if one of
+        its queues begins with a unit of a deleted message, or later than at queue offset 0.
+        """
+        if topic in self.restart_offsets:
+            return self.restart_offsets[topic]
+        begins = []
+        for queue in (one for one in self.queues if one.name.topic == topic):
+            first = read_stored_units(queue, 0, 1)[0]
+            if queue.first_unit_number or first["size"] == PRE_BLANK_SIZE:
+                return 0
+            if first["size"] > 0:
+                begins.append(int(first["physical_offset"]))
+        return max(min(begins, default=0), 0)
 
     def find_newest_offset_ahead(self) -> int | None:
         """Return the newest offset after the log's end to which last units of queues point; None if there is none."""
