@@ -123,6 +123,8 @@ def compare_with_sampled_records(sampled: SampledRecords, queues: QueuesReport, 
     sampled_ms = newest_time_by_topic((topic, time) for (topic, _), (_, (_, _, time)) in sampled.items())
     for (topic, queue_id), sampled_ends in sorted(sampled.items()):
         begin = _find_restart_offset(queues, topic, queue_id)
+        if (topic, queue_id) not in known and sampled_ends[-1][0] >= begin:
+            begin = 0  # a queue of the topic that exists now
         ends = _leave_out_earlier(sampled_ends, begin, f"consumequeue/{topic}/{queue_id}", topics, found)
         fate = TopicFate.ALIVE if topic in queues.topics else topics.fate(topic, sampled_ms[topic])
         if fate is TopicFate.DELETED:
