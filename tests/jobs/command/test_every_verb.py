@@ -292,7 +292,7 @@ SHOWN = {
 
 
 def test_the_tour_completes_without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.demo.why_spark_cannot_start", lambda: "Java was not found.")
+    monkeypatch.setattr("jobs.demo.tour.why_spark_cannot_start", lambda: "Java was not found.")
     result = CliRunner().invoke(demo, [str(tmp_path / "tour")], standalone_mode=False)
     parts = re.split(r"\n── \d+ of \d+: .*\n", result.output)
 

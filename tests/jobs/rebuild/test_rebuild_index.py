@@ -126,7 +126,7 @@ def test_one_process_builds_the_same_index_files_on_any_number_of_cores(
     golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_size: int, cores: int
 ) -> None:
     monkeypatch.setattr("jobs.store.chain._NARROW", 512)
-    monkeypatch.setattr("jobs.products.index.KEYS_PER_BLOCK", 3)
+    monkeypatch.setattr("jobs.products.index.key_sequence.KEYS_PER_BLOCK", 3)
     request = RebuildIndexRequest(str(golden("b533-base")), str(tmp_path / "out"), range_size=range_size)
     rebuild_index(request, InProcessWorkers(width=cores))
     assert read_all(tmp_path / "out") == read_all(golden("b533-base") / "index")

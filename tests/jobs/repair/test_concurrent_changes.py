@@ -21,13 +21,12 @@ from unittest.mock import Mock, patch
 
 import pytest
 
-import jobs.repair as journal
 from jobs.console.result import ExitCode, RequestError
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
 from jobs.rebuild import install as install_module
 from jobs.rebuild.install import Installation, install
-from jobs.repair import Journal
+from jobs.repair import Journal, journal
 from jobs.repair import run as repair_run
 from jobs.repair.run import RepairRequest, repair, undo
 from jobs.restore.run import RestoreRequest, restore

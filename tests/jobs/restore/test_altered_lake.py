@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-import jobs.restore as restore_plan
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, Manifest
 from jobs.lake.snapshot_files import SnapshotFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, MESSAGES, RECORD_CRC, Table
 from jobs.restore import TableFiles, plan_log
+from jobs.restore import plan as restore_plan
 from jobs.restore.run import find_store
 from jobs.restore.segment import restore_segment
 from jobs.store.record_places import find_record

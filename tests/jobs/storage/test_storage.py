@@ -202,7 +202,7 @@ def test_a_pipe_or_directory_in_place_of_a_file_is_not_read(make: Callable[[Path
 
 
 def test_a_file_system_that_can_hold_no_lake_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.storage.storage_for", lambda *_: LocalStorage())
+    monkeypatch.setattr("jobs.storage.any_storage.storage_for", lambda *_: LocalStorage())
 
     with pytest.raises(OSError, match="s3a://b/lake: a lake cannot be on s3a://"):
         object_store("s3a://b/lake", {})

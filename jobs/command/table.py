@@ -1,0 +1,50 @@
+"""The table of commands. It imports only the standard library: commands are known before anything heavy is loaded."""
+
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+if TYPE_CHECKING:
+    import click
+
+
+class Verb(NamedTuple):
+    """One command of the tool."""
+
+    name: str
+    entry_point: str  # module and function
+    uses_spark: bool  # Spark is used for large work, or if the user selects it
+    help: str  # one line in the list of verbs
+    interrupt_advice: str = "Nothing was written; run the same command again."  # what to do after it was interrupted
+
+    def load(self) -> "click.Command":
+        """Import the verb's module, and return its command."""
+        return cast("click.Command", resolve_name(self.entry_point))
+
+
+_EXACT = "Nothing is lost or duplicated: run the same command again."
+_EMPTY = "The store is unchanged; start again with an empty --out DIR."
+_ALL = (
+    ("demo", "jobs.demo.tour:demo", True, "Run a guided tour on a small store of a real broker.",
+     "Start again in an empty directory."),
+    ("inspect", "jobs.verbs.viewers:inspect", False, "Show what a store contains, and recommend the next command."),
+    ("dump", "jobs.verbs.viewers:dump", False, "Decode files of a store."),
+    ("ingest", "jobs.verbs.ingest:ingest", True, "Append a store's new messages to Delta tables exactly once.", _EXACT),
+    ("verify", "jobs.verbs.verify:verify", True, "Compare log, queues and index files with each other."),
+    ("rebuild-index", "jobs.verbs.rebuild:rebuild_index", True, "Rebuild a store's index files.", _EMPTY),
+    ("rebuild-consumequeue", "jobs.verbs.rebuild:rebuild_consumequeue", True, "Rebuild a store's queues.", _EMPTY),
+    ("restore", "jobs.verbs.lake:restore", True, "Restore a store from a lake, byte for byte.",
+     "Run the same command with --resume to continue with the missing segments."),
+    ("repair", "jobs.verbs.verify:repair", True, "Plan the repair of a store; --apply carries it out.",
+     "Run the same command again to continue, or with --undo to revert the changes."),
+    ("diff", "jobs.verbs.verify:diff", True, "Compare a store with a lake, or two stores, and explain differences."),
+    ("query", "jobs.verbs.query:query", False, "Find messages as mqadmin does, without a running broker."),
+    ("browse", "jobs.verbs.viewers:browse", False, "Browse a store or a lake in a local web browser.",
+     "Run the same command to open the pages again."),
+    ("export", "jobs.verbs.export:export", True, "Export messages, and decompress their bodies."),
+    ("type", "jobs.verbs.type:type_bodies", True, "Decode message bodies into typed tables.", _EXACT),
+    ("optimize", "jobs.verbs.lake:optimize", True, "Compact a lake's tables and delete obsolete files.",
+     "Every table is in a consistent state; run the same command again to process the remaining tables."),
+    ("catalog", "jobs.verbs.lake:catalog", False, "Print SQL that registers a lake in a catalog."),
+)  # fmt: skip
+
+VERBS = {row[0]: Verb(*row) for row in _ALL}
