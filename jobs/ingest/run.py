@@ -20,6 +20,13 @@ from jobs.console.log import log_message
 from jobs.console.progress import add_bytes_of_later_phase
 from jobs.console.result import OtherRunActiveError, RequestError
 from jobs.ingest import OPEN_DAMAGE_KEY, IngestRequest, OpenDamage, StepTimer, Summary
+from jobs.ingest.gaps import (
+    MAX_OPEN_RANGES,
+    Part,
+    count_quarantined,
+    find_sound_parts,
+    list_open_ranges,
+)
 from jobs.ingest.lost_files import leave_out_lost_files
 from jobs.lake import integrity
 from jobs.lake.commit import open_table
@@ -29,7 +36,9 @@ from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
 from jobs.lake.runs import (
     COMMAND_ID_KEY,
+    OPEN_RANGES_KEY,
     TABLES_BEFORE_KEY,
+    FilledRange,
     KnownStore,
     Manifest,
     SupersededRows,
@@ -61,7 +70,7 @@ from jobs.lake.shorter_log import (
 from jobs.lake.snapshot_files import read_topics
 from jobs.lake.snapshots import cache_snapshots
 from jobs.lake.table_file import AddedFile, FileNaming
-from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, WRITTEN_BY_RUNS
+from jobs.lake.tables import INDEX_ENTRIES, LOG_PIECES, MESSAGES, QUARANTINE, WRITTEN_BY_RUNS
 from jobs.lake.upkeep import await_background_merges, merge_and_vacuum
 from jobs.launch.failures import one_line_message
 from jobs.products import PRODUCTS, Product
@@ -81,6 +90,7 @@ from jobs.store.chain import (
     read_chained,
     select_results,
 )
+from jobs.store.intervals import subtract_intervals
 from jobs.store.log_ends import find_end_after_crash
 from jobs.store.ranges import (
     NewestSegment,
@@ -230,6 +240,8 @@ class _Run:
             return
         if superseded is not None:
             refuse_deletion_vectors(self.lake, superseded)
+        elif self.known_store.newest is not None:
+            self._fill_gaps()
         self._set_start(superseded)
         if shorter is not None and superseded is None:
             self._leave_shorter_log(shorter)
@@ -239,6 +251,82 @@ class _Run:
             products = [product for product in products if not product.is_of_last_step]
             self.summary.notes.append(_OLDER_CONFIG)
         self._read(products, superseded)
+
+    def _fill_gaps(self) -> None:
+        """
+        Read ranges that earlier runs found missing or damaged, if the store has them now; they are a run of their own.
+
+        A directory from which no run has read is a replica, whose bytes are used only if the user wants it.
+        """
+        newest = self.known_store.newest
+        is_own = find_read_directory(self.state, self.directory) is not None
+        if newest is None or self.request.dry_run or not (is_own or self.request.fill_gaps):
+            return
+        known = self.known_store
+        open_ranges = list_open_ranges(self.lake, known)
+        parts = list(find_sound_parts(self.lake, known, self.store, open_ranges)) if open_ranges else []
+        files, filled = self._read_parts(parts) if parts else ({}, ())
+        self.state[OPEN_RANGES_KEY] = subtract_intervals(open_ranges, [(one.start, one.end) for one in filled])
+        if not filled:
+            return
+        if QUARANTINE.name in files:  # its rows have the ranges that are still damaged
+            del self.state[OPEN_RANGES_KEY]
+        counts = {name: sum(action.row_count for action in actions) for name, actions in files.items()}
+        bounds = [(one.start, one.end) for one in filled]
+        left = self._earlier_damage.after_filling(bounds, count_quarantined(self.lake, known, bounds))
+        left = left.after_run(known.next_run, (), counts.get(QUARANTINE.name, 0), superseded=0)
+        self.state |= {
+            COMMAND_ID_KEY: self.request.command_id,
+            OPEN_DAMAGE_KEY: left._asdict(),
+        }
+        tables = {MESSAGES.name, QUARANTINE.name, LOG_PIECES.name} & self.state[TABLES_BEFORE_KEY].keys()
+        manifest = replace(
+            newest,
+            run=known.next_run,
+            from_offset=newest.to_offset,
+            tables={**dict.fromkeys(tables, ()), **{name: tuple(actions) for name, actions in files.items()}},
+            state=dict(self.state),
+            counts=counts,
+            gaps=(),
+            superseded=None,
+            filled=filled,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        self.summary.filled += [one.to_dict() for one in filled]
+        self.summary.filled_messages += counts.get(MESSAGES.name, 0)
+        self._prepare_and_commit(manifest)
+        self.summary.run = None  # that of the new messages
+        self.known_store = replace(known, newest=manifest)
+        of_run = dict.fromkeys(integrity.tables_of_run(manifest), manifest.run)
+        self.state[TABLES_BEFORE_KEY] = {**self.state[TABLES_BEFORE_KEY], **of_run}
+
+    def _read_parts(self, parts: Sequence[Part]) -> tuple[dict[str, list[AddedFile]], tuple[FilledRange, ...]]:
+        """Write the messages of parts of the log that the lake lacks; return files, and the parts that were read."""
+        files: dict[str, list[AddedFile]] = {}
+        filled, output = list[FilledRange](), self._output
+        product = next(one for one in PRODUCTS if MESSAGES.name in one.tables)
+        for part in parts:
+            recorded = recorded_release(self.state)
+            writers = determine_releases(
+                self.store, self.request.given_settings, SWITCHES_OF_ROWS, since=part.start, recorded=recorded
+            )
+            run = Run(
+                self.workers, self.store, output, writers.value, self.request.given_settings, self.request.selection,
+                part.start, only_missing=True,
+            )  # fmt: skip
+            started = product.start(run, None)
+            assert started.collector is not None
+            outcomes = read_chained(self.workers, [part.range], [started.collector], output.discard)
+            found = [item for one in outcomes for result in one.payload for item in result.files.items()]
+            is_whole = complete_records_end(outcomes, part.start) == part.end
+            if not is_whole or ranges_deleted_meanwhile(outcomes):
+                for outcome in outcomes:
+                    output.discard(outcome.payload)
+                continue
+            filled.append(FilledRange(part.start, part.end, self.store.root))
+            for table, action in found:
+                files.setdefault(table, []).append(action)
+        return files, tuple(filled)
 
     def _read(self, products: Sequence[Product], superseded: SupersededRows | None) -> None:
         """Read the log after the watermark for every product, and commit."""
@@ -519,8 +607,8 @@ class _Run:
         """Note the offsets before the end of this run that no file contains; later ones belong to the next run."""
         for before, start, end in find_holes(self.store.segments):
             if self.summary.from_offset < end and start < read_to:
-                why = f"no file contains these offsets; {before.location} ends before them. Later runs do not read "
-                why += "them: if you restore the file, ingest the store into a new lake"
+                why = f"no file contains these offsets; {before.location} ends before them. If you restore the file, "
+                why += "the next run reads them"
                 self.summary.add_gap(start, end, why)
 
     def _add_finished(self, product: Product, finished: FinishedProduct) -> None:
@@ -618,6 +706,7 @@ class _Run:
         brings_something = has_moved or files or superseded or self.has_changed_topics or is_acknowledged
         # Files of a failed attempt may be deleted only once a run has its number.
         if brings_something or (self._may_have_leftover_files and has_leftover_files(self.lake, self.known_store)):
+            self._note_open_ranges()
             manifest = Manifest(
                 store_id=self.known_store.store_id,
                 broker=self.known_store.broker,
@@ -639,6 +728,15 @@ class _Run:
         if self.known_store.newest is not None:
             summary.newest_ms = self.known_store.newest.store_timestamp
         self.timer.end_step("commit")
+
+    def _note_open_ranges(self) -> None:
+        """Update the ranges that later runs may fill; if this run found damage, its rows in the lake have them."""
+        found = [[gap["from"], gap["to"]] for gap in self.summary.gaps]
+        known = [] if self.known_store.newest is None else self.state.get(OPEN_RANGES_KEY)
+        if known is None or self.summary.quarantined or len(known) + len(found) > MAX_OPEN_RANGES:
+            self.state.pop(OPEN_RANGES_KEY, None)
+        else:
+            self.state[OPEN_RANGES_KEY] = sorted({tuple(one) for one in (*known, *found)})
 
     def _prepare_and_commit(self, manifest: Manifest) -> None:
         prepare_run(self.lake, manifest)

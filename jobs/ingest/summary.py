@@ -42,6 +42,7 @@ class IngestRequest(StoreRequest):
     min_age_ms: int = 0
     acknowledge: bool = False  # the damage that earlier runs have reported
     dry_run: bool = False
+    fill_gaps: bool = False  # also from a directory that no run has read: a replica
     command_id: str = field(default_factory=lambda: uuid4().hex)  # an id in all runs that are its steps
 
     def __post_init__(self) -> None:
@@ -111,6 +112,18 @@ class OpenDamage(NamedTuple):
             max(self.unreadable, unreadable),  # each run finds the same damage
         )
 
+    def after_filling(self, filled: Sequence[tuple[int, int]], repaired: int) -> "OpenDamage":
+        """Return the open damage after a run has filled gaps, and has read *repaired* damaged ranges again."""
+        left = tuple(
+            gap for gap in self.gaps if not any(start <= gap["from"] and gap["to"] <= end for start, end in filled)
+        )
+        now = self._replace(
+            quarantined=max(self.quarantined - repaired, 0),
+            gap_count=self.gap_count - len(self.gaps) + len(left),
+            gaps=left,
+        )
+        return now if any(now[1:]) else OpenDamage()
+
     def __bool__(self) -> bool:
         """Return whether anything is open."""
         return self.since_run > 0
@@ -147,6 +160,8 @@ class Summary(RatedOutcome):
     contradictions: int = 0  # units of queues that do not agree with the log
     behind: int = 0  # bytes of the log that the broker has not dispatched yet
     gaps: list["GapRow"] = field(default_factory=list)
+    filled: list[dict[str, object]] = field(default_factory=list)  # ranges that earlier runs lacked
+    filled_messages: int = 0
     unreadable: list[str] = field(default_factory=list)  # messages about unreadable files, and segments without records
     superseded: dict[str, int | str] | None = None
     left_out: "GapRow | None" = None  # messages of an older history of the store than that of the lake
@@ -179,6 +194,8 @@ class Summary(RatedOutcome):
             index_entries=self.index_entries + next_run.index_entries,
             contradictions=self.contradictions + next_run.contradictions,
             gaps=self.gaps + new.gaps,
+            filled=self.filled + next_run.filled,
+            filled_messages=self.filled_messages + next_run.filled_messages,
             unreadable=self.unreadable + new.unreadable,
             superseded=next_run.superseded or self.superseded,
             notes=self.notes + new.notes,
@@ -255,6 +272,8 @@ class Summary(RatedOutcome):
             read_from = f"{count_text(ranges, 'range')} of {count_text(segments, 'segment')}"
             what = f"would read {size_text(size)} in {read_from}"
             return Result(self.severity, what, seconds, verdict="dry run")
+        if self.run is None and self.filled:
+            return Result(self.severity, f"{count_text(self.filled_messages, 'message')} of gaps", seconds, 0, verdict)
         if self.run is None:
             verdict = "done" if verdict else ""
             return Result(self.severity, f"nothing new after offset {self.to_offset:,}", seconds, verdict=verdict)
@@ -288,6 +307,7 @@ class Summary(RatedOutcome):
             yield from map("  {}".format, self._damage_lines())
         elif self.selected_since is not None:
             yield from map("  {}".format, self._topic_lines())
+        yield from map("  {}".format, self._filled_lines())
         yield from map("  {}".format, self._unreadable_lines())
         yield from map("  {}".format, self._note_lines())
         if self.open:
@@ -299,6 +319,7 @@ class Summary(RatedOutcome):
         if self.run is not None:
             yield from self._contradiction_lines()
             yield from self._damage_lines()
+        yield from self._filled_lines()
         yield from self._unreadable_lines()
         yield from self._note_lines()
         yield from self._gap_lines()
@@ -323,6 +344,12 @@ class Summary(RatedOutcome):
             yield f"DAMAGE {count_text(self.quarantined, 'damaged range')} of the log, stored in the table quarantine"
         if self.superseded:
             yield "SUPERSEDED {from_offset:,} to {to_offset:,}: {why}".format(**self.superseded)
+
+    def _filled_lines(self) -> Iterator[str]:
+        yield from (
+            f"FILLED {one['from']:,} to {one['to']:,}: missing or damaged before, read from {one['source']}"
+            for one in self.filled
+        )
 
     def _unreadable_lines(self) -> Iterator[str]:
         return (f"DAMAGE {text}" for text in self.unreadable)

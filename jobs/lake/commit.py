@@ -145,21 +145,25 @@ class Savings(NamedTuple):
 
 
 class ObsoleteRows(NamedTuple):
-    """Rows that a commit removes from a table: those with certain column values, from an offset of the log on."""
+    """Rows that a commit removes from a table: those with certain column values, in a part of the log."""
 
     values: Mapping[str, str | int]
     from_offset: int | None = None  # None: wherever they are
+    to_offset: int | None = None  # None: up to the end
 
     def mask_rows(self, rows: pa.RecordBatch) -> pa.Array:
         """Return which rows these are; a row that lacks one of these values was written by another engine."""
         conditions = [pc.equal(rows.column(name), value) for name, value in self.values.items()]
         if self.from_offset is not None:
             conditions.append(pc.greater_equal(rows.column("physical_offset"), self.from_offset))
+        if self.to_offset is not None:
+            conditions.append(pc.less(rows.column("physical_offset"), self.to_offset))
         return pc.fill_null(reduce(pc.and_, conditions), fill_value=False)
 
     def may_be_in_file(self, file: SnapshotFile) -> bool:
         """Return whether a file may contain such rows, according to Delta's log."""
         reaches = self.from_offset is None or file.maximum("physical_offset", self.from_offset) >= self.from_offset
+        reaches &= self.to_offset is None or file.minimum("physical_offset", 0) < self.to_offset
         return reaches and all(file.may_have(*named) for named in self.values.items())
 
 

@@ -20,9 +20,16 @@ if TYPE_CHECKING:
     from pyarrow import NativeFile
 
 DEFAULT_BROKER = "default"  # the label of a store whose broker has no name
+FILLED_KEY = "filled"  # key in the column `detail` of `runs`
 GAPS_SHAPE = [{"broker": str, "from": int, "to": int, "why": str}]
 # The column `detail` of `runs`, and of its rows that register a store.
-_DETAIL_SHAPE: Shape = {"gaps?": GAPS_SHAPE, "release?": str, "registration?": int, "versions?": {str: int}}
+_DETAIL_SHAPE: Shape = {
+    "gaps?": GAPS_SHAPE,
+    f"{FILLED_KEY}?": [{"from": int, "to": int, "source": str}],
+    "release?": str,
+    "registration?": int,
+    "versions?": {str: int},
+}
 REGISTRATION_DETAIL_SHAPE: Shape = {"fingerprints": [[int, int, str]], "registration?": int, "tier?": list}
 EXPIRY_DETAIL_SHAPE: Shape = {
     "expired": {"cutoffs": {str: int}, **dict.fromkeys(("number", "to_offset", "until", "messages"), int)}

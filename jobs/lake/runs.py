@@ -24,6 +24,7 @@ from types import NoneType
 from typing import Any, NamedTuple, TypedDict, TypeVar, cast
 from uuid import uuid4
 
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
@@ -46,7 +47,14 @@ from jobs.lake.commit import (
     refuse_lost_files,
     rewrite_without_rows,
 )
-from jobs.lake.lake import EXPIRY_DETAIL_SHAPE, GAPS_SHAPE, REGISTRATION_DETAIL_SHAPE, Lake, parse_run_detail
+from jobs.lake.lake import (
+    EXPIRY_DETAIL_SHAPE,
+    FILLED_KEY,
+    GAPS_SHAPE,
+    REGISTRATION_DETAIL_SHAPE,
+    Lake,
+    parse_run_detail,
+)
 from jobs.lake.snapshot_files import read_batches, read_rows_where, table_for_rewriting
 from jobs.lake.snapshots import UnsupportedTableError, read_newest_transaction, refuse_older_version
 from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming, TableFile
@@ -55,13 +63,16 @@ from jobs.lake.tables import (
     LOG_PIECES,
     MESSAGES,
     PRODUCT_TABLES,
+    QUARANTINE,
     RUNS,
     SUPERSEDED_MESSAGES,
     TRACES,
     WRITTEN_BY_RUNS,
+    Table,
 )
 from jobs.storage.json_file import find_problem
 from jobs.storage.locations import is_local
+from jobs.store.intervals import Interval, merge_intervals
 from jobs.store.record_places import Fingerprint
 from jobs.store.release import RELEASE_SETTING
 from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
@@ -76,8 +87,10 @@ REGISTERED_STATE = "registered"
 PREPARED_STATE = "prepared"
 DONE_STATE = "done"
 EXPIRED_STATE = "expired"
+OPEN_RANGES_KEY = "open_ranges"  # key in a manifest's state: missing and damaged ranges that a run may fill
 COMMAND_ID_KEY = "command"  # key in a manifest's state and in `detail`; the steps of one command share its value
 TABLES_BEFORE_KEY = "tables"  # key in a manifest's state: the newest earlier run of each table
+_NO_GAPS = '"gaps": []'  # part of the detail of a run
 _NEWEST_KEPT = 32
 _REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name, LOG_PIECES.name)
 _DEAD_AFTER_MS = 600_000  # a commit takes milliseconds
@@ -113,6 +126,7 @@ _STATE = {
     "chosen_until?": int,
     "choices?": [[[str], [str]]],
     "selected_since?": int,
+    f"{OPEN_RANGES_KEY}?": [[int, int]],
     "directories?": [[str, int, int, int, int]],
     "seen_queues?": {"sizes?": [[frozenset(FileKind), int, str]], "batch_topics?": [str]},
     "open?": {
@@ -130,7 +144,20 @@ _MANIFEST = {
     "counts?": {str: int},
     "gaps": GAPS_SHAPE,
     "superseded?": [str, int, int, int, str],
+    "filled?": [[int, int, str]],
 }
+
+
+class FilledRange(NamedTuple):
+    """A range of the log that earlier runs found missing or damaged, and that a run has read."""
+
+    start: int
+    end: int
+    source: str  # the directory from which it was read
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the form in the column `detail` of `runs`."""
+        return {"from": self.start, "to": self.end, "source": self.source}
 
 
 class Expiry(NamedTuple):
@@ -179,6 +206,7 @@ class Manifest:
     counts: Mapping[str, int] = field(default_factory=dict)
     gaps: tuple[GapRow, ...] = ()
     superseded: SupersededRows | None = None  # rows of earlier runs that are no longer in the log
+    filled: tuple[FilledRange, ...] = ()  # parts of the log before the watermark; a run with any reads nothing else
     started: str = ""
     version: int = MANIFEST_VERSION
 
@@ -206,6 +234,7 @@ class Manifest:
         values["gaps"] = tuple(values["gaps"])
         superseded = values.get("superseded")
         values["superseded"] = SupersededRows(*superseded) if superseded else None
+        values["filled"] = tuple(FilledRange(*item) for item in values.get("filled") or ())
         return cls(**values)
 
 
@@ -494,6 +523,7 @@ def _append_prepared(
         COMMAND_ID_KEY: manifest.state.get(COMMAND_ID_KEY),
         TOPIC_CHOICES_KEY: TopicChoices.from_state(manifest.state, manifest.selection).state,
         **({RELEASE_SETTING: rules[-1][1]} if rules else {}),
+        **({FILLED_KEY: [one.to_dict() for one in manifest.filled]} if manifest.filled else {}),
     }
     values = {
         "from_offset": manifest.from_offset,
@@ -554,7 +584,8 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
     changed = tables_with_superseded_rows(manifest.tables_before)
     for table in PRODUCT_TABLES:
         actions = manifest.tables.get(table.name, ())
-        change = rewrite_without_rows(lake, table, gone, transaction) if gone and table.name in changed else None
+        removed = [*(gone if table.name in changed else ()), *_list_replaced_rows(manifest, table)]
+        change = rewrite_without_rows(lake, table, removed, transaction) if removed else None
         if table.name not in manifest.tables and change is None:
             continue
         with suppress(TransactionTakenError):  # another process committed it
@@ -563,6 +594,26 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
     with suppress(TransactionTakenError):  # another process finished it
         _append_row(lake, naming, manifest.broker, DONE_STATE, done, detail=json.dumps({"versions": versions}))
     return versions
+
+
+def _list_replaced_rows(manifest: Manifest, table: Table) -> list[ObsoleteRows]:
+    """Return the rows about damage in ranges that a run has filled."""
+    if table not in {QUARANTINE, LOG_PIECES} or table.name not in manifest.tables:
+        return []
+    whose = {"store_id": manifest.store_id}
+    return [ObsoleteRows(whose, one.start, one.end) for one in manifest.filled]
+
+
+def read_gaps_and_filled(lake: Lake, store_id: str) -> tuple[list[GapRow], list[Interval]]:
+    """Return the gaps that runs of a store have found, and the ranges that later runs have filled."""
+    wanted = (pc.field("store_id") == store_id) & (pc.field("state") == PREPARED_STATE)
+    # There may be millions of rows without gaps.
+    has_filled = pc.match_substring(pc.field("detail"), f'"{FILLED_KEY}"')
+    wanted &= ~pc.match_substring(pc.field("detail"), _NO_GAPS) | has_filled
+    details = [parse_run_detail(lake.location, detail) for (detail,) in read_rows(lake, RUNS.name, ["detail"], wanted)]
+    gaps = [gap for detail in details for gap in detail.get("gaps") or ()]
+    filled = [(one["from"], one["to"]) for detail in details for one in detail.get(FILLED_KEY) or ()]
+    return gaps, merge_intervals(filled)
 
 
 def tables_with_superseded_rows(newest_runs: Mapping[str, int]) -> frozenset[str]:

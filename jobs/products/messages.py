@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 
 from jobs.console.result import RequestError
 from jobs.lake.bodies import add_inflated_bodies, decode_stored_body
+from jobs.lake.commit import open_table
 from jobs.lake.lock import check_lock_is_shared
+from jobs.lake.snapshot_files import read_rows_within
 from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES
 from jobs.products.log_pieces import LogPiece, PieceCollector
@@ -34,6 +36,7 @@ from jobs.store.selection import Selection, carries_other_topics
 from rmq_formats.commitlog.columns import compute_record_crcs, message_batch
 from rmq_formats.commitlog.scan import IO_ERROR, RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import REAL_TOPIC, PropertyParser, decode_java_text
 from rmq_formats.release import Rules, release_at
 from rmq_formats.trace import LINE_END, decode_trace_line, is_trace_topic
@@ -78,13 +81,15 @@ class RangeMessages(NamedTuple):
 def start_product(run: Run, state: State | None) -> StartedProduct[RangeMessages]:
     """Prepare the collector of messages, from the start of the log's new part."""
     del state
-    shared = run.output, run.writers.rules, run.selection, run.from_offset, run.unmatched_patterns
+    shared = (
+        run.output, run.writers.rules, run.selection, run.from_offset, run.unmatched_patterns, run.only_missing,
+    )  # fmt: skip
     return StartedProduct(run.from_offset, partial(_RangeMessages, shared), partial(_finish, run))
 
 
 # Shared by all ranges of a run: output, rules, selection, the offset before which records are read for other products,
-# and patterns of topics that no known topic matches.
-_Shared = tuple[RunOutput, Rules, Selection, int, tuple[str, ...]]
+# patterns of topics that no known topic matches, and whether records are left out that the lake has.
+_Shared = tuple[RunOutput, Rules, Selection, int, tuple[str, ...], bool]
 
 
 def _finish(run: Run, outcomes: Sequence[RangeOutcome[RangeMessages]], _to_offset: int) -> FinishedProduct:
@@ -105,7 +110,8 @@ def _finish(run: Run, outcomes: Sequence[RangeOutcome[RangeMessages]], _to_offse
 class _RangeMessages:
     def __init__(self, shared: _Shared, range_: Range, files: ExitStack) -> None:
         """Start without files: a file is created by its first row."""
-        output, self._rules, self._selection, self._from_offset, self._unmatched = shared
+        output, self._rules, self._selection, self._from_offset, self._unmatched, only_missing = shared
+        self._known_offsets = _read_known_offsets(output, range_) if only_missing else None
         check_lock_is_shared(output.lake, output.naming.store_id)
         self._matched = set[str]()
         self._chooses = None if self._selection.topic_filter is None else self._takes
@@ -136,6 +142,9 @@ class _RangeMessages:
             return
         first = int(np.searchsorted(item.positions, self._from_offset - item.base_offset))
         new = item._replace(positions=item.positions[first:], sizes=item.sizes[first:])
+        if self._known_offsets is not None:
+            is_missing = ~np.isin(new.positions + new.base_offset, self._known_offsets)
+            new = new._replace(positions=new.positions[is_missing], sizes=new.sizes[is_missing])
         for records, parser in split_by_release(new, self._rules):
             group = drop_excluded_messages(records, parser, self._selection)
             batch, bad = message_batch(group, parser, with_body=self._selection.with_body, wants_topic=self._chooses)
@@ -165,6 +174,16 @@ class _RangeMessages:
         }
         found = {table: action for table, action in files.items() if action is not None}
         return RangeMessages(found, self._pieces.was_deleted, frozenset(self._matched))
+
+
+def _read_known_offsets(output: RunOutput, range_: Range) -> Integers:
+    """Return the offsets of the messages of a range that the lake has."""
+    snapshot = open_table(output.lake, MESSAGES.name)
+    if snapshot is None:
+        return np.empty(0, np.int64)
+    limits = {"physical_offset": (range_.start_offset, range_.end_offset)}
+    rows = read_rows_within(output.lake, MESSAGES, snapshot, output.naming.store_id, limits)
+    return np.concatenate([np.empty(0, np.int64), *(one.column("physical_offset").to_numpy() for one in rows)])
 
 
 def add_record_crcs(batch: pa.RecordBatch, group: RawRecords, *, wanted: bool) -> pa.RecordBatch:

@@ -109,6 +109,7 @@ class Run:
     unmatched_patterns: tuple[str, ...] = ()  # patterns of the selection that no known topic matches
     step_bytes: int | None = None  # bytes of the log to read, if the run is limited to a step
     log_truncated_at: int | None = None  # the offset at which the broker truncated its log since the last run
+    only_missing: bool = False  # leave out records that the lake has
 
 
 Gap = tuple[int, int, str]  # start and end of a range that the lake will lack, fully or in part, and why

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RequestError
-from jobs.lake.lake import DEFAULT_BROKER, parse_run_detail
+from jobs.lake.lake import DEFAULT_BROKER, FILLED_KEY, parse_run_detail
 from jobs.launch.arguments import file_system_options
 from jobs.query import (
     MAX_TIME,
@@ -63,6 +63,7 @@ from jobs.query.source import (
     check_key,
 )
 from jobs.store.broker_config import BrokerConfig, ConsumerKind, ConsumerProgress, QueueOffsets
+from jobs.store.intervals import Interval, subtract_intervals
 from jobs.store.log_ends import LostPart
 from jobs.store.release import RELEASE_SETTING, Known, Writers, writers_of_eras
 from jobs.store.selection import TopicChoices
@@ -153,9 +154,27 @@ class RunRecords:
     @cached_property
     def gaps(self) -> list[dict[str, Any]]:
         """The parts of the log that runs could not read, with their runs, oldest first."""
-        with_gaps = ("detail IS NOT NULL", """NOT contains(detail, '"gaps": []')""")
-        runs = self.select_rows("broker, run, detail", RUNS_NAME, _PREPARED, *with_gaps, rest="ORDER BY run")
-        return [{**run, **gap} for run in runs for gap in self._parse_detail(run).get("gaps") or ()]
+        return [
+            {**run, **gap, "from": start, "to": end}
+            for run, detail in self._details_with_gaps
+            for gap in detail.get("gaps") or ()
+            for start, end in subtract_intervals([(gap["from"], gap["to"])], self._filled_ranges)
+        ]
+
+    @cached_property
+    def _details_with_gaps(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """The runs that found or filled gaps, oldest first, and their details."""
+        has_any = f"""(NOT contains(detail, '"gaps": []') OR contains(detail, '"{FILLED_KEY}"'))"""
+        wanted = "detail IS NOT NULL", has_any
+        runs = self.select_rows("broker, run, detail", RUNS_NAME, _PREPARED, *wanted, rest="ORDER BY run")
+        return [(run, self._parse_detail(run)) for run in runs]
+
+    @property
+    def _filled_ranges(self) -> list[Interval]:
+        """The ranges of the log that a run found missing or damaged, and that a later one has filled."""
+        return [
+            (one["from"], one["to"]) for _, detail in self._details_with_gaps for one in detail.get(FILLED_KEY) or ()
+        ]
 
     @cached_property
     def topic_choices(self) -> TopicChoices | str | None:
@@ -169,6 +188,8 @@ class RunRecords:
         tables = self._tables
         if not tables.has_table(INDEX_ENTRIES_NAME):
             return f"the lake has no table `{INDEX_ENTRIES_NAME}`"
+        if self._filled_ranges:
+            return f"the table `{INDEX_ENTRIES_NAME}` lacks messages of gaps that were filled later"
         read, indexed = (tables.newest_run(name, self._store_id) for name in (MESSAGES_NAME, INDEX_ENTRIES_NAME))
         if indexed >= max(read, 1):
             return ""

@@ -16,9 +16,9 @@ from deltalake import DeltaTable
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RequestError
-from jobs.lake.commit import open_table, read_rows, read_snapshot
-from jobs.lake.lake import Lake, parse_run_detail
-from jobs.lake.runs import PREPARED_STATE, KnownStore
+from jobs.lake.commit import open_table, read_snapshot
+from jobs.lake.lake import Lake
+from jobs.lake.runs import KnownStore, read_gaps_and_filled
 from jobs.lake.snapshot_files import Limits, SnapshotFile, is_readable_parquet, list_snapshot_files, read_batches
 from jobs.lake.tables import (
     BODY_ERROR,
@@ -29,7 +29,6 @@ from jobs.lake.tables import (
     QUARANTINE,
     RECORD_CRC,
     RUN,
-    RUNS,
     Table,
 )
 from jobs.products.log_pieces import ENTRY_HEADER_SIZE, FILE_ROW, UNKNOWN_ROW
@@ -43,7 +42,6 @@ T = TypeVar("T")
 ROWS_DELETED = "rows were deleted from the lake"
 EXPIRED = "expired: removed from the lake by `optimize --keep`"
 _COLUMN_DROPPED = "another engine has dropped it"
-_NO_GAPS = '"gaps": []'  # part of the detail of a run
 NEWER_COLUMNS = frozenset(
     {RECORD_CRC, RUN, INGESTED_AT, BODY_ERROR, BODY_INFLATED}
 )  # columns that tables of earlier versions lack
@@ -291,13 +289,10 @@ def _find_causes(
     """Yield the reasons why the lake lacks bytes, the most certain first."""
     if known.expiry is not None:
         yield MissingCause(0, known.expiry.to_offset, EXPIRED, is_expired=True)
-    wanted = (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED_STATE)
-    # There may be millions of rows without gaps.
-    wanted &= ~pc.match_substring(pc.field("detail"), _NO_GAPS)
-    runs = read_rows(messages.lake, RUNS.name, ["detail"], wanted)
-    details = (parse_run_detail(messages.lake.location, detail) for (detail,) in runs)
-    for gap in (gap for detail in details for gap in detail.get("gaps") or ()):
-        yield MissingCause(gap["from"], gap["to"], gap["why"], is_gap=True)
+    gaps, filled = read_gaps_and_filled(messages.lake, known.store_id)
+    for gap in gaps:
+        for start, end in uncovered_parts(filled, gap["from"], gap["to"]):
+            yield MissingCause(start, end, gap["why"], is_gap=True)
     for row in damaged:
         yield MissingCause(*_interval_of(row), f"damaged when it was read ({row['reason']})")
     for row in unknown:

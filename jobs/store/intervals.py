@@ -63,6 +63,12 @@ def uncovered_parts(covered: Iterable[Interval] | Integers, start: int, end: int
     yield from zip(ends[are_gaps].tolist(), starts[are_gaps].tolist(), strict=True)
 
 
+def subtract_intervals(intervals: Iterable[Interval], removed: Iterable[Interval]) -> list[Interval]:
+    """Return the parts of intervals that no *removed* one covers; both may be in any order and overlap."""
+    covered = merge_intervals(removed)
+    return [part for interval in merge_intervals(intervals) for part in uncovered_parts(covered, *interval)]
+
+
 def is_covered(covered: Iterable[Interval], start: int, end: int) -> bool:
     """Return whether intervals, which may be in any order and overlap, cover [*start*, *end*)."""
     return not any(uncovered_parts(sorted(covered), start, end))

@@ -10,11 +10,17 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from jobs.lake.tables import PROVENANCE_COLUMNS, SQL_TYPES, Table, sql_type
+from jobs.lake.tables import INGESTED_AT, PROVENANCE_COLUMNS, SQL_TYPES, TIMESTAMP, Table, sql_type
 from rmq_formats.arrow import column
 
 TYPED_FOLDER = "typed"
 TYPING_APPLICATION = "typing"  # the application of Delta transactions; in file names it replaces the store id
+TYPING = "typing"
+# Columns of typed tables, unless the body has a column of this name.
+LOAD_COLUMNS = (
+    column(TYPING, pa.int64(), "number of the run of `type` that wrote the row; NULL in rows of earlier releases"),
+    column(INGESTED_AT, TIMESTAMP, "time at which this run of `type` started; NULL in rows of earlier releases"),
+)
 MAX_FOLDER_LENGTH = 200  # bytes: file systems allow 255
 RESERVED_COLUMNS = frozenset({"broker", "store_id", *(field.name for field in PROVENANCE_COLUMNS)})
 MAX_DECIMAL_DIGITS = 38
@@ -197,11 +203,13 @@ def typed_table(name: str, columns: Sequence[pa.Field]) -> Table:
     """Return a typed table: the columns of the message, then those of its body."""
     refuse_reserved(columns)
     of_body = (column(field.name, all_nullable(field.type), "of the body") for field in columns)
+    names = {field.name.lower() for field in columns}
+    of_load = [field for field in LOAD_COLUMNS if field.name not in names]
     return Table(
         name,
         "the body of one message",
-        (*PROVENANCE_COLUMNS, *of_body),
-        statistics=("physical_offset", "store_timestamp"),
+        (*PROVENANCE_COLUMNS, *of_load, *of_body),
+        statistics=("physical_offset", "store_timestamp", *(field.name for field in of_load)),
     )
 
 

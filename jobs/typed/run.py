@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cache, partial
 from io import BytesIO
 from shlex import join
@@ -25,10 +26,18 @@ from jobs.lake.lock import hold_lock
 from jobs.lake.runs import discard_files, open_complete_table
 from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files, read_rows_where, read_topics
 from jobs.lake.snapshots import cache_snapshots, read_newest_transaction
-from jobs.lake.tables import BROKER_CONFIG, DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPING_TABLES
+from jobs.lake.tables import (
+    BROKER_CONFIG,
+    DEAD_LETTERS,
+    INGESTED_AT,
+    MESSAGES,
+    RUN,
+    SUPERSEDED_MESSAGES,
+    TYPING_TABLES,
+)
 from jobs.store.selection import list_similar_topics
 from jobs.store.workers import Workers
-from jobs.typed.ddl import TYPING_APPLICATION, SchemaError
+from jobs.typed.ddl import TYPING, TYPING_APPLICATION, SchemaError
 from jobs.typed.declaration import TopicType, needs_rebuild
 from jobs.typed.formats import UnknownField
 from jobs.typed.task import TypingResult, type_file
@@ -101,6 +110,11 @@ class _Topic(NamedTuple):
     removed: tuple[ObsoleteRows, ...]  # removed rows of its own table, and the topic's rows in `dead_letters`
     replaces: bool
     replaced: Mapping[str, int] = MappingProxyType({})  # by store, the offset up to which rows of messages are replaced
+
+    @property
+    def progress(self) -> dict[str, tuple[int, int]]:
+        """The offsets from which messages are still to be typed, and the newest run that was typed, by store."""
+        return {store: (one.to_offset, one.run) for store, one in self.state.stores.items()}
 
     @property
     def offsets(self) -> dict[str, int]:
@@ -223,7 +237,8 @@ def _type_new_messages(
     lake = request.lake
     number = before.number + 1
     work = [file for file in list_snapshot_files(lake, snapshot) if _may_have_new(file, topics)]
-    task = partial(type_file, lake, number, [(topic.type, topic.offsets) for topic in topics])
+    load = {TYPING: number, INGESTED_AT: datetime.now(UTC)}
+    task = partial(type_file, lake, load, [(topic.type, topic.progress) for topic in topics])
     done = TypingResult.sum_of(workers.map(work, task, "typing bodies"))
     if not request.accepts_dead_letters:
         _refuse_lost_rows(request, topics, done)
@@ -344,7 +359,9 @@ def _may_have_new(file: SnapshotFile, topics: Iterable[_Topic]) -> bool:
     store, end = file.minimum("store_id", ""), file.maximum("physical_offset", -1)
     if not store or end < 0 or store != file.maximum("store_id", ""):
         return True
-    return any(end >= topic.offsets.get(store, 0) for topic in topics)
+    run = file.maximum(RUN, 0)
+    progress = [topic.progress.get(store, (0, 0)) for topic in topics]
+    return any(end >= to_offset or run > newest_run for to_offset, newest_run in progress)
 
 
 def _changes(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,14 +19,14 @@ from jobs.lake.bodies import add_inflated_bodies
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import SnapshotFile, read_batches
 from jobs.lake.table_file import AddedFile, FileNaming, TableFile
-from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, DEAD_LETTERS, MESSAGES, PROVENANCE_COLUMNS, Table
-from jobs.typed.ddl import TYPING_APPLICATION, typed_table
+from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, DEAD_LETTERS, MESSAGES, PROVENANCE_COLUMNS, RUN, Table
+from jobs.typed.ddl import TYPING, TYPING_APPLICATION, typed_table
 from jobs.typed.declaration import JSON_FORMAT, TopicType
 from jobs.typed.formats import BodyReader, TypedRows, UnknownField, merge_unknown
 from jobs.typed.values import Refusal, TimeDefaults
 
 _KEPT = ("broker", "store_id", *(one.name for one in PROVENANCE_COLUMNS))
-_READ = (*_KEPT, "topic", "properties", "is_compressed", "sys_flag", "body")
+_READ = (*_KEPT, "topic", "properties", "is_compressed", "sys_flag", "body", RUN)
 _OF_DEAD = (*_KEPT, "topic", "properties", "body", "reason")
 _LONGEST_NAME = 60  # characters of an undeclared type name that a refusal shows
 _SLICE = 16_384  # rows whose values are Python objects at a time
@@ -33,15 +34,19 @@ _COMPRESSED = "cannot be decompressed: "
 _NO_BODY = Refusal("the lake has no body of this message (it was ingested with --no-body)")
 
 
-TopicToType = tuple[TopicType, Mapping[str, int]]  # a type, and the first untyped offset of each store
+# A type, and for each store the first untyped offset, and the newest run whose messages before it are typed.
+TopicToType = tuple[TopicType, Mapping[str, tuple[int, int]]]
 
 
 def _mask_rows_of_topic(topic: TopicToType, rows: pa.RecordBatch, *, before: bool) -> pa.Array:
     """Return which rows are still to be typed, or those *before* them; rows without store or offset are neither."""
-    (type_, offsets), stores, at = topic, rows.column("store_id"), rows.column("physical_offset")
+    (type_, progress), stores, at = topic, rows.column("store_id"), rows.column("physical_offset")
     is_old: pa.Array = pc.less(at, 0)
-    for store, offset in offsets.items():
-        is_old = pc.or_(is_old, pc.and_(pc.equal(stores, store), pc.less(at, offset)))
+    for store, (offset, run) in progress.items():
+        is_typed = pc.less(at, offset)
+        if not before:  # a later run may have filled a gap
+            is_typed = pc.and_(is_typed, pc.fill_null(pc.less_equal(rows.column(RUN), run), fill_value=True))
+        is_old = pc.or_(is_old, pc.and_(pc.equal(stores, store), is_typed))
     found = pc.and_(pc.equal(rows.column("topic"), type_.topic), is_old if before else pc.invert(is_old))
     return pc.fill_null(pc.and_(found, stores.is_valid()), fill_value=False)
 
@@ -75,19 +80,25 @@ class TypingResult:
 
 
 def type_file(
-    lake: Lake, number: int, topics: Sequence[TopicToType], file: SnapshotFile, *, retries: bool = False
+    lake: Lake,
+    load: Mapping[str, object],
+    topics: Sequence[TopicToType],
+    file: SnapshotFile,
+    *,
+    retries: bool = False,
 ) -> TypingResult:
-    """Type the messages of a file, or retry its dead letters, into new files of typing *number*."""
+    """Type the messages of a file, or retry its dead letters, into new files; *load* has the columns of the typing."""
     table, columns = (DEAD_LETTERS, _OF_DEAD) if retries else (MESSAGES, _READ)
     needed: set[str] = set()
     done = TypingResult()
-    for batch in read_batches(lake, table, file, ("topic", "store_id", "physical_offset")):
+    places = ("topic", "store_id", "physical_offset")
+    for batch in read_batches(lake, table, file, places if retries else (*places, RUN)):
         needed |= {topic[0].topic for topic in topics if _mask_rows_of_topic(topic, batch, before=retries).true_count}
         if not retries:  # a superseded row may be after the messages that are typed
             _note_ends(done, batch)
     topics = [topic for topic in topics if topic[0].topic in needed]
     with ExitStack() as stack:
-        work = _Work(lake, FileNaming(TYPING_APPLICATION, number), stack, done)
+        work = _Work(lake, load, stack, done)
         for batch in read_batches(lake, table, file, columns) if topics else ():
             for topic in topics:
                 wanted = _mask_rows_of_topic(topic, batch, before=retries)
@@ -115,7 +126,7 @@ def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 @dataclass
 class _Work:
     lake: Lake
-    naming: FileNaming
+    load: Mapping[str, object]
     stack: ExitStack
     done: TypingResult
     files: dict[str, TableFile] = field(default_factory=dict)
@@ -148,7 +159,9 @@ class _Work:
         columns |= {column.name: values for column, values in zip(type_.columns, results.columns, strict=True)}
         for name, source in type_.properties.items():
             columns[name] = pc.map_lookup(typed.column("properties"), source, "first")
-        self._file(typed_table(type_.table, type_.all_columns)).write(pa.RecordBatch.from_pydict(columns))
+        self._file(typed_table(type_.table, type_.all_columns), type_.all_columns).write(
+            pa.RecordBatch.from_pydict(columns)
+        )
         self.done.rows[type_.topic] += typed.num_rows
         if results.unknown_fields:
             offsets, prefix = rows.column("physical_offset"), "" if type_.name is None else f"{type_.name}: "
@@ -173,9 +186,11 @@ class _Work:
         self._file(DEAD_LETTERS).write(pa.RecordBatch.from_pydict(columns))
         self.done.reasons[type_.topic].update(one.reason for one in refused)
 
-    def _file(self, table: Table) -> TableFile:
+    def _file(self, table: Table, body_columns: Sequence[pa.Field] = ()) -> TableFile:
+        load = {name: value for name, value in self.load.items() if name not in {one.name for one in body_columns}}
         if table.name not in self.files:
-            file = TableFile(self.lake, table, self.naming.new_file_name("rows"), {})
+            name = FileNaming(TYPING_APPLICATION, cast("int", self.load[TYPING])).new_file_name("rows")
+            file = TableFile(self.lake, table, name, {} if table is DEAD_LETTERS else load)
             self.files[table.name] = self.stack.enter_context(file)
         return self.files[table.name]
 

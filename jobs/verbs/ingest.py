@@ -114,6 +114,10 @@ def ingest(  # noqa: PLR0913 - one argument an option
     hash_slots: int | None = hash_slots_option,
     index_num: int | None = index_num_option,
     release: str | None = releases_option,
+    fill_gaps: bool = flag(
+        "Also fill gaps and damaged ranges of earlier runs from STORE if it is a replica. From the directory that "
+        "earlier runs read, every run fills them."
+    ),
     acknowledge: bool = flag(
         "Acknowledge the findings of earlier runs. Until they are acknowledged, every run ends with exit code 3 or 4."
     ),
@@ -159,6 +163,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
         min_age_ms=min_age_ms,
         acknowledge=acknowledge,
         dry_run=dry_run,
+        fill_gaps=fill_gaps,
         read_limits=limit_load_beside_broker(place.store, max_rate),
     )
     if dry_run:  # which writes nothing

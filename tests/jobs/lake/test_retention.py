@@ -2,15 +2,14 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from unittest.mock import patch
 
 from deltalake import DeltaTable
 
 from jobs.console.result import Severity
-from jobs.lake import commit, table_file
 from jobs.lake.lake import Lake
 from jobs.lake.retention import ExpirySummary, Retention, remove_expired_rows
 from jobs.lake.upkeep import optimize
@@ -23,11 +22,11 @@ from rmq_formats.commitlog.record import MessageRecord
 from tests.rmq_formats.builders import STORED
 from tests.support.lakes import compare_with_lake, ingest_store, restore_log, rows_of
 from tests.support.query_stores import SEGMENT_SIZE, Sent, stored, write_store
+from tests.support.stopping import WRITE_COMMIT, KilledError, killing_after
 
 COUNT = 60
 HOUR = 3_600_000
 TABLES = ("messages", "consume_queue", "index_entries", "typed/Orders", "dead_letters")
-WRITE = vars(commit)["_write"]
 Contents = dict[str, list[int]]  # the offsets of the rows of each table
 
 
@@ -199,34 +198,6 @@ def test_messages_that_a_run_of_type_read_before_they_expired_leave_with_the_nex
     assert left == read_contents(lake)["typed/Orders"]
 
 
-class KilledError(BaseException):
-    """Ends the process in place of a signal."""
-
-
-@contextmanager
-def killing_after(effects: int) -> Iterator[list[str]]:
-    """Raise an error after this number of effects on the disk; yield the effects."""
-    seen: list[str] = []
-
-    def counted(name: str, call: Callable[..., object]) -> Callable[..., object]:
-        def effect(*args: object, **named: object) -> object:
-            if len(seen) >= effects:
-                raise KilledError
-            result = call(*args, **named)
-            seen.append(name)
-            if len(seen) >= effects:
-                raise KilledError
-            return result
-
-        return effect
-
-    with (
-        patch("jobs.lake.commit._write", counted("commit", WRITE)),
-        patch.object(table_file.TableFile, "close", counted("file", table_file.TableFile.close)),
-    ):
-        yield seen
-
-
 def test_an_expiry_killed_after_any_effect_is_completed_by_the_next_one(tmp_path: Path) -> None:
     lake, records = make_lake(tmp_path)
     expected = keep(read_contents(lake), records, {"Orders": 25, "Audit": 40})
@@ -260,7 +231,7 @@ def test_an_expiry_next_to_a_merge_of_the_same_files_removes_each_row_once(tmp_p
         if not merged:
             merged.append(True)
             optimize(str(lake), SerialWorkers())
-        return WRITE(*args, **named)
+        return WRITE_COMMIT(*args, **named)
 
     with patch("jobs.lake.commit._write", merge_first):
         expire(lake, 25)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -24,6 +25,7 @@ from tests.rmq_formats.builders import make_record
 from tests.support.broker import Broker
 from tests.support.commands import Run, start_campaigns
 from tests.support.lakes import delta_extension, ingest_store, rows_of, table_of
+from tests.support.query_stores import Sent, stored, write_store
 
 ORDERS = '[topic."Orders"]\nformat = "json"\nschema = "id bigint, name string"\n'
 
@@ -66,6 +68,60 @@ def test_only_avro_and_protobuf_need_the_libraries_of_the_extra_types(
     assert typed(tmp_path).topics[0].rows == 1
     with pytest.raises(UnsupportedFormat, match="requires additional libraries"):
         typed(tmp_path, f'[topic."Orders"]\n{declared}\n')
+
+
+def test_an_incremental_model_of_typed_rows_loses_no_row_of_the_slower_of_two_brokers(tmp_path: Path) -> None:
+    """The recipe of the guide: all rows of later runs of `type` than those that were loaded."""
+    slow, fast = Broker(tmp_path / "slow"), Broker(tmp_path / "fast")
+    lake, newest, found = tmp_path / "lake", 0, list[tuple[str, int]]()
+    expected = set[tuple[str, int]]()
+
+    def load() -> None:
+        nonlocal newest
+        typed(tmp_path)
+        new = [row for row in rows_of(lake, "typed/Orders") if row["typing"] > newest]
+        found.extend((row["broker"], row["id"]) for row in new)
+        newest = max([newest, *(row["typing"] for row in new)])
+
+    for number in range(3):
+        write(slow, b'{"id": %d}' % number)  # before those of the other broker, and loaded after them
+        write(fast, b'{"id": %d}' % (number + 100))
+        expected |= {("slow", number), ("fast", number + 100)}
+        ingest_store(tmp_path / "fast", lake, "fast")
+        load()
+        ingest_store(tmp_path / "slow", lake, "slow")
+    load()
+
+    assert sorted(expected) == sorted(found)
+
+
+def test_typed_rows_have_the_start_of_their_typing_unless_the_body_has_such_a_column(tmp_path: Path) -> None:
+    ingested(tmp_path, b'{"id": 1, "typing": "x"}')
+    before = datetime.now(UTC)
+
+    typed(tmp_path, ORDERS.replace("name string", "typing string"))
+
+    (row,) = rows_of(tmp_path / "lake", "typed/Orders")
+    assert "x" == row["typing"]
+    assert before <= row["ingested_at"] <= datetime.now(UTC)
+
+
+def test_messages_of_a_gap_that_was_filled_later_are_typed_once(tmp_path: Path) -> None:
+    records = stored([Sent(body=b'{"id": %d}' % number) for number in range(80)])
+    store = write_store(tmp_path / "store", records)
+    lost = sorted((store / "commitlog").iterdir())[1]
+    data = lost.read_bytes()
+    lost.unlink()
+    ingested(tmp_path)
+    typed(tmp_path)
+    assert len(rows_of(tmp_path / "lake", "typed/Orders")) < len(records)
+    lost.write_bytes(data)
+    ingested(tmp_path)
+
+    assert typed(tmp_path).topics[0].rows > 0
+    typed(tmp_path)
+
+    assert list(range(80)) == [row["id"] for row in rows_of(tmp_path / "lake", "typed/Orders")]
 
 
 @pytest.mark.sample(3)

@@ -1,0 +1,180 @@
+"""Gaps and damage of earlier runs are filled when the store, or a replica, has the messages: exactly once."""
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from jobs.console.result import ExitCode, Severity
+from rmq_formats.commitlog.record import MessageRecord
+from tests.support.commands import Run
+from tests.support.lakes import compare_with_lake, encode_rows, ingest_store, raw_rows, restore_log, rows_of
+from tests.support.query_stores import SEGMENT_SIZE, Sent, stored, write_store
+from tests.support.stopping import KilledError, killing_after
+
+COUNT = 80
+Fault = Callable[[Path, list[MessageRecord]], None]
+
+
+def write_messages(root: Path, count: int = COUNT) -> list[MessageRecord]:
+    records = stored([Sent(keys=(f"k{number}",), body=b"body %d" % number) for number in range(count)])
+    write_store(root, records)
+    return records
+
+
+def segments(store: Path) -> list[Path]:
+    return sorted((store / "commitlog").iterdir())
+
+
+def lose_segment(store: Path, _: list[MessageRecord]) -> None:
+    segments(store)[1].unlink()
+
+
+def truncate_segment(store: Path, _: list[MessageRecord]) -> None:
+    path = segments(store)[1]
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def damage_record(store: Path, records: list[MessageRecord]) -> None:
+    """Overwrite two records in the middle of a segment, the first one with its size."""
+    first = next(one for one in records if one.physical_offset > SEGMENT_SIZE + 500)
+    path = segments(store)[first.physical_offset // SEGMENT_SIZE]
+    data = bytearray(path.read_bytes())
+    position = first.physical_offset % SEGMENT_SIZE
+    data[position : position + first.total_size + 30] = b"\xff" * (first.total_size + 30)
+    path.write_bytes(data)
+
+
+def damage_body(store: Path, records: list[MessageRecord]) -> None:
+    record = next(one for one in records if one.physical_offset > SEGMENT_SIZE + 500)
+    path = segments(store)[record.physical_offset // SEGMENT_SIZE]
+    path.write_bytes(path.read_bytes().replace(record.body, b"X" * len(record.body)))
+
+
+FAULTS = [lose_segment, truncate_segment, damage_record, damage_body]
+
+
+def make_lake_with_gap(folder: Path, fault: Fault) -> tuple[Path, list[MessageRecord]]:
+    """Return a lake of a damaged store, and all records; the intact store is in the directory `replica`."""
+    records = write_messages(folder / "store")
+    shutil.copytree(folder / "store", folder / "replica")
+    fault(folder / "store", records)
+    lake = folder / "lake"
+    ingest_store(folder / "store", lake, "b")
+    assert len(rows_of(lake)) < len(records)
+    return lake, records
+
+
+def repair(folder: Path) -> None:
+    """Restore the log in its own directory."""
+    shutil.copytree(folder / "replica" / "commitlog", folder / "store" / "commitlog", dirs_exist_ok=True)
+
+
+def list_filled(lake: Path) -> list[dict[str, object]]:
+    details = [json.loads(row["detail"] or "{}") for row in rows_of(lake, "runs", "time")]
+    return [one for detail in details for one in detail.get("filled", ())]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_next_run_fills_the_gap_of_a_repaired_store(fault: Fault, tmp_path: Path) -> None:
+    lake, records = make_lake_with_gap(tmp_path, fault)
+    assert ingest_store(tmp_path / "store", lake).filled == []
+    repair(tmp_path)
+
+    summary = ingest_store(tmp_path / "store", lake)
+
+    assert encode_rows(records) == raw_rows(lake)
+    assert [str(tmp_path / "store")] == [one["source"] for one in summary.filled]
+    assert summary.filled == list_filled(lake)
+    assert summary.severity is Severity.NOT_VERIFIED
+    assert rows_of(lake, "quarantine") == []
+    assert compare_with_lake(tmp_path / "replica", lake).severity is Severity.HEALTHY
+    restored = restore_log(lake, tmp_path / "out")
+    assert (restored.missing, restored.twice, restored.lost) == ([], [], [])
+    for path in segments(tmp_path / "replica"):
+        assert path.read_bytes() == (tmp_path / "out" / "commitlog" / path.name).read_bytes()
+    assert ingest_store(tmp_path / "store", lake).filled == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_replica_fills_the_gap_only_if_the_user_wants_it(fault: Fault, tmp_path: Path) -> None:
+    lake, records = make_lake_with_gap(tmp_path, fault)
+    assert ingest_store(tmp_path / "replica", lake).filled == []
+
+    summary = ingest_store(tmp_path / "replica", lake, fill_gaps=True)
+
+    assert len(summary.filled) == 1
+    assert encode_rows(records) == raw_rows(lake)
+
+
+def test_a_store_with_other_bytes_next_to_the_gap_does_not_fill_it(tmp_path: Path) -> None:
+    lake, records = make_lake_with_gap(tmp_path, damage_record)
+    before = rows_of(lake)
+    path = segments(tmp_path / "replica")[1]
+    lost = {one.physical_offset for one in records} - {row["physical_offset"] for row in before}
+    neighbour = max(one.physical_offset for one in records if one.physical_offset < min(lost))
+    data = bytearray(path.read_bytes())
+    data[neighbour % SEGMENT_SIZE + 30] ^= 1  # a byte of its header that no checksum of the record covers
+    path.write_bytes(data)
+
+    summary = ingest_store(tmp_path / "replica", lake, fill_gaps=True)
+
+    assert summary.filled == []
+    assert before == rows_of(lake)
+
+
+def test_messages_of_a_filled_gap_are_found_by_their_keys(tmp_path: Path, run: Run) -> None:
+    lake, records = make_lake_with_gap(tmp_path, lose_segment)
+    number = next(at for at, one in enumerate(records) if one.physical_offset >= SEGMENT_SIZE)
+    query = ("query", "by-key", "--lake", lake, "-t", "Orders", "-k", f"k{number}")
+    before = run(*query)
+    assert "was missing when it was ingested" in before.err
+    repair(tmp_path)
+    ingest_store(tmp_path / "store", lake)
+    shutil.rmtree(tmp_path / "store")
+    write_messages(tmp_path / "store", COUNT + 20)  # the next run writes index entries of later messages
+    ingest_store(tmp_path / "store", lake)
+
+    found = run(*query)
+
+    assert (ExitCode.NOT_FOUND, ExitCode.CLEAN) == (before.code, found.code)
+    assert "missing" not in found.err
+
+
+def test_damage_that_is_left_in_a_filled_gap_is_quarantined_and_filled_later(tmp_path: Path) -> None:
+    lake, records = make_lake_with_gap(tmp_path, lose_segment)
+    intact = segments(tmp_path / "replica")[1].read_bytes()
+    repair(tmp_path)
+    damage_record(tmp_path / "store", records)
+
+    ingest_store(tmp_path / "store", lake)
+    partly = len(rows_of(lake))
+    (damage,) = rows_of(lake, "quarantine")
+    segments(tmp_path / "store")[1].write_bytes(intact)
+    ingest_store(tmp_path / "store", lake)
+
+    assert 0 < damage["length"] < SEGMENT_SIZE
+    assert partly < len(records)
+    assert encode_rows(records) == raw_rows(lake)
+
+
+def test_a_run_that_fills_a_gap_and_is_killed_after_any_effect_fills_it_once(tmp_path: Path) -> None:
+    lake, records = make_lake_with_gap(tmp_path, lose_segment)
+    repair(tmp_path)
+    kills = 0
+    while True:
+        copy = Path(shutil.copytree(lake, tmp_path / f"lake-{kills}"))
+        with killing_after(kills + 1) as seen, suppress(KilledError):
+            ingest_store(tmp_path / "store", copy)
+        ingest_store(tmp_path / "store", copy)
+
+        assert encode_rows(records) == raw_rows(copy)
+        assert len(list_filled(copy)) == 1
+        if len(seen) <= kills:
+            break
+        kills += 1
+
+    assert kills > 5
