@@ -149,7 +149,8 @@ def test_packages_import_only_from_lower_layers() -> None:
             }
             arrows[package[0]] |= used - {package[0]}
 
-    assert {name for name in arrows if not arrows[name] <= {*order}} == set()
+    absent = set[str]().union(*arrows.values()) - {*order}
+    assert set() == absent, f"add to the tree in docs/internals/architecture.md: {', '.join(absent)}"
     assert [(one, other) for one, others in arrows.items() for other in others if order[other] > order[one]] == []
     TopologicalSorter(arrows).prepare()
 
@@ -201,6 +202,44 @@ def test_every_swallowed_error_has_a_reason_next_to_it() -> None:
     found = [(name, node.lineno) for name in texts for node in ast.walk(parse(name)) if is_swallowing(node)]
 
     assert [] == [f"{name}:{number}" for name, number in found if not is_explained(texts[name], number)]
+
+
+# Past participles that do not end in -ed.
+IRREGULAR_PARTICIPLES = frozenset(
+    (
+        *("begun", "bound", "broken", "brought", "built", "chosen", "done", "drawn", "driven", "fallen", "forgotten"),
+        *("found", "frozen", "given", "gone", "grown", "held", "hidden", "kept", "known", "laid", "left", "lost"),
+        *("made", "meant", "met", "paid", "proven", "said", "seen", "sent", "shown", "sold", "spent", "spoken"),
+        *("stolen", "stuck", "taken", "thought", "thrown", "told", "torn", "understood", "woken", "won", "written"),
+    )
+)
+VERBS_IN_ED = frozenset({"embed", "exceed", "feed", "need", "proceed", "seed", "shed", "speed", "succeed"})
+MAY_BE_PARTICIPLES = {"compiled": "a decorator", "_moved": "a change compiles all kernels anew"}
+
+
+def is_participle(name: str) -> bool:
+    word = name.strip("_")
+    is_regular = re.fullmatch("[a-z]+ed", word) is not None and word not in VERBS_IN_ED
+    return is_regular or word in IRREGULAR_PARTICIPLES
+
+
+def is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(ast.unparse(one).endswith(("property", ".setter")) for one in function.decorator_list)
+
+
+def test_no_function_has_a_participle_as_its_name() -> None:
+    """`_shown` does not say what the function does: its name has a verb and a noun, as `_describe_value`."""
+    found = [
+        f"{name}.{node.name}"
+        for name in modules()
+        for node in ast.walk(parse(name))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and is_participle(node.name)
+        and not is_property(node)
+        and node.name not in MAY_BE_PARTICIPLES
+    ]
+
+    assert [] == found
 
 
 # Methods that treat some or all errors as "does not exist" or "is empty", depending on the version of Python.

@@ -85,7 +85,7 @@ class ResultPrinter:
             text = line if self.verbose else _MARKS.sub(r"\1)", line)
             word = text.strip().partition(" ")[0]
             if word in _WORDS:
-                text = text.replace(word, _WORDS[word].styled(word), 1)
+                text = text.replace(word, _WORDS[word].style(word), 1)
             text = printable_with_colours(mask_secrets(text))  # `click.echo` drops colours outside a terminal
             for piece in wrap_line(text, width):
                 click.echo(piece, err=self.as_json)

@@ -73,7 +73,7 @@ class Severity(Enum):
         """Whether the user must act."""
         return self.exit_code is not ExitCode.CLEAN
 
-    def styled(self, text: str | None = None) -> str:
+    def style(self, text: str | None = None) -> str:
         """Return *text*, or the severity's word, in a colour for `ResultPrinter.print_lines`."""
         return styled_text(self.value if text is None else text, self.colour, bold=self.is_alarm)
 
@@ -140,7 +140,7 @@ class Result(NamedTuple):
 
     def line(self, verb: str) -> str:
         """Return the last line of a command; `click.echo` drops the colour outside a terminal."""
-        return f"{verb}: {self.severity.styled(self.verdict_text)}: {self.amount_text}"
+        return f"{verb}: {self.severity.style(self.verdict_text)}: {self.amount_text}"
 
 
 class RecommendedStep(NamedTuple):

@@ -20,7 +20,7 @@ _TIMES = {"log": "physical_timestamp", "queues": "logic_timestamp", "index": "in
 
 def report_text(report: StoreReport, *, verbose: bool = False) -> str:
     """Return the report as text; *verbose* also lists the marks that show the broker's release."""
-    lines = [f"{report.health.styled('●')} {health_text(report)}  {printable_text(report.store)}"]
+    lines = [f"{report.health.style('●')} {health_text(report)}  {printable_text(report.store)}"]
     state = report.state
     epochs = ", ".join(f"{epoch.number} from offset {epoch.start_offset:,}" for epoch in state.epochs)
     replica = () if state.replica is None else [f"{printable_text(state.replica)}, epochs: {epochs or 'unknown'}"]
@@ -58,7 +58,7 @@ def report_text(report: StoreReport, *, verbose: bool = False) -> str:
     )
     warnings = list(start_warning_lines(report.start))
     if warnings or report.health.is_alarm:  # last, because the first line may have scrolled off the terminal
-        lines += ["", *warnings, f"inspect: {report.health.styled(health_text(report))}"]
+        lines += ["", *warnings, f"inspect: {report.health.style(health_text(report))}"]
     return "\n".join(lines)
 
 
@@ -195,7 +195,7 @@ def _problem(problem: Problem, store: str) -> str:
     word = "NOTE" if problem.severity is Severity.NOT_VERIFIED else str(problem.severity).upper()
     place = problem.file.removeprefix(f"{store}/")
     place += "" if problem.offset is None else f" at offset {problem.offset:,}"
-    return f"{problem.severity.styled(f'{word:<10} ')}{printable_text(f'{place}: {problem.text}')}"
+    return f"{problem.severity.style(f'{word:<10} ')}{printable_text(f'{place}: {problem.text}')}"
 
 
 def _shorten_list(texts: list[str]) -> list[str]:

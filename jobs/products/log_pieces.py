@@ -100,7 +100,7 @@ class PieceCollector:
 
     def read(self, offset: int, size: int) -> bytes | None:
         """Return bytes of the segment; None if they are unreadable."""
-        reader = self._opened()
+        reader = self._open_segment()
         if reader is None:
             return None
         try:
@@ -117,7 +117,7 @@ class PieceCollector:
         for entries in self._entries:
             self._write(entries)
 
-    def _opened(self) -> Reader | None:
+    def _open_segment(self) -> Reader | None:
         """Open the segment once per range; None if retention has deleted it since it was listed."""
         if self._reader is None and not self.was_deleted:
             try:
@@ -164,7 +164,7 @@ class PieceCollector:
         base, end = self._range.base_offset, offset + size
         careful_until = offset  # up to here single blocks are read
         while offset < end:
-            reader = self._opened()
+            reader = self._open_segment()
             if reader is not None:
                 offset = max(offset, base + reader.next_written(offset - base) // _BLOCK * _BLOCK)
                 if offset >= end:

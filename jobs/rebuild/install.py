@@ -185,7 +185,7 @@ def plan_index_installation(
                 f"{', '.join(deleted)}. "
                 "Pass --advance-checkpoint, or start and stop the broker first"
             )
-        plans = [_planned(index, new, present, [*kept, *(name for name in there if name not in present)])]
+        plans = [_plan_installation(index, new, present, [*kept, *(name for name in there if name not in present)])]
     if deleted and advance_checkpoint and (not is_closed or checkpoint.index_timestamp):
         newest = max(headers[name].end_timestamp for name in covered)
         made = source / _CHECKPOINT
@@ -233,11 +233,13 @@ def plan_queue_installation(
             is_double = any("/" in path for path in present)
             kept = [path for path in present if keeps_others or (is_double and is_rocksdb_name(path))]
             kept = [path for path in kept if path not in {*files, *gone}]
-            plans.append(_planned(folder, files, present, kept))
+            plans.append(_plan_installation(folder, files, present, kept))
     return plans
 
 
-def _planned(folder: Path, new: Mapping[str, BuiltFile], present: Sequence[str], kept: Sequence[str]) -> Installation:
+def _plan_installation(
+    folder: Path, new: Mapping[str, BuiltFile], present: Sequence[str], kept: Sequence[str]
+) -> Installation:
     status = (folder if is_directory(folder) else folder.parent).stat()
     in_the_way = [folder / name for name in sorted({str(one) for name in new for one in Path(name).parents} & {*kept})]
     if path_exists(folder) and not is_directory(folder):
@@ -266,7 +268,7 @@ def plan_file_installation(folder: Path, files: Mapping[str, Path], staging_pref
     A folder that does not exist is created with the files.
     """
     if not path_exists(folder):
-        return _planned(folder, {name: _new_file(path) for name, path in files.items()}, (), ())
+        return _plan_installation(folder, {name: _new_file(path) for name, path in files.items()}, (), ())
     there = [folder / name for name in files if is_regular_file(folder / name)]
     new, status = {name: _new_file(path) for name, path in files.items()}, folder.stat()
     return Installation(

@@ -185,7 +185,9 @@ def _keep_sound_parts(work: PlannedSegment, range_: Range, unchecked: Sequence[I
             ends = places + item.sizes
             # An entry header of DLedger is before its record, and no piece of its own.
             starts = np.maximum(np.concatenate(([at], ends[:-1])), places - DLEDGER_ENTRY.size)
-            is_wrong = np.isin(places, np.array([*bodies, *_changed(work, item, made, unchecked)], np.int64))
+            is_wrong = np.isin(
+                places, np.array([*bodies, *_find_changed_records(work, item, made, unchecked)], np.int64)
+            )
             cuts = np.flatnonzero(np.diff(is_wrong) | (starts[1:] != ends[:-1])) + 1
             for run in np.split(np.arange(places.size), cuts):
                 if not is_wrong[run[0]]:
@@ -199,7 +201,9 @@ def _keep_sound_parts(work: PlannedSegment, range_: Range, unchecked: Sequence[I
             os.fsync(made.fileno())
 
 
-def _changed(work: PlannedSegment, records: RawRecords, made: BinaryIO, unchecked: Sequence[Interval]) -> Iterator[int]:
+def _find_changed_records(
+    work: PlannedSegment, records: RawRecords, made: BinaryIO, unchecked: Sequence[Interval]
+) -> Iterator[int]:
     """Yield the records that differ from rows that have the CRC of the record as it was read."""
     first, end = int(records.positions[0]), int(records.positions[-1] + records.sizes[-1])
     found = os.pread(made.fileno(), end - first, records.base_offset + first - work.base_offset)
@@ -233,7 +237,7 @@ def extend_truncated_segments(store: Store, excluded_offsets: Container[int], fo
 
 def _copy(source: Path, target: Path, ranges: Sequence[Interval]) -> None:
     """Copy ranges of bytes, except those that are holes in both files."""
-    with _opened(source, target) as (stored, begun), target.open("r+b") as made:
+    with _open_both(source, target) as (stored, begun), target.open("r+b") as made:
         for position, size in _written_blocks(stored, begun, ranges):
             data = stored.read(position, size)
             with naming_file_in_errors(str(target)):
@@ -244,13 +248,13 @@ def _copy(source: Path, target: Path, ranges: Sequence[Interval]) -> None:
 
 def _is_equal(one: Path, other: Path, ranges: Sequence[Interval]) -> bool:
     """Return whether two files have the same size, and the same bytes in some ranges."""
-    with _opened(one, other) as (a, b):
+    with _open_both(one, other) as (a, b):
         blocks = _written_blocks(a, b, ranges)
         return a.size == b.size and all(a.read(*block) == b.read(*block) for block in blocks)
 
 
 @contextmanager
-def _opened(one: Path, other: Path) -> Iterator[tuple[Reader, Reader]]:
+def _open_both(one: Path, other: Path) -> Iterator[tuple[Reader, Reader]]:
     storage = LocalStorage()
     with storage.open(str(one)) as a, storage.open(str(other)) as b:
         yield a, b

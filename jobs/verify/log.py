@@ -76,7 +76,7 @@ def findings_on_log(  # noqa: PLR0913, PLR0917 - the log, the releases that wrot
     if crashed is not None and crashed.loss_evidence:
         lost_record_offset = crashed.newest_offset
     findings, lost = findings_on_records(store, checks)
-    findings += (_changed(one, store) for check in checks for one in check.doubtful_records)
+    findings += (_finding_of_changed_record(one, store) for check in checks for one in check.doubtful_records)
     findings += map(LostRanges(lost).mark_consequence, _lost_start(store))
     findings += _overlapping(store)
     findings += _stray_files(store)
@@ -110,7 +110,7 @@ def findings_on_log(  # noqa: PLR0913, PLR0917 - the log, the releases that wrot
         [*findings, *checkpoint], log_numbers(store, checks, log_end), [UNCHECKED_NOTE, _STORE_TIMES], doubts=doubts
     )
     changed = (
-        (one.offset, one.offset + one.size, _changed(one, store))
+        (one.offset, one.offset + one.size, _finding_of_changed_record(one, store))
         for check in checks
         for one in (*check.wrong_records, *check.doubtful_records)
     )
@@ -148,7 +148,7 @@ def findings_on_records(store: Store, checks: Sequence[RangeCheck]) -> tuple[lis
         finding = finding._replace(is_bridge=piece.reason == BRIDGE_REASON)
         findings.append(finding)
         lost.append((piece.offset, piece.end, finding))
-    findings += (_changed(one, store) for check in checks for one in check.wrong_records)
+    findings += (_finding_of_changed_record(one, store) for check in checks for one in check.wrong_records)
     return findings, lost
 
 
@@ -180,7 +180,7 @@ def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], l
         with skip_lost_file(), store.open(segment) as file:
             right = find_right_segment_name(store, segment, file.read)
             if right is not None:
-                finding = _misnamed(segment, right, store)
+                finding = _finding_of_misnamed_segment(segment, right, store)
                 findings.append(finding)
                 pieces[:] = [one for one in pieces if not segment.base_offset <= one.offset < segment.limit_offset]
                 start = gaps.get(segment.base_offset, segment.base_offset)
@@ -192,7 +192,7 @@ def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], l
     return findings, lost
 
 
-def _misnamed(segment: Segment, right: int, store: Store) -> Finding:
+def _finding_of_misnamed_segment(segment: Segment, right: int, store: Store) -> Finding:
     names = file_name_of_offset(segment.base_offset), file_name_of_offset(right)
     place = store.path_below_root(segment.location), 0, "name"
     return Finding(LOG, kinds.MISNAMED_SEGMENT, *place, *names, wrong_name_text(right), log_offset=right)
@@ -229,7 +229,7 @@ def _overlapping(store: Store) -> Iterator[Finding]:
         with skip_lost_file(), store.open(file) as reader:
             right = find_right_segment_name(store, file, reader.read)
         if right is not None:
-            yield _misnamed(file, right, store)
+            yield _finding_of_misnamed_segment(file, right, store)
             continue
         cause = (
             f"the file is a copy or belongs to another log: the records at its offsets are in segment {name}, not in "
@@ -293,7 +293,7 @@ _CHANGES = {  # changes of a record: the field, its correct value, and the cause
 }
 
 
-def _changed(record: ChangedRecord, store: Store) -> Finding:
+def _finding_of_changed_record(record: ChangedRecord, store: Store) -> Finding:
     field, expected, cause = _CHANGES[record.kind]
     found = f"record at {record.offset}, {record.size} bytes"
     place, end = locate_offset(record.offset, store), record.offset + record.size

@@ -300,7 +300,7 @@ def _record_reader(store: Store, files: ExitStack) -> _RecordAt:
     """Return a function that reads the record at an offset, if there is one, from segments that stay open."""
 
     @cache
-    def opened(segment: Segment) -> SegmentBytes:
+    def open_segment(segment: Segment) -> SegmentBytes:
         return segment_bytes(segment, files.enter_context(store.open(segment)))
 
     newer = cache(partial(relist_store, store))  # rows of a running broker may point to a segment created meanwhile
@@ -312,7 +312,7 @@ def _record_reader(store: Store, files: ExitStack) -> _RecordAt:
         if segment is None:
             return None
         try:
-            log = opened(segment)
+            log = open_segment(segment)
             return log.record_at(offset - log.framing.header_size - log.base_offset)
         except FormatError:
             return None

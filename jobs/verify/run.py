@@ -247,7 +247,7 @@ def _attribute(
     dangling = (one.log_offset for one in others[0].findings if one.kind == DifferenceKind.DANGLING)
     segments = {store.segment_before(offset) for offset in dangling if offset is not None}
     for part in others:
-        part.findings = [lost.mark_consequence(_doubted(one, segments, store)) for one in part.findings]
+        part.findings = [lost.mark_consequence(_doubt_cause(one, segments, store)) for one in part.findings]
     followed = {one.follows.place for part in (log, *others) for one in part.findings if one.follows is not None}
     # Zeros up to a file's end to which no unit or entry points may never have been written.
     ends = {segment.limit_offset for segment in store.segments}
@@ -258,7 +258,7 @@ def _attribute(
             log.findings[number] = one._replace(cause=_NEVER_WRITTEN, is_undecided=True)
 
 
-def _doubted(finding: Finding, segments: set[Segment | None], store: Store) -> Finding:
+def _doubt_cause(finding: Finding, segments: set[Segment | None], store: Store) -> Finding:
     """Return a finding; if a foreign segment also explains it, its cause is undecided."""
     why = finding.cause if finding.kind == kinds.PAST_LOG_END else None
     if finding.kind in {*MISSING_UNIT_KINDS, kinds.MISSING_INDEX_ENTRIES}:

@@ -135,7 +135,7 @@ def verdict_lines(verdict: Verdict, limit: int, *, all_locations: bool = False) 
     word, more = str(verdict.severity), len(verdict.findings) - len(groups)
     if verdict.findings:
         word += f": {count_text(len(groups), 'problem')}" + f", {count_text(more, 'consequence')}" * bool(more)
-    yield f"{verdict.store}: {verdict.severity.styled(word)}"
+    yield f"{verdict.store}: {verdict.severity.style(word)}"
     yield ""
     # The reasons are long, and are printed below the table.
     rows = [part_row(name, part, ["see NOTE"] * bool(part.open_reasons)) for name, part in verdict.parts.items()]
@@ -168,7 +168,7 @@ def _group(number: int, group: CauseWithConsequences, *, all_locations: bool) ->
     following = sum(one.times for one in consequences)
     locations, them = count_text(following, "more location"), "it" if following == 1 else "them"
     more = f" ({locations} affected; --all-locations shows {them})"
-    yield f"  {number}. {cause.severity.styled()} {cause.text}{more if consequences and not all_locations else ''}"
+    yield f"  {number}. {cause.severity.style()} {cause.text}{more if consequences and not all_locations else ''}"
     for finding in consequences if all_locations else ():
         place = finding.file if finding.offset is None else f"{finding.file} @{finding.offset}"
         often = f" ({finding.times:,} times)" if finding.times > 1 else ""
@@ -184,10 +184,10 @@ def part_row(name: str, part: PartReport, reasons: Sequence[str]) -> PartRow:
     texts += reasons
     if behind := part.numbers.get("behind"):
         texts.append(f"{count_text(behind, 'key' if name == INDEX else 'byte')} behind the log")
-    return name, part.severity, ", ".join(texts) or "-", _compared(name, part.numbers)
+    return name, part.severity, ", ".join(texts) or "-", _describe_comparison(name, part.numbers)
 
 
-def _compared(name: str, numbers: Mapping[str, int]) -> str:
+def _describe_comparison(name: str, numbers: Mapping[str, int]) -> str:
     if name == LOG:
         return (
             f"{count_text(numbers['records'], 'record')}, {count_text(numbers['segments'], 'segment')}, "
@@ -210,7 +210,7 @@ def _table(rows: Sequence[PartRow]) -> Iterator[str]:
     for number, row in enumerate(plain):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         if number:
-            cells[1] = rows[number - 1][1].styled(cells[1])
+            cells[1] = rows[number - 1][1].style(cells[1])
         yield f"  {'  '.join(cells)}".rstrip()
 
 

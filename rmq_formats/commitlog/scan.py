@@ -280,7 +280,7 @@ class _Log(SegmentBytes):
     """A segment's bytes, window by window; compiled code does the searches that `SegmentBytes` does in Python."""
 
     def __init__(self, window: Window, base_offset: int, framing: Framing, next_written: NextWritten) -> None:
-        super().__init__(self._shown, window.size, base_offset, framing, next_written)
+        super().__init__(self._read_window, window.size, base_offset, framing, next_written)
         self._window = window
         self._header_size = framing.header_size
         self._group_size = window.buffer.size  # a buffer that grew for one record would hold too many small ones
@@ -296,7 +296,7 @@ class _Log(SegmentBytes):
         self.size = self._window.size
         return at
 
-    def _shown(self, position: int, length: int) -> memoryview:
+    def _read_window(self, position: int, length: int) -> memoryview:
         """Return the bytes in the window, which `record_at` never enlarges."""
         at = self._seek(position, self._header_size + HEAD.size)
         return self._window.buffer.data[at : min(at + length, self._window.filled)]

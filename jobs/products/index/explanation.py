@@ -191,7 +191,7 @@ def explain_index_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how
     for survivor, recipe, result in zip(survivors, recipes, compared, strict=True):
         by_name[survivor.broker_file.name] = _classify(survivor, result, before, recipe, keys)
         before = before if survivor.is_repeated else survivor
-    for name, other in _misnamed([one for one in by_name.values() if one.verdict.is_explained]):
+    for name, other in _find_misnamed_files([one for one in by_name.values() if one.verdict.is_explained]):
         if other is None:
             by_name[name] = by_name[name].as_out_of_order()
         else:
@@ -214,7 +214,7 @@ def _is_begun(store: Store, newest: BrokerIndexFile, geometry: Geometry) -> bool
     return any(refusal_reason(file, geometry) is None for file in listed)
 
 
-def _misnamed(explained: Sequence[ExplainedFile]) -> Iterator[tuple[str, str | None]]:
+def _find_misnamed_files(explained: Sequence[ExplainedFile]) -> Iterator[tuple[str, str | None]]:
     """
     Yield files whose content belongs to another file name, with that name; None if one may have been renamed.
 

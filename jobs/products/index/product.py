@@ -144,7 +144,7 @@ def plan_index_files_work(continuation: ContinuationPoint, run: Run, keys: KeySe
     # Retention may have deleted files while the log was read.
     there = [one for one in continuation.first_run_files if file_exists(run.store.storage.open, one.location)]
     if not there:
-        return list(_continued(continuation, run, index, earlier_runs_end))
+        return list(_continue_open_file(continuation, run, index, earlier_runs_end))
     found = FilePlacer(keys, index.geometry, run.store).place_all(there)
     # The broker's files that agree with the log, as far as their ends show.
     recipes = _following(index, [survivor for survivor in found if _ends_right(survivor, keys)])
@@ -164,7 +164,9 @@ def _ends_right(survivor: Survivor, keys: KeySequence) -> bool:
     )
 
 
-def _continued(opening: ContinuationPoint, run: Run, index: IndexPlan, earlier_runs_end: int) -> Iterator[EntryWork]:
+def _continue_open_file(
+    opening: ContinuationPoint, run: Run, index: IndexPlan, earlier_runs_end: int
+) -> Iterator[EntryWork]:
     """Continue the open file, then start new ones."""
     opened, file_ordinal, keys, capacity = (
         opening.header,

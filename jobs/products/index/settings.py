@@ -103,9 +103,9 @@ class IndexSettings(NamedTuple):
         geometry, writers = self.geometry.value, self.rules.value
         releases = [{"from_offset": since, "release": str(release)} for since, release in writers.rules]
         return {
-            "geometry": _described(self.geometry, hash_slots=geometry.hash_slots, index_num=geometry.index_num),
-            "rules": _described(self.rules, releases=releases, text=writers.text),
-            "time_zone": _described(self.zone, zone=str(self.zone.value)),
+            "geometry": _describe_known(self.geometry, hash_slots=geometry.hash_slots, index_num=geometry.index_num),
+            "rules": _describe_known(self.rules, releases=releases, text=writers.text),
+            "time_zone": _describe_known(self.zone, zone=str(self.zone.value)),
         }
 
     def lines(self) -> Iterator[str]:
@@ -120,7 +120,7 @@ class IndexSettings(NamedTuple):
         return f"file names in time zone {self.zone.value} ({self.zone.origin_text})"
 
 
-def _described(known: Known[Any], **values: object) -> dict[str, object]:
+def _describe_known(known: Known[Any], **values: object) -> dict[str, object]:
     return {**values, "origin": known.origin, "evidence": known.reason}
 
 
@@ -406,7 +406,7 @@ def _best(
     known = [make_rules((0, era)) for era in eras]
     fitting = [[file.fits(rules) for rules in known] for file in examined]
     if not all(map(any, fitting)) or not any(map(all, zip(*fitting, strict=True))):
-        known += _mixed(examined, fitting, eras)
+        known += _list_mixed_rules(examined, fitting, eras)
     ranked = sorted(
         ((sum(file.fits(rules) for file in examined), rules) for rules in known),
         key=lambda pair: (
@@ -435,7 +435,7 @@ def rules_text(rules: Rules, candidates: Sequence[Release]) -> str:
     return ", then ".join(names)
 
 
-def _mixed(
+def _list_mixed_rules(
     examined: "Sequence[_ExaminedFile]", fitting: Sequence[Sequence[bool]], eras: Sequence[Release]
 ) -> list[Rules]:
     """

@@ -291,7 +291,7 @@ class FilePlacer:
                 begins = numbers if numbers or find_record(self._store, begin) is not None else None
             if count and head == count:
                 return Survivor(broker_file, -count, head_count=head)
-            lost = self._lost(reader, head, count)
+            lost = self._find_lost_entries(reader, head, count)
             if lost and lost[0].first_entry == head + 1 and not head:
                 begins, start = None, lost[0].first_key
             else:
@@ -314,7 +314,7 @@ class FilePlacer:
         missing = 0 if runs[-1].is_lost else found.end_key - len(self._keys)
         return replace(found, tail_count=min(max(missing, 0), count - head))
 
-    def _lost(self, reader: IndexReader, head: int, count: int) -> list[EntryRun]:
+    def _find_lost_entries(self, reader: IndexReader, head: int, count: int) -> list[EntryRun]:
         """Return the entries of messages that the log has lost."""
         found = []
         header = reader.header

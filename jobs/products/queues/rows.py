@@ -98,18 +98,18 @@ def _batch(blocks: Sequence[RowBlock], tags: Sequence[str]) -> pa.RecordBatch:
         "mismatch": pa.array([list(block.mismatch) or None for block in blocks], pa.list_(pa.string())),
     }
     columns = {name: values.take(pa.array(numbers)) for name, values in of_blocks.items()} | {
-        "topic": _repeated([storable_text(block.name.topic) for block in blocks], numbers),
-        "status": _repeated([block.status.value for block in blocks], numbers),
+        "topic": _dictionary_array([storable_text(block.name.topic) for block in blocks], numbers),
+        "status": _dictionary_array([block.status.value for block in blocks], numbers),
         "batch_count": _optional([block.batch_count for block in blocks], counts, np.int16),
         "store_timestamp": _optional([block.store_timestamp for block in blocks], counts, np.int64),
-        "tags": _repeated(tags, tag_numbers),
+        "tags": _dictionary_array(tags, tag_numbers),
     }
     for name in ("queue_offset", "physical_offset", "size", "tags_code"):
         columns[name] = pa.array(np.concatenate([getattr(block, name) for block in blocks]), SCHEMA.field(name).type)
     return pa.RecordBatch.from_arrays([columns[name] for name in _NAMES], schema=SCHEMA)
 
 
-def _repeated(texts: Sequence[object], numbers: NDArray[np.int32]) -> pa.DictionaryArray:
+def _dictionary_array(texts: Sequence[object], numbers: NDArray[np.int32]) -> pa.DictionaryArray:
     """Return the texts with these *numbers*, and NULL for -1; Parquet's writer needs each text once."""
     distinct = pa.array(texts, pa.string()).dictionary_encode()
     places = np.append(distinct.indices.to_numpy(), np.int32(-1))[numbers]
