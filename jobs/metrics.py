@@ -29,12 +29,12 @@ def write_metrics(path: Path, summary: Summary) -> None:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path_exists(path) else []
         others = [line for line in lines if line.startswith(INGEST_PREFIX) and 'store="' in line and own not in line]
         found = {name: (meaning, [(labels, value)]) for name, (value, meaning) in metric_values(summary).items()}
-        replace_text_file(path, _text(INGEST_PREFIX, found, others))
+        replace_text_file(path, _metrics_text(INGEST_PREFIX, found, others))
     finally:
         os.close(folder)
 
 
-def _text(prefix: str, found: Metrics, others: Sequence[str] = ()) -> str:
+def _metrics_text(prefix: str, found: Metrics, others: Sequence[str] = ()) -> str:
     lines: list[str] = []
     for name, (meaning, values) in found.items():
         own = [
@@ -87,7 +87,7 @@ def _escape_label(label: str) -> str:
 def write_type_metrics(path: Path, topics: Sequence[TopicSummary], code: ExitCode) -> None:
     """Replace *path* by the metrics of a finished run of `type`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_text_file(path, _text(TYPE_PREFIX, type_metric_values(topics, code)))
+    replace_text_file(path, _metrics_text(TYPE_PREFIX, type_metric_values(topics, code)))
 
 
 def type_metric_values(topics: Sequence[TopicSummary], code: ExitCode) -> Metrics:

@@ -30,18 +30,18 @@ _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.|$)", re.DOTALL)
 _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
-def _paths(text: str) -> tuple[str, ...]:
+def _parse_paths(text: str) -> tuple[str, ...]:
     return tuple(path for path in map(str.strip, text.split(PATH_SEPARATOR)) if path)
 
 
-def _size(text: str) -> int:
+def _parse_size(text: str) -> int:
     size = int(text)
     if not 0 < size <= MAX_INT:  # a Java int
         raise ValueError
     return size
 
 
-def _boolean(text: str) -> bool:
+def _parse_boolean(text: str) -> bool:
     return text.lower() == "true"  # Boolean.parseBoolean
 
 
@@ -55,20 +55,20 @@ class BrokerConf:
 
     broker_name: str | None = field(default=None, metadata={"brokerName": str})
     root: str | None = field(default=None, metadata={"storePathRootDir": str})
-    commitlog: tuple[str, ...] = field(default=(), metadata={"storePathCommitLog": _paths})
-    read_only_commitlog: tuple[str, ...] = field(default=(), metadata={"readOnlyCommitLogStorePaths": _paths})
+    commitlog: tuple[str, ...] = field(default=(), metadata={"storePathCommitLog": _parse_paths})
+    read_only_commitlog: tuple[str, ...] = field(default=(), metadata={"readOnlyCommitLogStorePaths": _parse_paths})
     segment_size: int | None = field(
-        default=None, metadata={"mapedFileSizeCommitLog": _size, "mappedFileSizeCommitLog": _size}
+        default=None, metadata={"mapedFileSizeCommitLog": _parse_size, "mappedFileSizeCommitLog": _parse_size}
     )
     consume_queue_size: int | None = field(
-        default=None, metadata={"mapedFileSizeConsumeQueue": _size, "mappedFileSizeConsumeQueue": _size}
+        default=None, metadata={"mapedFileSizeConsumeQueue": _parse_size, "mappedFileSizeConsumeQueue": _parse_size}
     )
-    hash_slots: int | None = field(default=None, metadata={"maxHashSlotNum": _size})
-    index_num: int | None = field(default=None, metadata={"maxIndexNum": _size})
-    message_index_enable: bool = field(default=True, metadata={"messageIndexEnable": _boolean})
-    index_file_write_enable: bool = field(default=True, metadata={"indexFileWriteEnable": _boolean})
+    hash_slots: int | None = field(default=None, metadata={"maxHashSlotNum": _parse_size})
+    index_num: int | None = field(default=None, metadata={"maxIndexNum": _parse_size})
+    message_index_enable: bool = field(default=True, metadata={"messageIndexEnable": _parse_boolean})
+    index_file_write_enable: bool = field(default=True, metadata={"indexFileWriteEnable": _parse_boolean})
     delay_level: str | None = field(default=None, metadata={"messageDelayLevel": str})
-    enable_consume_queue_ext: bool = field(default=False, metadata={"enableConsumeQueueExt": _boolean})
+    enable_consume_queue_ext: bool = field(default=False, metadata={"enableConsumeQueueExt": _parse_boolean})
     is_given: bool = False  # a file was read: settings it leaves out have the broker's default
 
     @property
@@ -173,15 +173,15 @@ def _replace_some(raw: bytes, pattern: re.Pattern[bytes], new: Callable[[re.Matc
 
 def change_counter(config: Mapping[str, object]) -> int:
     """Return the number of changes that a file states in `dataVersion`; 0 if it states none, as up to 4.9.3."""
-    return _in_data_version(config, "counter") or 0
+    return _read_data_version(config, "counter") or 0
 
 
 def change_time(config: Mapping[str, object]) -> int | None:
     """Return when a file's table was last changed, in ms; None if the file does not state it."""
-    return _in_data_version(config, "timestamp")
+    return _read_data_version(config, "timestamp")
 
 
-def _in_data_version(config: Mapping[str, object], name: str) -> int | None:
+def _read_data_version(config: Mapping[str, object], name: str) -> int | None:
     version = config.get("dataVersion")
     value = version.get(name) if isinstance(version, dict) else None
     return value if isinstance(value, int) else None

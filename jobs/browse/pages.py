@@ -69,7 +69,7 @@ class Pages:
         """Return the answer to a request for the place as of a snapshot, which never decreases."""
         self._words = Translator(request.language)
         views: Mapping[str, Callable[[PageLists, PageRequest], PageReply]] = {
-            "/": self._front,
+            "/": self._make_front_page,
             "/messages": self._messages,
             "/messages.ndjson": self._download,
             "/find": self._find,
@@ -81,10 +81,10 @@ class Pages:
         }
         view = self._table if request.path.startswith("/tables/") else views.get(request.path)
         if view is None:
-            return self._problem(HTTPStatus.NOT_FOUND, self._words("This page does not exist."))
+            return self._render_problem(HTTPStatus.NOT_FOUND, self._words("This page does not exist."))
         try:
             if snapshot != self._snapshot or not self._sources:
-                self._sources, self._snapshot = self._open(), snapshot
+                self._sources, self._snapshot = self._open_source(), snapshot
             lists = _make_lists(self._choose_sources(request))
             try:
                 return view(lists, request)
@@ -93,18 +93,20 @@ class Pages:
                     raise
                 lists.source.queues.drop_database(error)  # raises the error if it is about anything else
             except FileNotFoundError:  # retention has deleted a file since the place was opened
-                self._sources = self._open()
+                self._sources = self._open_source()
                 lists = _make_lists(self._choose_sources(request))
             return view(lists, request)
         except (UnsupportedFormat, ValueError) as error:
-            return self._problem(HTTPStatus.BAD_REQUEST, one_line_message(error))
+            return self._render_problem(HTTPStatus.BAD_REQUEST, one_line_message(error))
         except expected_error_types() as error:
-            return self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, one_line_message(error))
+            return self._render_problem(HTTPStatus.INTERNAL_SERVER_ERROR, one_line_message(error))
         except Exception as error:  # noqa: BLE001 - a bug of one page must not end the others; it is printed as a whole
             traceback.print_exc(file=sys.stderr)
-            return self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {one_line_message(error)}")
+            return self._render_problem(
+                HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {one_line_message(error)}"
+            )
 
-    def _open(self) -> Sequence[Source]:
+    def _open_source(self) -> Sequence[Source]:
         self._stack.close()
         self._sources, self._overview = (), None
         return self._stack.enter_context(open_stores(self._place))
@@ -130,7 +132,7 @@ class Pages:
         named = request.query.get(_BROKER, "").strip()
         return replace(self._place, broker=named) if named else self._place
 
-    def _page(self, name: str, **shown: object) -> PageReply:
+    def _render(self, name: str, **shown: object) -> PageReply:
         common = {
             "words": self._words,
             "place": self._place,
@@ -140,14 +142,16 @@ class Pages:
         }
         return PageReply(render_page(name, self._words, {**common, **shown}).encode())
 
-    def _problem(self, status: int, problem: str, command: str = "") -> PageReply:
-        return self._page("problem.html", problem=problem, status=int(status), command=command)._replace(status=status)
+    def _render_problem(self, status: int, problem: str, command: str = "") -> PageReply:
+        return self._render("problem.html", problem=problem, status=int(status), command=command)._replace(
+            status=status
+        )
 
     # the front
 
-    def _front(self, lists: PageLists, _request: PageRequest) -> PageReply:
+    def _make_front_page(self, lists: PageLists, _request: PageRequest) -> PageReply:
         if isinstance(lists, LakeLists):
-            return self._page(
+            return self._render(
                 "front_lake.html",
                 stores=lists.stores(),
                 gaps=lists.gaps(),
@@ -164,7 +168,7 @@ class Pages:
             self._overview = inspect_store(self._place.location, folders, conf, deep=False, progress=do_nothing)
             self._overview.options = format_place_options(self._place.commitlog, self._place.broker_conf)
         report = self._overview
-        return self._page(
+        return self._render(
             "front_store.html",
             report=report,
             warnings=list(start_warning_lines(report.start)),
@@ -193,7 +197,7 @@ class Pages:
         topics = [name for name in named if not lists.is_system_topic(name)]
         has_topic = page.messages or wanted.topic is None or any(one.has_topic(wanted.topic) for one in lists.sources)
         similar = [] if has_topic else list_similar_topics(str(wanted.topic), topics)
-        return self._page(
+        return self._render(
             "messages.html",
             asked=asked,
             page=page,
@@ -234,12 +238,12 @@ class Pages:
             said = (reason if len(reasons) == 1 else f"{name}: {reason}" for reason, name in reasons.items())
             problem = f"No message has the id, key or offset {text[:60]!r}: {'; '.join(said)}"
             command = self._narrow_place(request).query_command_line("message", "-i", text)
-            return self._problem(HTTPStatus.NOT_FOUND, problem, command)
+            return self._render_problem(HTTPStatus.NOT_FOUND, problem, command)
         if len(found) > 1:
             if not any(one.at_offset or one.is_place for _, one in found):
                 return PageReply(b"", HTTPStatus.SEE_OTHER, self._list_of_key(request, text, topic))
             links = [(_label_of(source), f"/message?at={self._refer(source, one.first)}") for source, one in found]
-            return self._page("choice.html", text=text, links=links)
+            return self._render("choice.html", text=text, links=links)
         source, one = found[0]
         offsets = {message.record.physical_offset for message in one.messages}
         is_single = len(offsets) == 1
@@ -248,7 +252,7 @@ class Pages:
         if one.at_offset is None or offsets == {number}:
             return PageReply(b"", HTTPStatus.SEE_OTHER, href)
         of_offset = f"/message?at={self._refer(source, one.at_offset)}"
-        return self._page("choice.html", text=text, of_key=href, of_offset=of_offset, number=number, links=())
+        return self._render("choice.html", text=text, of_key=href, of_offset=of_offset, number=number, links=())
 
     def _list_of_key(self, request: PageRequest, text: str, topic: str | None) -> str:
         named = request.query.get(_BROKER, "")
@@ -268,7 +272,7 @@ class Pages:
         # In a lake a chain is looked for among all entries, so only on request.
         has_chains = "chains" in request.query or not self._place.is_lake
         place = replace(self._place, broker=_label_of(source)) if self._list_brokers() else self._place
-        return self._page(
+        return self._render(
             "message.html",
             message=message,
             of_broker=_label_of(source) if self._list_brokers() else "",
@@ -279,7 +283,7 @@ class Pages:
             chains=list(lists.index_chains(message)) if has_chains else (),
             most_entries=MAX_CHAIN_ENTRIES_SHOWN,
             shown=format_body(message, request.query.get("body")),
-            fields=_fields(message, raw),
+            fields=_list_fields(message, raw),
             size=len(raw),
             at=at,
             command=place.query_command_line("story", message.message_id),
@@ -306,13 +310,13 @@ class Pages:
         rows, shows_all = lists.topics(), _SHOW_SYSTEM in request.query
         shown = [one for one in rows.rows if shows_all or not lists.is_system_topic(str(one[0]))]
         table, hidden = rows._replace(rows=shown), len(rows.rows) - len(shown)
-        return self._page("rows.html", title="Topics", table=table, hidden=hidden, **_describe_choice(request))
+        return self._render("rows.html", title="Topics", table=table, hidden=hidden, **_describe_choice(request))
 
     def _groups(self, lists: PageLists, request: PageRequest) -> PageReply:
-        return self._page("rows.html", title="Consumer groups", table=lists.groups(), **_describe_choice(request))
+        return self._render("rows.html", title="Consumer groups", table=lists.groups(), **_describe_choice(request))
 
     def _unfinished(self, lists: PageLists, request: PageRequest) -> PageReply:
-        return self._page("unfinished.html", shown=lists.unfinished_messages(), **_describe_choice(request))
+        return self._render("unfinished.html", shown=lists.unfinished_messages(), **_describe_choice(request))
 
     def _table(self, lists: PageLists, request: PageRequest) -> PageReply:
         name = request.path.removeprefix("/tables/")
@@ -329,7 +333,7 @@ class Pages:
             raise UnsupportedFormat(f"{request.query['skip'][:40]!r} is not a row number")
         tables, rows = lists.tables(), lists.table(name, filters, skip, _PAGE + 1)
         more = f"{path}?{urlencode({**filters, 'skip': skip + _PAGE})}" if len(rows.rows) > _PAGE else ""
-        return self._page(
+        return self._render(
             "rows.html",
             title=name,
             path=path,
@@ -399,10 +403,10 @@ def _parse_conditions(request: PageRequest) -> ListConditions:
         raise UnsupportedFormat(f"{queue[:40]!r} is not a queue id")
     if queue is not None and topic is None:
         raise UnsupportedFormat(f"queue id {number} requires a topic")
-    return ListConditions(topic, key, tag, words, _time(since, MIN_TIME), _time(until, MAX_TIME), number)
+    return ListConditions(topic, key, tag, words, _parse_time(since, MIN_TIME), _parse_time(until, MAX_TIME), number)
 
 
-def _time(text: str | None, otherwise: int) -> int:
+def _parse_time(text: str | None, otherwise: int) -> int:
     if text is None:
         return otherwise
     try:
@@ -437,7 +441,7 @@ def find_message_at(source: Source, reference: str) -> Message:
     return message
 
 
-def _fields(message: Message, raw: bytes) -> list[tuple[int, str, str, str]]:
+def _list_fields(message: Message, raw: bytes) -> list[tuple[int, str, str, str]]:
     fields = record_fields(message.record)
     base = message.record.physical_offset
     ends = [*(field.offset - base for field in fields[1:]), len(raw)]

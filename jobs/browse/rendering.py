@@ -78,7 +78,7 @@ def choose_translator(request: Request) -> Translator:
     return Translator(next((one for one in chosen if one in LANGUAGES), "en"))
 
 
-def _time(milliseconds: int | None) -> str:
+def _format_time(milliseconds: int | None) -> str:
     return "" if milliseconds is None else time_text(milliseconds, None)
 
 
@@ -105,7 +105,7 @@ _ENVIRONMENT = Environment(
     lstrip_blocks=True,
 )
 _ENVIRONMENT.filters |= {"number": _number_text, "duration": round_duration_text}
-_ENVIRONMENT.filters |= {"time": _time, "moment": _time, "host": host_port_text}
+_ENVIRONMENT.filters |= {"time": _format_time, "moment": _format_time, "host": host_port_text}
 _ENVIRONMENT.globals |= {"severities": frozenset(severity.value for severity in Severity)}
 
 
@@ -179,9 +179,9 @@ def draw_store(report: StoreReport) -> dict[str, object] | None:
         x = round(min(x, PLOT_WIDTH - _THINNEST), 2)
         return {"x": x, "width": round(width, 2), "kind": kind, "title": title}
 
-    log = [mark(one.base_offset, one.base_offset + one.size, "file", _short(one.file, one.end)) for one in used]
+    log = [mark(one.base_offset, one.base_offset + one.size, "file", _shorten_path(one.file, one.end)) for one in used]
     log += [
-        mark(one.base_offset, one.end_offset, "written", _short(one.file, f"to {one.end_offset:,}"))
+        mark(one.base_offset, one.end_offset, "written", _shorten_path(one.file, f"to {one.end_offset:,}"))
         for one in used
         if one.end_offset is not None
     ]
@@ -211,7 +211,7 @@ def draw_store(report: StoreReport) -> dict[str, object] | None:
             header.begin_physical_offset,
             header.end_physical_offset,
             _worst(report, file.location) or "index",
-            _short(file.location, f"{header.entry_count:,}"),
+            _shorten_path(file.location, f"{header.entry_count:,}"),
         )
         for file, header in report.index.files
         if header.entry_count
@@ -226,7 +226,7 @@ def _worst(report: StoreReport, part: str) -> str:
     return _class_of(worst_severity(found)) if found else ""
 
 
-def _short(file: str, text: str) -> str:
+def _shorten_path(file: str, text: str) -> str:
     return f"{file.rpartition('/')[2]}: {text}"
 
 
@@ -248,7 +248,7 @@ def format_body(message: Message, requested_form: str | None) -> dict[str, objec
     kinds = tuple(kind for kind in BODY_FORMS if fitting[kind])
     kind = requested_form if requested_form in kinds else kinds[0]
     if kind == "json":
-        content = Markup("").join(_tree(tree, iter(range(_NODES - 1)), 0))
+        content = Markup("").join(_render_tree(tree, iter(range(_NODES - 1)), 0))
     elif kind == "text":
         shown = (text or "")[:_SHOWN]
         content = Markup("<pre>{}</pre>").format(printable_lines(shown.replace("\r\n", "\n").replace("\t", "    ")))
@@ -306,7 +306,7 @@ def _leaf_text(value: object) -> str:
     return "{}" if isinstance(value, JsonObject) else json.dumps(value, ensure_ascii=False)
 
 
-def _tree(value: object, budget: Iterator[int], depth: int) -> Iterator[Markup]:
+def _render_tree(value: object, budget: Iterator[int], depth: int) -> Iterator[Markup]:
     if not isinstance(value, list) or not value:
         yield Markup("<span>{}</span>").format(printable_text(_leaf_text(value)))
         return
@@ -321,10 +321,10 @@ def _tree(value: object, budget: Iterator[int], depth: int) -> Iterator[Markup]:
             yield Markup("<li><details{}><summary>{} <small>{:,}</small></summary>").format(
                 opened, printable_text(str(name)), len(inner)
             )
-            yield from _tree(inner, budget, depth + 1)
+            yield from _render_tree(inner, budget, depth + 1)
             yield Markup("</details></li>")
         else:
             yield Markup("<li><b>{}</b> ").format(printable_text(str(name)))
-            yield from _tree(inner, budget, depth + 1)
+            yield from _render_tree(inner, budget, depth + 1)
             yield Markup("</li>")
     yield Markup("</ul>")

@@ -85,7 +85,7 @@ def serve(place: QueryTarget, port: int, *, opens_browser: bool) -> ExitCode:
     """Serve the pages of a place until Ctrl-C or SIGTERM."""
     with open_stores(place):  # errors of the place are raised before an address is printed
         pass
-    with _listening(port) as listener, ExitStack() as stack:
+    with _open_socket(port) as listener, ExitStack() as stack:
         port = listener.getsockname()[1]
         token = secrets.token_urlsafe(32)
         address = f"http://{HOST}:{port}/?token={token}"
@@ -133,7 +133,7 @@ def write_redirect_page(folder: Path, address: str) -> Path:
     return path
 
 
-def _listening(port: int) -> socket.socket:
+def _open_socket(port: int) -> socket.socket:
     try:
         return socket.create_server((HOST, port), backlog=_BACKLOG)
     except OSError as error:
@@ -267,7 +267,7 @@ async def _page(workers: PageWorkers, request: Request, send: Send) -> None:
     words, every = choose_translator(request), request.query_params.get("every")
     if every in _INTERVALS:
         workers.reopen_place()
-    head = _head(workers, request, words, every)
+    head = _render_head(workers, request, words, every)
     question = PageRequest(request.url.path, dict(request.query_params), words.language)
     # The head of a page that may redirect is not sent in advance: a redirect must be the complete response.
     may_lead_on = request.url.path == "/find" or "holds" in request.query_params
@@ -279,7 +279,7 @@ async def _page(workers: PageWorkers, request: Request, send: Send) -> None:
         await asyncio.wait({answer}, timeout=None if may_lead_on else _SOON)
         is_soon = answer.done()
         if not is_soon:
-            await _begin(send, response)
+            await _begin_response(send, response)
             waiting = render_page("waiting.html", words, {})
             await send({"type": "http.response.body", "body": f"{head}{waiting}".encode(), "more_body": True})
     reply = answer.result()
@@ -288,12 +288,12 @@ async def _page(workers: PageWorkers, request: Request, send: Send) -> None:
             await RedirectResponse(reply.location, reply.status)(request.scope, request.receive, send)
             return
         response.status_code = reply.status
-        await _begin(send, response)
+        await _begin_response(send, response)
         await send({"type": "http.response.body", "body": head.encode(), "more_body": True})
     await send({"type": "http.response.body", "body": reply.content, "more_body": False})
 
 
-def _head(workers: PageWorkers, request: Request, words: Translator, every: str | None) -> str:
+def _render_head(workers: PageWorkers, request: Request, words: Translator, every: str | None) -> str:
     query = [pair for pair in request.query_params.multi_items() if pair[0] not in {"lang", "every"}]
     path = request.url.path
     title = words(_TITLES.get(path, "")) or path.removeprefix("/tables/")
@@ -333,7 +333,7 @@ async def _download(workers: PageWorkers, request: Request, send: Send) -> None:
         reply = await _answer(workers, question, words)
         is_first = question.before is None
         if reply.status != HTTPStatus.OK and is_first:
-            content = _head(workers, request, words, None).encode() + reply.content
+            content = _render_head(workers, request, words, None).encode() + reply.content
             await HTMLResponse(content, reply.status)(request.scope, request.receive, send)
             return
         if reply.status != HTTPStatus.OK:
@@ -341,13 +341,13 @@ async def _download(workers: PageWorkers, request: Request, send: Send) -> None:
                 f"{question.path}: an error interrupted the download; the saved file is incomplete"
             )  # ends the connection early
         if is_first:
-            await _begin(send, Response(b"", media_type=media_type, headers=headers))
+            await _begin_response(send, Response(b"", media_type=media_type, headers=headers))
         await send({"type": "http.response.body", "body": reply.content, "more_body": True})
         following = reply.next_position
         question = question._replace(before=following)
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _begin(send: Send, response: Response) -> None:
+async def _begin_response(send: Send, response: Response) -> None:
     headers = [(name, value) for name, value in response.raw_headers if name != b"content-length"]
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers})

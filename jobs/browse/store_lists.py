@@ -59,7 +59,7 @@ class StoreLists:
         queues = every[:_MOST_QUEUES] if of_topic is None else of_topic
         ranges = [(queue, *self._queues.find_live_units(queue)[:2]) for queue in queues]
         filled = [(queue, first, end) for queue, first, end in ranges if first < end]
-        ends = self._times((queue, number) for queue, first, end in filled for number in (first, end - 1))
+        ends = self._read_store_times((queue, number) for queue, first, end in filled for number in (first, end - 1))
         if not ends:
             return None
         begin, end_time = max(min(ends), wanted.begin), min(max(ends), wanted.end)
@@ -89,7 +89,7 @@ class StoreLists:
                 spread_evenly(counts, following - number, slot, last if following - number > 1 else slot)
         return Histogram(start, step, counts, note)
 
-    def _times(self, units: Iterable[tuple[StoredQueue, int]]) -> list[int]:
+    def _read_store_times(self, units: Iterable[tuple[StoredQueue, int]]) -> list[int]:
         times = (self._queues.read_store_time(queue, number) for queue, number in units)
         return [time for time in times if time is not None]
 
@@ -106,8 +106,8 @@ class StoreLists:
         rows = []
         for topic in sorted({*ranges, *self._reader.topic_config}):
             own = [(queue, first, end) for queue, first, end in ranges.get(topic, ()) if first < end]
-            oldest = min(self._times((queue, first) for queue, first, _ in own), default=None)
-            newest = max(self._times((queue, end - 1) for queue, _, end in own), default=None)
+            oldest = min(self._read_store_times((queue, first) for queue, first, _ in own), default=None)
+            newest = max(self._read_store_times((queue, end - 1) for queue, _, end in own), default=None)
             count = sum(end - first for _, first, end in own)
             rows.append((topic, len(ranges.get(topic, ())), count, message_rate(count, oldest, newest), oldest, newest))
         why = self._queues.why_unknown

@@ -265,7 +265,7 @@ def _choose_source(ctx: click.Context, parsed: dict[str, object]) -> None:
         return
     sources = {str(one.name): ctx.get_parameter_source(str(one.name)) for one in exclusive}
     if sources["store"] is sources["lake"]:
-        named = ", ".join(f"{one.name} {parsed[str(one.name)]} ({_origin(one, ctx)})" for one in exclusive)
+        named = ", ".join(f"{one.name} {parsed[str(one.name)]} ({_describe_origin(one, ctx)})" for one in exclusive)
         store = "--store STORE" if isinstance(exclusive[0], click.Option) else "STORE"
         raise click.UsageError(f"pass exactly one of {store} and --lake LAKE; both are set: {named}")
     other = max(sources, key=lambda name: _SOURCES.index(sources[name]))
@@ -334,7 +334,10 @@ def leaf_commands(command: click.Command, names: tuple[str, ...]) -> Iterator[tu
 def _effective(ctx: click.Context, *, as_json: bool) -> str:
     """Return every setting of a command with its source, in the format of a `--config` file or as JSON."""
     settings = {
-        parameter_key(parameter): (_plain(ctx.params.get(str(parameter.name))), _origin(parameter, ctx))
+        parameter_key(parameter): (
+            _to_plain_value(ctx.params.get(str(parameter.name))),
+            _describe_origin(parameter, ctx),
+        )
         for parameter in configurable_parameters(ctx.command)
     }
     verb = ".".join(_verbs(ctx))
@@ -358,13 +361,13 @@ def _effective(ctx: click.Context, *, as_json: bool) -> str:
     return "\n".join([*(piece for line in head for piece in wrap_line(line, limit)), *rows])
 
 
-def _plain(value: object) -> object:
+def _to_plain_value(value: object) -> object:
     if type(value) in (tuple, list):  # except named tuples, which have their own text
-        return [_plain(element) for element in cast("Iterable[object]", value)]
+        return [_to_plain_value(element) for element in cast("Iterable[object]", value)]
     return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 
-def _origin(parameter: click.Parameter, ctx: click.Context) -> str:
+def _describe_origin(parameter: click.Parameter, ctx: click.Context) -> str:
     source = ctx.get_parameter_source(str(parameter.name))
     if source is ParameterSource.COMMANDLINE:
         return "command line"

@@ -200,21 +200,21 @@ def refuse_reversed_window(
         raise click.UsageError(reason)
 
 
-def _zone(name: str) -> ZoneInfo:
+def _parse_zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise ValueError(f"unknown time zone {name[:40]!r} (example: Asia/Shanghai)") from error
 
 
-def _charset(name: str) -> str:
+def _parse_charset(name: str) -> str:
     from jobs.query.mqadmin.java import check_charset  # lazy import: only queries need it
 
     check_charset(name)
     return name
 
 
-def _release(text: str) -> str:
+def _check_release(text: str) -> str:
     parse_rules(text)
     return text
 
@@ -225,8 +225,8 @@ DURATION = ParsedType("duration", parse_seconds)
 MILLISECONDS = ParsedType("duration", parse_milliseconds)
 DURATION_OR_TIME = ParsedType("duration or time", seconds_until)
 TIME_TYPES = (TIME, OFFSET_OR_TIME, DURATION_OR_TIME)
-ZONE = ParsedType("zone", _zone)
-CHARSET = ParsedType("charset", _charset)
+ZONE = ParsedType("zone", _parse_zone)
+CHARSET = ParsedType("charset", _parse_charset)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -245,7 +245,7 @@ _RELEASE_HELP = "The broker's release; overrides detection."
 json_option = flag("Print only JSON on standard output.", names="--json")
 quiet_option = flag("Print neither progress nor summary.", names="--quiet -q")
 verbose_option = flag("Also list the evidence for the broker's release.")
-releases_option = option("X.Y.Z[,X.Y.Z@OFFSET…]", _RELEASE_HELP, ParsedType("release", _release))
+releases_option = option("X.Y.Z[,X.Y.Z@OFFSET…]", _RELEASE_HELP, ParsedType("release", _check_release))
 one_release_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", parse_release))
 commitlog_option = option("PATH[,PATH…]", "Directories of the CommitLog, if not STORE/commitlog.", LOG_DIRECTORIES)
 broker_conf_option = option("FILE", "The broker's configuration file (paths, sizes, names).", FILE)

@@ -45,11 +45,11 @@ STDOUT = "-"  # standard output, for options that accept it instead of a file
 
 def is_within(place: str, root: str) -> bool:
     """Return whether *place* is *root* or inside it, following links."""
-    inner, outer = _real(place), _real(root)
+    inner, outer = _resolve_links(place), _resolve_links(root)
     return inner == outer or inner.startswith(outer.rstrip("/") + "/")
 
 
-def _real(location: str) -> str:
+def _resolve_links(location: str) -> str:
     if is_local(location):
         return os.path.realpath(local_path(location))
     scheme, _, rest = normalise_location(location).partition("://")
@@ -70,10 +70,10 @@ def find_enclosing_store(place: str) -> str | None:
 
 
 def _has_segments(directory: Path) -> bool:
-    return any(parse_offset_name(name) is not None for name in _names(directory))
+    return any(parse_offset_name(name) is not None for name in _list_names(directory))
 
 
-def _names(directory: Path) -> Iterator[str]:
+def _list_names(directory: Path) -> Iterator[str]:
     try:
         with os.scandir(directory) as entries:
             yield from (entry.name for entry in entries)
@@ -122,7 +122,7 @@ def _check_output(
     path = Path(local_path(location)) if is_local(location) else None
     links = []  # tables of a lake may be in other places
     if path is not None and type_.local_kind is None:
-        links = [str(path / name) for name in _names(path) if is_link(path / name)]
+        links = [str(path / name) for name in _list_names(path) if is_link(path / name)]
     is_lake = param.name in {"lake", "findings_lake"}
     for place in (location, *links):
         store = find_enclosing_store(place)
@@ -130,7 +130,7 @@ def _check_output(
             store = next((one for one in stores if is_within(place, one)), None)
         if store is None:
             continue
-        is_same = _real(place) == _real(store)
+        is_same = _resolve_links(place) == _resolve_links(store)
         reason = (
             f"{place!r} {'is' if is_same else 'is inside'} the store {store!r}. Choose a location outside the store"
         )
@@ -196,7 +196,9 @@ def _problem(location: str, lacks: _Lacks, ctx: click.Context) -> str | None:
 
 
 def _find_inner_store(root: Path) -> Path | None:
-    return next((root / name for name in sorted(_names(root)) if COMMITLOG_FOLDER in _names(root / name)), None)
+    return next(
+        (root / name for name in sorted(_list_names(root)) if COMMITLOG_FOLDER in _list_names(root / name)), None
+    )
 
 
 def _lacks_store(root: Path, location: str) -> str | None:

@@ -229,11 +229,11 @@ def prepare_standard_streams() -> None:
             os.fstat(number)
         except OSError:  # EBADF: closed (`>&-`); the first files of a lake would otherwise get these numbers
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # noqa: FBT003 - as the others are
-    sys.stdout = _discarding(1, sys.stdout)
-    sys.stderr = _discarding(2, sys.stderr)
+    sys.stdout = _open_discarding_stream(1, sys.stdout)
+    sys.stderr = _open_discarding_stream(2, sys.stderr)
 
 
-def _discarding(descriptor: int, stream: TextIO | None) -> TextIO:
+def _open_discarding_stream(descriptor: int, stream: TextIO | None) -> TextIO:
     raw = _DiscardingPipe(descriptor, "wb", closefd=False)
     errors = stream.errors if stream is not None else None
     return TextIOWrapper(

@@ -81,14 +81,14 @@ class Progress:
         if (not work.total and not done) or (work.total == 1 and work.unit != BYTES_UNIT):
             return f"{work.label} …"
         if work.unit == BYTES_UNIT:
-            of_total = f" of {_mib(work.total)}" if work.total else ""
-            parts = [f"{work.label}: {_mib(done)}{of_total} MiB"]
+            of_total = f" of {_format_mib(work.total)}" if work.total else ""
+            parts = [f"{work.label}: {_format_mib(done)}{of_total} MiB"]
         else:
             parts = [f"{work.label}: {done:,} of {work.total:,} {work.unit}"]
         if messages:
             parts.append(count_text(messages, "message"))
         if work.unit == BYTES_UNIT and done and seconds > 0:
-            parts.append(f"{_mib(done / seconds)} MiB/s")
+            parts.append(f"{_format_mib(done / seconds)} MiB/s")
         left = self._seconds_left(done, seconds)
         if left >= 1:
             parts.append(f"about {left:,.0f} s left")
@@ -131,7 +131,7 @@ def create_delayed_progress(label: str) -> Iterator[Callable[[int, int], None]]:
             line.close()
 
 
-def _mib(size: float) -> str:
+def _format_mib(size: float) -> str:
     return f"{size / _MIB:,.{1 if size < _FEW else 0}f}"
 
 

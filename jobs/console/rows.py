@@ -31,11 +31,11 @@ class RowFormat(StrEnum):
 def csv_line(cells: Sequence[object]) -> str:
     """Return one CSV line; nested values are JSON, null is an empty cell."""
     line = StringIO()
-    csv.writer(line, lineterminator="\n").writerow([_cell(cell) for cell in cells])
+    csv.writer(line, lineterminator="\n").writerow([_cell_value(cell) for cell in cells])
     return line.getvalue()
 
 
-def _cell(value: object) -> object:
+def _cell_value(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
     return json.dumps(value, ensure_ascii=False) if isinstance(value, Mapping | list | tuple) else value
@@ -121,7 +121,13 @@ class RowPrinter:
 
 
 def _text(value: object) -> str:
-    return "" if value is None else " ".join(map(str, value)) if isinstance(value, list | tuple) else str(_cell(value))
+    return (
+        ""
+        if value is None
+        else " ".join(map(str, value))
+        if isinstance(value, list | tuple)
+        else str(_cell_value(value))
+    )
 
 
 def _short(value: object) -> str:

@@ -115,9 +115,9 @@ class RangeCheck:
         if isinstance(item, Piece):
             if item.kind is PieceKind.DAMAGE or item.reason == FOREIGN_BYTES_REASON:
                 self.damaged_pieces.append(item)
-                self._note(item.offset, item.end)
+                self._add_piece(item.offset, item.end)
             elif item.kind is PieceKind.BLANK:
-                self._note(item.offset, item.offset)
+                self._add_piece(item.offset, item.offset)
             return
         times = np.empty(item.positions.size, np.int64)
         kernels.read_store_timestamps(item.buffer, item.positions, times)
@@ -160,12 +160,12 @@ class RangeCheck:
                 continue
             record = ChangedRecord(offset, size, _KINDS[kind])
             if kind == kernels.WRONG_BODY_CRC:
-                self._note(offset, offset + size, records_before=number)
+                self._add_piece(offset, offset + size, records_before=number)
                 self.wrong_records.append(record)
             else:
                 self.doubtful_records.append(record)
 
-    def _note(self, offset: int, end: int, records_before: int = 0) -> None:
+    def _add_piece(self, offset: int, end: int, records_before: int = 0) -> None:
         self.doubtful_bytes.append(DoubtfulBytes(offset, end, self.messages + records_before))
 
 

@@ -353,7 +353,7 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[UnloadableFile]:
         if not is_doubtful and segment.size != size:
             is_last = segment.location == newest
             yield UnloadableFile(store.path_below_root(segment.location), segment.size, size, is_last)
-    yield from _foreign(store, COMMITLOG_FOLDER, 0, size)
+    yield from _find_foreign_files(store, COMMITLOG_FOLDER, 0, size)
     sizes = queue_file_sizes(store)
     if conf.consume_queue_size:
         sizes[FileKind.CONSUME_QUEUE] = -(-conf.consume_queue_size // UNIT.size) * UNIT.size
@@ -362,10 +362,10 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[UnloadableFile]:
         expected = sizes.get(file.path_facts.kind, file.size)
         if file.size != expected:
             yield UnloadableFile(file.path_facts.path, file.size, expected, file is last[_queue_of(file)])
-    yield from _foreign(store, CONSUME_QUEUE_FOLDER, _QUEUE_FOLDERS, sizes.get(FileKind.CONSUME_QUEUE, 0))
+    yield from _find_foreign_files(store, CONSUME_QUEUE_FOLDER, _QUEUE_FOLDERS, sizes.get(FileKind.CONSUME_QUEUE, 0))
 
 
-def _foreign(store: Store, folder: str, depth: int, expected: int) -> Iterator[UnloadableFile]:
+def _find_foreign_files(store: Store, folder: str, depth: int, expected: int) -> Iterator[UnloadableFile]:
     for file in store.other_files_of_kind(FileKind.UNKNOWN):
         root, *inner = PurePosixPath(file.path_facts.path).parts[:-1] or ("",)
         is_in_place = root == folder and len(inner) == depth and all(map(is_queue_id, inner[1:]))

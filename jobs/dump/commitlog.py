@@ -176,15 +176,15 @@ def _item(segment: SegmentBytes, piece: Piece, request: DumpRequest) -> DumpItem
     if request.as_json:
         names = (row.name for row in DLEDGER_ENTRY.describe_fields())
         values = {"entry": dict(zip(names, entry, strict=True))} if entry else {}
-        values |= _values(record, properties) | ({"problems": problems} if problems else {})
+        values |= _record_values(record, properties) | ({"problems": problems} if problems else {})
     if request.with_fields:
         fields = layout_fields(DLEDGER_ENTRY, entry, piece.offset) if entry else []
         fields += record_fields(record)
-    text = _line(record, properties, problems)
+    text = _record_line(record, properties, problems)
     return DumpItem(piece.offset, piece.size, "record", text, values, fields, is_damage=bool(problems))
 
 
-def _line(record: MessageRecord, properties: dict[str, str], problems: list[str]) -> str:
+def _record_line(record: MessageRecord, properties: dict[str, str], problems: list[str]) -> str:
     transaction = transaction_type(record.sys_flag)
     parts = [
         printable_text(f"{record.topic}/{record.queue_id} #{record.queue_offset}"),
@@ -198,7 +198,7 @@ def _line(record: MessageRecord, properties: dict[str, str], problems: list[str]
     return "  ".join(parts)
 
 
-def _values(record: MessageRecord, properties: dict[str, str]) -> dict[str, object]:
+def _record_values(record: MessageRecord, properties: dict[str, str]) -> dict[str, object]:
     values = record._asdict()
     body = values.pop("body")
     inner = [
@@ -247,7 +247,7 @@ def record_fields(record: MessageRecord) -> list[Field]:
     fields = [field._replace(text=written.get(field.name, field.text)) for field in named]
     offset += layout.size
     for name, text, size in (
-        ("body", _preview(record.body), len(record.body)),
+        ("body", _body_preview(record.body), len(record.body)),
         ("topic_length", str(record.topic_length), TOPIC_LENGTH[record.magic_code].size),
         ("topic", printable_text(record.topic), len(record.topic_raw)),
         ("properties_length", str(record.properties_length), PROPERTIES_LENGTH.size),
@@ -255,7 +255,7 @@ def record_fields(record: MessageRecord) -> list[Field]:
         fields.append(Field(offset, name, text))
         at = offset
         for number, inner in enumerate(_inner_messages(record) if name == "body" else ()):
-            fields.append(Field(at, f"inner message {number}", f"flag {inner.flag}, body {_preview(inner.body)}"))
+            fields.append(Field(at, f"inner message {number}", f"flag {inner.flag}, body {_body_preview(inner.body)}"))
             at += INNER_MESSAGE.size + len(inner.body) + PROPERTIES_LENGTH.size
             fields += _property_fields(inner.properties_raw, at)
             at += len(inner.properties_raw)
@@ -278,7 +278,7 @@ def _property_fields(raw: bytes, offset: int) -> Iterator[Field]:
         offset += len(item) + 1
 
 
-def _preview(body: bytes) -> str:
+def _body_preview(body: bytes) -> str:
     beginning = body[:_BODY_PREVIEW]
     more = f" … {len(body)} bytes" if len(body) > _BODY_PREVIEW else ""
     try:

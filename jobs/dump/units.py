@@ -164,7 +164,11 @@ def dump_index(file: DumpFile, request: DumpRequest) -> Iterator[DumpItem]:
     if file.size < HEADER.size:
         return dump_numbers(HEADER, HEADER.size, file, request)
     reader = IndexReader(file.read, _geometry(file, request), file.location)
-    return _whole(file, reader, request) if request.chain is None else _chain(file, reader, request.chain, request)
+    return (
+        _dump_whole_index(file, reader, request)
+        if request.chain is None
+        else _dump_chain(file, reader, request.chain, request)
+    )
 
 
 def _geometry(file: DumpFile, request: DumpRequest) -> Geometry:
@@ -188,7 +192,7 @@ def _geometry(file: DumpFile, request: DumpRequest) -> Geometry:
     return stated.geometry
 
 
-def _whole(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterator[DumpItem]:
+def _dump_whole_index(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterator[DumpItem]:
     geometry, header = reader.geometry, reader.header
     stored = IndexHeader(*map(int, HEADER.unpack(file.read(0, HEADER.size))))
     text = (
@@ -197,7 +201,7 @@ def _whole(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterato
         f"next entry {stored.index_count}"
     )
     first = request.make_item(HEADER, stored, (0, "header", text), **stored._asdict())
-    items = chain([first], _slots(file, reader, request), _entries(file, reader, request))
+    items = chain([first], _dump_slots(file, reader, request), _dump_entries(file, reader, request))
     wanted = (item for item in items if item.offset + item.size > request.start)
     damaged = printed = 0
     for item in islice(wanted, request.limit):
@@ -221,7 +225,7 @@ def _whole(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterato
     yield DumpItem(file.size, 0, "end", text, values | {"damaged_places": damaged})
 
 
-def _slots(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterator[DumpItem]:
+def _dump_slots(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterator[DumpItem]:
     geometry, count = reader.geometry, reader.header.entry_count
     position = max(geometry.slot_position(0), request.start // SLOT.size * SLOT.size)
     while position < geometry.entries_position:
@@ -243,7 +247,7 @@ def _slot_item(slot: int, newest: int, position: int) -> DumpItem:
     )
 
 
-def _entries(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterator[DumpItem]:
+def _dump_entries(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterator[DumpItem]:
     geometry, header = reader.geometry, reader.header
     unused = geometry.entry_position(0)
     yield DumpItem(unused, ENTRY.size, "unused", "entry 0 is never used", {})
@@ -276,7 +280,7 @@ def _entries(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Itera
         yield damage_item(at, file.size - at, f"{file.size} bytes, expected {geometry.file_size} for {geometry}")
 
 
-def _chain(file: DumpFile, reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[DumpItem]:
+def _dump_chain(file: DumpFile, reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[DumpItem]:
     geometry, is_slot = reader.geometry, wanted.isascii() and wanted.isdigit()
     if is_slot and int(wanted) >= geometry.hash_slots:
         raise UnsupportedFormat(

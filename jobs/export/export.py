@@ -225,7 +225,7 @@ def write_part(folder: Path, request: ExportRequest, numbered: tuple[int, Export
     number, item = numbered
     part = ExportSummary(file=f"{number:08d}-{uuid4()}")
     damage: list[Piece] = []
-    rows = _without_damage(read_rows(item) if _may_match(item, request.condition) else iter(()), damage)
+    rows = _set_damage_aside(read_rows(item) if _may_match(item, request.condition) else iter(()), damage)
 
     def count_messages() -> _Slices:
         for batch, bodies in chain.from_iterable(map(partial(_select_messages, request, part), rows)):
@@ -252,7 +252,7 @@ def _may_match(item: ExportItem, condition: Condition | None) -> bool:
         return True
     if not isinstance(item, LakeItem):
         return True
-    rows = _without_damage(read_rows(item, condition.columns), [])
+    rows = _set_damage_aside(read_rows(item, condition.columns), [])
     return any(condition.find_matches(batch).true_count for batch in rows)
 
 
@@ -279,7 +279,7 @@ def _select_messages(request: ExportRequest, part: ExportSummary, rows: pa.Recor
         del batch, bodies
 
 
-def _without_damage(items: Iterator[pa.RecordBatch | Piece], damage: list[Piece]) -> Iterator[pa.RecordBatch]:
+def _set_damage_aside(items: Iterator[pa.RecordBatch | Piece], damage: list[Piece]) -> Iterator[pa.RecordBatch]:
     for item in items:
         if not isinstance(item, Piece):
             yield item

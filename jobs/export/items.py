@@ -208,12 +208,10 @@ def read_rows(item: ExportItem, columns: Sequence[str] = COLUMNS) -> Iterator[pa
         return rows.filter(pc.and_(pc.greater_equal(times, since), pc.less_equal(times, until))).select(columns)
 
     found = item.read(tuple(dict.fromkeys((*columns, "physical_offset", STORE_TIME_COLUMN))))
-    return map(in_times, found if isinstance(item, LakeItem) else _without_damage_outside(found, item.time_range))
+    return map(in_times, found if isinstance(item, LakeItem) else _drop_damage_outside(found, item.time_range))
 
 
-def _without_damage_outside(
-    found: Iterator[pa.RecordBatch | Piece], times: TimeRange
-) -> Iterator[pa.RecordBatch | Piece]:
+def _drop_damage_outside(found: Iterator[pa.RecordBatch | Piece], times: TimeRange) -> Iterator[pa.RecordBatch | Piece]:
     """Yield rows and damage of a log, except damage before a row that is too old, or after one that is too new."""
     since, until = times
     damage: list[Piece] = []  # after the newest row so far

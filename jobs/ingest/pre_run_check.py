@@ -100,7 +100,7 @@ class PreRunCheck:
         """
         note = None
         with suppress(*_DOUBTS):  # no note yet, or one that was edited
-            note = json.loads(self._note.read_bytes())
+            note = json.loads(self._note_path.read_bytes())
             self._known = KnownQueueFiles.from_json(note["queue_files"]) if note.get("queue_files") else None
         if self._known is None or not self._known.has_same_folders(self._root):
             self._seen = _digest_store(self._store, describe_queue_files(self._store.queue_files))
@@ -133,16 +133,16 @@ class PreRunCheck:
                 "lake": lake,
                 "queue_files": self._known.to_json() if self._known is not None else None,
             }
-            self._note.parent.mkdir(exist_ok=True)
-            begun = self._note.with_name(f".{uuid4()}")
+            self._note_path.parent.mkdir(exist_ok=True)
+            begun = self._note_path.with_name(f".{uuid4()}")
             try:
                 begun.write_text(json.dumps(note))
-                begun.replace(self._note)
+                begun.replace(self._note_path)
             finally:
                 begun.unlink(missing_ok=True)
 
     @cached_property
-    def _note(self) -> Path:
+    def _note_path(self) -> Path:
         asked = self._request
         store, lake, *log = map(normalise_location, (asked.store, asked.lake, *asked.commitlog))
         request = replace(asked, store=store, lake=lake, commitlog=log, command_id="", tables=frozenset())

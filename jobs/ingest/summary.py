@@ -187,10 +187,10 @@ class Summary(RatedOutcome):
             next_run,
             run=next_run.run or self.run,
             from_offset=self.from_offset,
-            segment_ends=_sum(self.segment_ends, next_run.segment_ends),
+            segment_ends=_add_numbers(self.segment_ends, next_run.segment_ends),
             messages=self.messages + next_run.messages,
             quarantined=self.quarantined + next_run.quarantined,
-            units=_sum(self.units, next_run.units),
+            units=_add_numbers(self.units, next_run.units),
             index_entries=self.index_entries + next_run.index_entries,
             contradictions=self.contradictions + next_run.contradictions,
             gaps=self.gaps + new.gaps,
@@ -201,7 +201,7 @@ class Summary(RatedOutcome):
             notes=self.notes + new.notes,
             versions=self.versions | next_run.versions,
             recovered=self.recovered if next_run.recovered is None else next_run.recovered,
-            seconds=_sum(self.seconds, next_run.seconds),
+            seconds=_add_numbers(self.seconds, next_run.seconds),
             steps=self.steps + next_run.steps,
             newest_ms=next_run.newest_ms or self.newest_ms,
         )
@@ -362,7 +362,7 @@ class Summary(RatedOutcome):
         yield from (f"GAP {part['why']}" for part in (self.left_out, self.lost_end) if part is not None)
 
 
-def _sum(one: Mapping[str, Number], other: Mapping[str, Number]) -> dict[str, Number]:
+def _add_numbers(one: Mapping[str, Number], other: Mapping[str, Number]) -> dict[str, Number]:
     return {name: one.get(name, 0) + other.get(name, 0) for name in (*one, *other)}
 
 

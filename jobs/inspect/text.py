@@ -90,7 +90,7 @@ def _log(report: StoreReport) -> Iterator[str]:
     end = "unknown" if log.end_offset is None else f"{log.end_offset:,}"
     records = "" if log.records is None else f", {count_text(log.records, 'record')}"
     yield f"{count_text(len(log.segments), 'segment')}, offsets {log.start_offset:,} to {end}{records}"
-    yield f"stored {_span(log.first_store_timestamp, log.last_store_timestamp)}"
+    yield f"stored {_offset_range_text(log.first_store_timestamp, log.last_store_timestamp)}"
     if waiting := log.waiting_bytes:
         size = f"{count_text(waiting, 'byte')} {is_or_are(waiting)}"
         doubt = "; the broker may still be writing it" if report.state.process is not None else ""
@@ -180,7 +180,7 @@ def _timers(report: StoreReport) -> Iterator[str]:
     found += [(timers.wheel, timers.waiting_count, *timers.due_range_ms)] if timers is not None else []
     for place, waiting, *due in found:
         if waiting:
-            yield f"{count_text(waiting, 'message')} in {place}, due {_span(*due)}"
+            yield f"{count_text(waiting, 'message')} in {place}, due {_offset_range_text(*due)}"
 
 
 def _releases(report: StoreReport, *, verbose: bool) -> Iterator[str]:
@@ -206,6 +206,6 @@ def _shorten_list(texts: list[str]) -> list[str]:
     return [*texts[:half], f"… {len(texts) - 2 * half:,} more", *texts[-half:]]
 
 
-def _span(first: int | None, last: int | None) -> str:
+def _offset_range_text(first: int | None, last: int | None) -> str:
     begin, end = ("unknown" if time is None else short_time_text(time) for time in (first, last))
     return f"{begin} to {end}"

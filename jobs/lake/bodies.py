@@ -73,10 +73,10 @@ def add_inflated_bodies(
         body = found[row - start] = decode_stored_body(stored[row].as_py(), flags[row].as_py(), limit)
         size += 0 if body.error else len(body.data or b"")
         if size >= budget:
-            yield _with_inflated(rows.slice(start, row + 1 - start), found)
+            yield _add_inflated_bodies(rows.slice(start, row + 1 - start), found)
             start, size, found = row + 1, 0, {}
     if start < rows.num_rows:
-        yield _with_inflated(rows.slice(start), found)
+        yield _add_inflated_bodies(rows.slice(start), found)
 
 
 def needs_inflation(rows: pa.RecordBatch) -> NDArray[np.bool_]:
@@ -85,7 +85,7 @@ def needs_inflation(rows: pa.RecordBatch) -> NDArray[np.bool_]:
     return np.asarray(pc.and_(pc.fill_null(rows.column("is_compressed"), fill_value=False), has_parts), np.bool_)
 
 
-def _with_inflated(rows: pa.RecordBatch, found: dict[int, Body]) -> pa.RecordBatch:
+def _add_inflated_bodies(rows: pa.RecordBatch, found: dict[int, Body]) -> pa.RecordBatch:
     inflated: list[bytes | None] = [None] * rows.num_rows
     errors: list[str | None] = [None] * rows.num_rows
     for row, body in found.items():

@@ -224,7 +224,7 @@ def open_parquet_writer(
         leaf
         for field in table.schema
         if field.name not in uncompressed_columns and field.name not in table.random_numbers
-        for leaf in _leaves(field.name, field.type)
+        for leaf in _list_leaf_columns(field.name, field.type)
     ]
     return pq.ParquetWriter(
         place,
@@ -255,15 +255,15 @@ def is_compressible(bodies: pa.Array) -> bool:
     return bool(sum(codec.compress(sample).size for sample in samples) < _WORTH_IT * sum(map(len, samples)))
 
 
-def _leaves(path: str, type_: pa.DataType) -> Iterator[str]:
+def _list_leaf_columns(path: str, type_: pa.DataType) -> Iterator[str]:
     if pa.types.is_map(type_):
         yield f"{path}.key_value.key"
-        yield from _leaves(f"{path}.key_value.value", type_.item_type)
+        yield from _list_leaf_columns(f"{path}.key_value.value", type_.item_type)
     elif pa.types.is_list(type_):
-        yield from _leaves(f"{path}.list.element", type_.value_type)
+        yield from _list_leaf_columns(f"{path}.list.element", type_.value_type)
     elif pa.types.is_struct(type_):
         for field in type_:
-            yield from _leaves(f"{path}.{field.name}", field.type)
+            yield from _list_leaf_columns(f"{path}.{field.name}", field.type)
     else:
         yield path
 

@@ -72,7 +72,7 @@ def one_line_message(error: BaseException) -> str:
     # The causes of an error of `deltalake`; the last one is the relevant one.
     first, *causes = re.split(_CAUSE, " ".join(lines))
     return (
-        _of_worker_process(lines)
+        _find_worker_error(lines)
         or _raised_on_a_worker(lines)
         # The line after "An error occurred while calling o38.count.", which does not say what failed.
         or next((line.removeprefix(": ") for line in lines if line.startswith(": ")), None)
@@ -101,19 +101,19 @@ def _is_lost_connection(error: BaseException) -> bool:
     return isinstance(error, py4j.Py4JNetworkError) or "Answer from Java side is empty" in str(error)
 
 
-def _of_worker_process(lines: Sequence[str]) -> str | None:
+def _find_worker_error(lines: Sequence[str]) -> str | None:
     if any(_DEAD_WORKER in line for line in lines):
         return "a worker process died: it was killed by another process, or memory ran out; see the system log"
     missing = next((found[1] for line in lines if (found := re.search(_NO_PYTHON, line))), None)
     if missing is None:
         return None
     return (
-        f"worker {_host(lines)}: the Python interpreter {missing} (from spark.pyspark.python, or the default) does not "
-        "exist"
+        f"worker {_find_host(lines)}: the Python interpreter {missing} (from spark.pyspark.python, or the default) "
+        "does not exist"
     )
 
 
-def _host(lines: Sequence[str]) -> str:
+def _find_host(lines: Sequence[str]) -> str:
     return next((found[1] for line in lines if (found := re.search(_WORKER, line))), "of the cluster")
 
 
@@ -131,7 +131,7 @@ def _raised_on_a_worker(lines: Sequence[str]) -> str | None:
     if name == ModuleNotFoundError.__name__:
         from jobs.launch.session import worker_python_advice
 
-        return f"worker {_host(lines)}: its Python lacks a package ({text}). {worker_python_advice()}"
+        return f"worker {_find_host(lines)}: its Python lacks a package ({text}). {worker_python_advice()}"
     if name.startswith(FormatError.__module__):
         return text
     return f"{raised} (--traceback shows where)" if raised else None

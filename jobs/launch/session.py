@@ -144,7 +144,7 @@ def _jvm_killed_on_error() -> Iterator[None]:
 def copy_jvm_output(reading: int) -> None:
     """Copy the JVM's output to our standard error, without noise."""
     with os.fdopen(reading, "rb") as lines:
-        for line in _without_late_workers(lines):
+        for line in _drop_late_tracebacks(lines):
             if line.startswith(_NOISE):
                 continue
             shown = mask_program_output(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
@@ -154,7 +154,7 @@ def copy_jvm_output(reading: int) -> None:
                 os.write(2, shown)
 
 
-def _without_late_workers(lines: Iterable[bytes]) -> Iterator[bytes]:
+def _drop_late_tracebacks(lines: Iterable[bytes]) -> Iterator[bytes]:
     """Suppress the tracebacks of cancelled tasks, which may arrive as late as in the next command."""
     # Only the last line of a traceback shows whether it is from such a worker; until then its lines are held. A line
     # that does not fit releases all held lines: they belong to another traceback, of which every line is printed.

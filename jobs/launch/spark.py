@@ -61,7 +61,7 @@ def prepare_submission(spark_options: Sequence[str], *, s3: bool = False) -> tup
         "SPARK_LAUNCHER_OPTS": f"{_ONE_COLLECTOR} {_COMPILED_FAST}",
     }
     local = is_local_master(spark_options)
-    defaults = [] if _master(spark_options) is not None else ["--master", DEFAULT_MASTER]
+    defaults = [] if _find_master(spark_options) is not None else ["--master", DEFAULT_MASTER]
     if find_option_value("--properties-file", spark_options) is None:
         defaults += ["--properties-file", str(CONF_DIRECTORY / "spark-defaults.conf")]
     else:
@@ -69,7 +69,7 @@ def prepare_submission(spark_options: Sequence[str], *, s3: bool = False) -> tup
     options = [*defaults, *spark_options]
     if local and sys.platform == "linux":  # elsewhere libraries of the system may not be used after a fork
         options = ["--conf", f"spark.python.daemon.module={_DAEMON_MODULE}", *options]
-    options = _with_files(options, "--jars", own_jars)
+    options = _add_files(options, "--jars", own_jars)
     given = os.environ.get("SPARK_SUBMIT_OPTS", "")
     if local:
         # The JVM logs on standard output, which is reserved for data.
@@ -81,10 +81,10 @@ def prepare_submission(spark_options: Sequence[str], *, s3: bool = False) -> tup
         environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")  # listen on loopback only
     else:
         environment["SPARK_SUBMIT_OPTS"] = _append_jvm_flags([_QUIET], given)
-        options = _with_files(options, "--py-files", [str(build_code_archive())])
+        options = _add_files(options, "--py-files", [str(build_code_archive())])
         # Executors call the driver at the address that Spark finds, or that the user names. Where the whole cluster is
         # this machine's own, nothing of ours listens outside either.
-        host = urlsplit((_master(spark_options) or "").partition(",")[0]).hostname or ""
+        host = urlsplit((_find_master(spark_options) or "").partition(",")[0]).hostname or ""
         if host == "localhost" or host.startswith("127."):
             environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
         # spark-submit does this for drivers that it starts itself; ours would have workers start any `python3`.
@@ -98,14 +98,14 @@ def submit_to_cluster(spark_options: Sequence[str], arguments: Sequence[str], *,
     """Replace this process by the spark-submit that starts the driver on the cluster."""
     require_reachable_master(spark_options)
     options, environment = prepare_submission(spark_options, s3=s3)
-    options = _with_secrets_in_file(options)
+    options = _move_secrets_to_file(options)
     program = str(Path(environment["SPARK_HOME"]) / "bin" / "spark-submit")
     main = str(Path(__file__).parent.parent / "main.py")
     os.environ.update(environment)
     os.execv(program, [program, *options, main, *arguments])  # noqa: S606  the purpose of this function
 
 
-def _with_secrets_in_file(options: list[str]) -> list[str]:
+def _move_secrets_to_file(options: list[str]) -> list[str]:
     """
     Return *options* with their secrets in the properties file: every user of the machine can see arguments.
 
@@ -136,19 +136,19 @@ def _escape_property(value: str) -> str:
 
 def use_half_the_cores(spark_options: Sequence[str]) -> Sequence[str]:
     """Return *spark_options* with a local master of half the cores, unless they contain a master."""
-    if _master(spark_options) is not None:
+    if _find_master(spark_options) is not None:
         return spark_options
     return [*spark_options, "--master", f"local[{max(count_cores() // 2, 1)},4]"]
 
 
 def is_local_master(spark_options: Sequence[str]) -> bool:
     """Return whether Spark runs only in the driver's process."""
-    return (_master(spark_options) or DEFAULT_MASTER).startswith("local")
+    return (_find_master(spark_options) or DEFAULT_MASTER).startswith("local")
 
 
 def require_reachable_master(spark_options: Sequence[str]) -> None:
     """Refuse a standalone master that does not respond: Spark would retry for a minute, then print a stack trace."""
-    master = _master(spark_options) or ""
+    master = _find_master(spark_options) or ""
     if not master.startswith("spark://"):
         return
     reasons = []
@@ -164,11 +164,11 @@ def require_reachable_master(spark_options: Sequence[str]) -> None:
     raise SetupError(f"no Spark master answers at {master} ({'; '.join(reasons)})")
 
 
-def _master(spark_options: Sequence[str]) -> str | None:
+def _find_master(spark_options: Sequence[str]) -> str | None:
     return find_option_value("--master", spark_options) or effective_spark_settings(spark_options).get("spark.master")
 
 
-def _with_files(options: Sequence[str], name: str, files: Sequence[str]) -> list[str]:
+def _add_files(options: Sequence[str], name: str, files: Sequence[str]) -> list[str]:
     given = find_option_value(name, options)
     return [*options, name, ",".join([*files, given] if given else files)]
 

@@ -240,7 +240,7 @@ def drop_excluded_messages(records: RawRecords, parser: PropertyParser, selectio
 def mask_excluded(messages: pa.RecordBatch, selection: Selection) -> NDArray[np.bool_]:
     """Return which messages contain, or may contain, one of an excluded topic."""
     topics = messages.column("topic").cast(pa.string()).to_pylist()
-    is_excluded, has_origin = _by_origin(messages, selection)
+    is_excluded, has_origin = _mask_by_origin(messages, selection)
     bodies, flags = messages.column("body"), messages.column("sys_flag")
     for number, topic in enumerate(topics):
         if is_trace_topic(topic):
@@ -254,7 +254,7 @@ def mask_excluded(messages: pa.RecordBatch, selection: Selection) -> NDArray[np.
     return is_excluded
 
 
-def _by_origin(messages: pa.RecordBatch, selection: Selection) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _mask_by_origin(messages: pa.RecordBatch, selection: Selection) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which messages name an excluded topic as their origin, and which name any origin."""
     properties = messages.column("properties")
     counts = np.diff(properties.offsets.to_numpy())

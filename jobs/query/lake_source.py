@@ -405,7 +405,7 @@ class LakeSource(Source):
     def by_key(self, wanted: KeyQuery) -> Iterator[Message]:
         self._note_left_out(self.remarks.warn, wanted.topic)
         self.note_known_damage()
-        key, of_topic = quote_literal(wanted.key), (f"topic = {quote_literal(wanted.topic)}", *_window(wanted))
+        key, of_topic = quote_literal(wanted.key), (f"topic = {quote_literal(wanted.topic)}", *_time_conditions(wanted))
         if wanted.kind is not KeyKind.KEY:
             column = "uniq_key" if wanted.kind is KeyKind.UNIQUE else "tags"
             found = self._newest_first(MESSAGES_NAME, f"{column} = {key}", *of_topic)
@@ -430,7 +430,7 @@ class LakeSource(Source):
         self._note_left_out(self.remarks.warn, wanted.topic)
         self.note_known_damage()
         key_hash = index_key_hash(wanted.hashed_text(self.release))
-        for message in self._newest_first(INDEX_ENTRIES_NAME, f"key_hash = {key_hash}", *_window(wanted)):
+        for message in self._newest_first(INDEX_ENTRIES_NAME, f"key_hash = {key_hash}", *_time_conditions(wanted)):
             yield from [message] * count_entries_with_hash(message, key_hash)
 
     def by_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
@@ -438,13 +438,13 @@ class LakeSource(Source):
         for start in range(begin, end, _TOGETHER):
             stop = min(start + _TOGETHER, end)
             numbers = (f"queue_offset >= {start}", f"queue_offset < {stop}")
-            found = self._newest_first(MESSAGES_NAME, *_in_queue(topic, queue_id), *numbers)
+            found = self._newest_first(MESSAGES_NAME, *_queue_conditions(topic, queue_id), *numbers)
             by_number = {message.record.queue_offset: message for message in found}
             yield from (by_number.get(number) for number in range(start, stop))
 
     def by_queue_offset(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
         """Return a queue's message by queue offset; if several have it, the one stored first."""
-        in_queue = _in_queue(topic, queue_id)
+        in_queue = _queue_conditions(topic, queue_id)
         found = self._first(*in_queue, f"queue_offset = {queue_offset}")
         if found is not None:
             return found
@@ -481,7 +481,7 @@ class LakeSource(Source):
     def _offsets_under(self, wanted: ListConditions, key: str, before: int) -> Iterator[int]:
         """Return the offsets of messages with a key, from the index, or with this unique key; descending."""
         topics = [wanted.topic] if wanted.topic is not None else sorted(self.topics())
-        window = _window(wanted)
+        window = _time_conditions(wanted)
         of_topic = [f"topic = {quote_literal(wanted.topic)}"] if wanted.topic is not None else []
         found = [self._offsets(MESSAGES_NAME, f"uniq_key = {quote_literal(key)}", *of_topic, *window, before=before)]
         if topics:
@@ -497,7 +497,7 @@ class LakeSource(Source):
 
     def list_conditions(self, wanted: ListConditions) -> Iterator[str]:
         """Yield a filter in SQL; one on bodies also matches compressed bodies, which the caller has to inflate."""
-        yield from _window(wanted)
+        yield from _time_conditions(wanted)
         for column, value in (("topic", wanted.topic), ("tags", wanted.tag)):
             if value is not None:
                 yield f"{column} = {quote_literal(value)}"
@@ -542,7 +542,7 @@ class LakeSource(Source):
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
         self._note_left_out(self.remarks.warn, topic)
         columns = "min(queue_offset) AS first, max(queue_offset) AS last, bit_or(sys_flag) AS flags"
-        row = self.select_rows(columns, MESSAGES_NAME, *_in_queue(topic, queue_id))[0]
+        row = self.select_rows(columns, MESSAGES_NAME, *_queue_conditions(topic, queue_id))[0]
         if row["first"] is None:
             return None
         newest = self.by_queue_offset(topic, queue_id, row["last"]) if row["flags"] & INNER_BATCH else None
@@ -554,7 +554,7 @@ class LakeSource(Source):
         self.note_known_damage()
 
     def next_queue_offset(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        conditions = (*_in_queue(topic, queue_id), f"queue_offset >= {queue_offset}")
+        conditions = (*_queue_conditions(topic, queue_id), f"queue_offset >= {queue_offset}")
         found = self.select_rows("min(queue_offset) AS number", MESSAGES_NAME, *conditions)[0]["number"]
         return queue_offset if found is None else int(found)
 
@@ -769,10 +769,10 @@ def _store_text(store: LakeStore) -> str:
     return f"{store[0]} ({store[1]})"
 
 
-def _in_queue(topic: str, queue_id: int) -> tuple[str, str, str]:
+def _queue_conditions(topic: str, queue_id: int) -> tuple[str, str, str]:
     return f"topic = {quote_literal(topic)}", f"queue_id = {queue_id}", WITH_UNIT
 
 
-def _window(wanted: ListConditions | KeyQuery) -> list[str]:
+def _time_conditions(wanted: ListConditions | KeyQuery) -> list[str]:
     conditions = [f"store_timestamp >= {wanted.begin}"] if wanted.begin != MIN_TIME else []
     return [*conditions, *([f"store_timestamp <= {wanted.end}"] if wanted.end != MAX_TIME else [])]

@@ -74,7 +74,7 @@ def by_key(  # noqa: PLR0913 - the options of the query
     newest = list(islice(found, limit))
     if not newest:
         return Answer(reason=reasons.explain_no_message_with_key(source, wanted))
-    answer = Answer(_in_log_order(newest))
+    answer = Answer(_sort_by_offset(newest))
     if limit is not None and next(found, None) is not None:
         answer.remarks.note(limit_note(limit))
     return answer
@@ -117,7 +117,7 @@ def by_key_like_mqadmin(source: Source, topic: str, key: str, window: TimeWindow
         is_of_topic = message.topic == topic or (release.by_key_exempts_lmq and topic.startswith(LMQ_PREFIX))
         return key in message.keys and (is_of_topic or not release.by_key_matches_topic)
 
-    kept = list(filter(is_kept, _in_log_order(newest)))
+    kept = list(filter(is_kept, _sort_by_offset(newest)))
     if kept:
         return Answer(kept)
     if newest and next(source.by_key(wanted), None) is not None:
@@ -147,7 +147,7 @@ def by_unique_key(  # noqa: PLR0913 - the options of the query
     _refuse_none(limit)
     wanted = KeyQuery(KeyKind.UNIQUE, topic, unique_key)
     every = _repeat_by_entry(source.by_key(wanted), wanted) if by_entry else source.by_key(wanted)
-    found = _in_log_order(islice(every, limit))
+    found = _sort_by_offset(islice(every, limit))
     if not found:
         return Answer(reason=reasons.explain_no_message_with_key(source, wanted))
     found.sort(key=attrgetter("record.store_timestamp"))
@@ -162,7 +162,7 @@ def by_unique_key(  # noqa: PLR0913 - the options of the query
 @one_question
 def by_offset_id(source: Source, text: str, *, ignore_host: bool = False) -> Answer:
     """Find the message with an offset id; another broker's id is only used with *ignore_host*."""
-    found, named = _at_offset_id(source, text, ignore_host=ignore_host), reasons.parse_offset_id(text)
+    found, named = _find_at_offset_id(source, text, ignore_host=ignore_host), reasons.parse_offset_id(text)
     if found is not None:
         return Answer([found])
     if named is None:
@@ -175,7 +175,7 @@ def by_offset_id(source: Source, text: str, *, ignore_host: bool = False) -> Ans
     return Answer(reason=source.why_no_message_at(named.physical_offset))
 
 
-def _at_offset_id(source: Source, text: str, *, ignore_host: bool) -> Message | None:
+def _find_at_offset_id(source: Source, text: str, *, ignore_host: bool) -> Message | None:
     named = reasons.parse_offset_id(text)
     if named is None:
         return None
@@ -186,11 +186,13 @@ def _at_offset_id(source: Source, text: str, *, ignore_host: bool) -> Message | 
 @one_question
 def by_any_id(source: Source, text: str, topic: str | None, *, ignore_host: bool = False) -> Answer:
     """Find the message with an id, read as an offset id first, then as a producer's id."""
-    at_offset = _at_offset_id(source, text, ignore_host=ignore_host)
+    at_offset = _find_at_offset_id(source, text, ignore_host=ignore_host)
     if at_offset is not None:
         return Answer([at_offset])
     for candidate in [topic] if topic else sorted(source.topics_of_unique_key(text)):
-        found = _in_log_order(islice(source.by_key(KeyQuery(KeyKind.UNIQUE, candidate, text)), UNIQUE_KEY_QUERY_LIMIT))
+        found = _sort_by_offset(
+            islice(source.by_key(KeyQuery(KeyKind.UNIQUE, candidate, text)), UNIQUE_KEY_QUERY_LIMIT)
+        )
         if found:
             return Answer(found[:1])
     if not topic and not source.is_lake:  # a store, whose index may lack an id that the log has
@@ -222,7 +224,7 @@ def by_offset(source: Source, topic: str, queue_id: int, queue_offset: int, *, b
     return Answer(reason=reasons.explain_no_message_at_offset(source, topic, queue_id, queue_offset, offsets))
 
 
-def _in_log_order(messages: "islice[Message] | list[Message]") -> list[Message]:
+def _sort_by_offset(messages: "islice[Message] | list[Message]") -> list[Message]:
     return sorted(messages, key=attrgetter("record.physical_offset"))
 
 

@@ -65,7 +65,7 @@ def merge_answers(
     """
     asked, parts = _ask_all(sources, ask)
     if len(asked) == 1 or not parts:
-        return _without_merging(asked)
+        return _answer_without_merging(asked)
     every = _merge_by_time([name_broker(source, answer.messages) for source, answer in parts])
     answer = Answer(every)
     if newest is not None:
@@ -93,7 +93,7 @@ def concatenate_answers(
     """
     asked, parts = _ask_all(sources, ask)
     if len(asked) == 1 or not parts:
-        return _without_merging(asked)
+        return _answer_without_merging(asked)
     shown = [
         message
         for source, answer in parts
@@ -117,7 +117,7 @@ def _ask_all(sources: Sequence[Source], ask: Callable[[Source], Answer]) -> tupl
     return asked, parts
 
 
-def _without_merging(asked: _Asked) -> MergedAnswer:
+def _answer_without_merging(asked: _Asked) -> MergedAnswer:
     """Return the answer of the only source, or the reasons of all."""
     if len(asked) == 1:
         return MergedAnswer(asked[0][1], asked)

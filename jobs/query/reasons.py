@@ -59,7 +59,7 @@ def explain_no_message_with_key(source: Source, wanted: KeyQuery) -> Reason:
         return Reason(reason.kind, f"{reason.text}; the key {key!r} occurs in {names}") if seen else reason
     waiting = next((one for one in seen if one.message.properties.get(REAL_TOPIC) == topic), None)
     if waiting:
-        return _waiting(source, waiting.message, topic, key)
+        return _explain_waiting_message(source, waiting.message, topic, key)
     if seen:
         places = _places(seen, is_part=is_part)
         return Reason(ReasonKind.OTHER_TOPIC, f"the key {key!r} occurs in {names}, not in {topic} ({places})")
@@ -81,7 +81,7 @@ def _same_kind(seen: list[Occurrence], wanted: KeyQuery, *, is_part: bool) -> Re
     times = [one.message.record.store_timestamp for one in seen]
     inside = [one for one, time in zip(seen, times, strict=True) if wanted.begin <= time <= wanted.end]
     if not inside:
-        stored = f"from {_time(min(times))} to {_time(max(times))}"
+        stored = f"from {_format_time(min(times))} to {_format_time(max(times))}"
         text = f"the messages with the key {key!r} were stored {stored}, outside the requested time range"
         return Reason(ReasonKind.OUTSIDE_TIMES, text)
     if not any(one.is_indexed for one in inside):
@@ -97,7 +97,7 @@ def _same_kind(seen: list[Occurrence], wanted: KeyQuery, *, is_part: bool) -> Re
     return Reason(ReasonKind.NOT_INDEXED, text)
 
 
-def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
+def _explain_waiting_message(source: Source, message: Message, topic: str, key: str) -> Reason:
     stored = message.topic
     kind, text = ReasonKind.OTHER_TOPIC, f"the message with the key {key!r} is in {stored}, not in {topic}"
     if stored in (SCHEDULE_TOPIC, TIMER_TOPIC):
@@ -110,7 +110,7 @@ def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
         if find_half_message_end(source, message)[0] is not None:
             kind = ReasonKind.ROLLED_BACK
             text = f"the message with the key {key!r} was rolled back; its half message is in {stored}"
-    return Reason(kind, f"{text} ({_place(message)})")
+    return Reason(kind, f"{text} ({_describe_place(message)})")
 
 
 def explain_no_message_in_any_topic(source: Source, key: str, kind: KeyKind) -> Reason:
@@ -145,7 +145,7 @@ def coverage_text(source: Source) -> str:
     if coverage.first_time is None or coverage.last_time is None:
         return "there are no stored messages"
     return (
-        f"the stored messages are from {_time(coverage.first_time)} to {_time(coverage.last_time)}, "
+        f"the stored messages are from {_format_time(coverage.first_time)} to {_format_time(coverage.last_time)}, "
         f"offsets {coverage.first_offset:,} to {coverage.end_offset:,}"
     )
 
@@ -157,7 +157,7 @@ def explain_unknown_topic(source: Source, topic: str) -> Reason:
         first, last = stored
         text = (
             f"the topic {topic} was deleted: the broker has neither its queues nor its configuration. Its messages are "
-            f"still in the log, from {_place(first)}, to {_place(last)}; --scan-log finds them"
+            f"still in the log, from {_describe_place(first)}, to {_describe_place(last)}; --scan-log finds them"
         )
         return Reason(ReasonKind.TOPIC_DELETED, text)
     if topic.startswith(LMQ_PREFIX) and source.is_lake:
@@ -233,7 +233,7 @@ def explain_no_message_at_offset(
     return Reason(ReasonKind.UNIT_DANGLES, text)
 
 
-def _time(milliseconds: int) -> str:
+def _format_time(milliseconds: int) -> str:
     return f"{time_text(milliseconds, UTC)} UTC"
 
 
@@ -241,11 +241,11 @@ def _places(seen: list[Occurrence], *, is_part: bool) -> str:
     """Describe the number of distinct messages, and the oldest one; for a part of them, any one."""
     count = len({(one.message.record.physical_offset) for one in seen})
     number, which = (f"at least {min(count, MAX_OCCURRENCES)}", "one of them") if is_part else (f"{count}", "the first")
-    return f"{number} found, {which}: {_place(seen[0].message)}"
+    return f"{number} found, {which}: {_describe_place(seen[0].message)}"
 
 
-def _place(message: Message) -> str:
-    return f"offset id {message.offset_id}, stored {_time(message.record.store_timestamp)}"
+def _describe_place(message: Message) -> str:
+    return f"offset id {message.offset_id}, stored {_format_time(message.record.store_timestamp)}"
 
 
 def explain_other_broker_name(source: Source, broker: str | None) -> Reason | None:
@@ -265,7 +265,10 @@ def explain_empty_page(
         text = f"nothing was found in {seconds:g} s, and the search stopped before the end"
         return Reason(ReasonKind.NOT_ALL_SEARCHED, f"{text}; to continue, add --before {next_end_offset}")
     if end_offset is not None:
-        return Reason(ReasonKind.NO_MATCH, f"no message{_of(wanted)} before position {end_offset:,}{_with(wanted)}")
+        return Reason(
+            ReasonKind.NO_MATCH,
+            f"no message{_describe_owner(wanted)} before position {end_offset:,}{_describe_conditions(wanted)}",
+        )
     if wanted.key is not None and (wanted.tag, wanted.body_text) == (None, None):
         return _no_key(source, wanted, wanted.key)
     return _no_match(source, wanted)
@@ -286,22 +289,25 @@ def _no_match(source: Source, wanted: ListConditions) -> Reason:
     number = source.count(wanted)
     if number == 0 or not wanted.is_search:
         kind = ReasonKind.OUTSIDE_TIMES if in_times else ReasonKind.NO_MATCH
-        return Reason(kind, f"no message{_of(wanted)} was stored{in_times}; {coverage_text(source)}")
+        return Reason(kind, f"no message{_describe_owner(wanted)} was stored{in_times}; {coverage_text(source)}")
     if number is None:
-        text = f"no message{_of(wanted)}{in_times}{_with(wanted)}; {coverage_text(source)}"
+        text = f"no message{_describe_owner(wanted)}{in_times}{_describe_conditions(wanted)}; {coverage_text(source)}"
         return Reason(ReasonKind.NO_MATCH, text)
     stored = f" stored{in_times}" if in_times else ""
     if number == 1:
-        only = f"the only message{_of(wanted)}{stored}{_with(wanted, 'does not have')}"
+        only = f"the only message{_describe_owner(wanted)}{stored}{_describe_conditions(wanted, 'does not have')}"
         return Reason(ReasonKind.NO_MATCH, only)
-    return Reason(ReasonKind.NO_MATCH, f"none of the {number:,} messages{_of(wanted)}{stored}{_with(wanted)}")
+    return Reason(
+        ReasonKind.NO_MATCH,
+        f"none of the {number:,} messages{_describe_owner(wanted)}{stored}{_describe_conditions(wanted)}",
+    )
 
 
-def _of(wanted: ListConditions) -> str:
+def _describe_owner(wanted: ListConditions) -> str:
     return "" if wanted.topic is None else f" of {wanted.topic}"
 
 
-def _with(wanted: ListConditions, verb: str = "has") -> str:
+def _describe_conditions(wanted: ListConditions, verb: str = "has") -> str:
     asked = (
         f"the key {wanted.key!r}" if wanted.key is not None else "",
         f"the tag {wanted.tag!r}" if wanted.tag is not None else "",

@@ -31,7 +31,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def _without_damaged_database(
+def _retry_without_damaged_database(
     read: Callable[Concatenate["StoreQueues", _P], _R],
 ) -> Callable[Concatenate["StoreQueues", _P], _R]:
     """Repeat a lookup without the queues in RocksDB if one of their rows cannot be read."""
@@ -113,7 +113,7 @@ class StoreQueues:
 
     # offsets
 
-    @_without_damaged_database
+    @_retry_without_damaged_database
     def complete(self, topic: str) -> None:
         """Complete a topic's queues, whose files may be lost, from the log; note it if the log is too long."""
         if topic in self._completed:
@@ -128,7 +128,7 @@ class StoreQueues:
                 if self._may_lack_files(queue, self._find_offsets_in_files(queue)):
                     self._remarks.warn(f"the first or last queue files of {topic}/{queue.name.queue_id} may be missing")
 
-    @_without_damaged_database
+    @_retry_without_damaged_database
     def find_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
         """Return the offsets of a queue; None if it does not exist."""
         name = (topic, queue_id)
@@ -214,7 +214,7 @@ class StoreQueues:
 
     # messages and units
 
-    @_without_damaged_database
+    @_retry_without_damaged_database
     def read_message(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
         """Return a queue's message by queue offset."""
         queue = self._find(topic, queue_id)
@@ -252,7 +252,7 @@ class StoreQueues:
         has_offset = isinstance(unit, BatchUnit) and queue_offset < unit.base_offset + unit.batch_count
         return unit if has_offset else None
 
-    @_without_damaged_database
+    @_retry_without_damaged_database
     def find_next_offset(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Return the next queue offset that may have a message; *queue_offset* itself if there is none."""
         queue = self._find(topic, queue_id)
@@ -262,7 +262,7 @@ class StoreQueues:
         at = bisect_left(logged.firsts, queue_offset) if logged is not None else 0
         return logged.firsts[at] if logged is not None and at < len(logged.firsts) else queue_offset
 
-    @_without_damaged_database
+    @_retry_without_damaged_database
     def read_unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
         """Return the unit that a queue has for a message, or should have according to the log."""
         queue = self._find(topic, queue_id)
@@ -280,7 +280,7 @@ class StoreQueues:
         ends = () if queue is None or queue.is_batch else (file.end // queue.unit_size for file in queue.files)
         return next((end for end in ends if end > queue_offset), MAX_TIME)
 
-    @_without_damaged_database
+    @_retry_without_damaged_database
     def find_part_searched_by_time(self, topic: str, queue_id: int, offsets: OffsetRange, time: int) -> OffsetRange:
         """Return the part in the first file that was modified at or after the time, or else in the last one."""
         # MappedFileQueue#getMappedFileByTime of brokers up to 5.1.0
@@ -305,7 +305,7 @@ class StoreQueues:
 
     # places in the log
 
-    @_without_damaged_database
+    @_retry_without_damaged_database
     def find_record_before(self, offset: int) -> int:
         """Return the last record at or before *offset* to which a queue points, else the segment's start."""
         reader = self._reader
@@ -368,7 +368,7 @@ class StoreQueues:
 
     # evidence
 
-    @_without_damaged_database
+    @_retry_without_damaged_database
     def find_fact(self, expected: ExpectedUnit) -> QueueFact:
         """Return the unit that a queue has where a unit is expected."""
         name = expected.queue

@@ -186,15 +186,15 @@ def find_stories(source: Source, seeds: Iterable[Message]) -> Iterator[Story]:
         unknown = source.list_unknown_facts()
         copies: list[Copy] = []
         for _, message in sorted(_copies(source, seed, unknown).items()):
-            role = _role(message, copies)
-            copies.append(Copy(message, role, _text(message, role), source.origin_of(message)))
+            role = _find_role(message, copies)
+            copies.append(Copy(message, role, _role_text(message, role), source.origin_of(message)))
         readers = list(source.consumer_progress(sorted({copy.message.topic for copy in copies})))
         for number, copy in enumerate(copies):
             _look_around(source, copy, copies, unknown)
             if not copy.is_superseded:
-                copy.groups = list(_groups(copy, copies[number + 1 :], readers))
-        reports = _reports(source, seed.unique_key, unknown) if seed.unique_key else []
-        yield Story(seed.unique_key, copies, reports, _state(copies), unknown)
+                copy.groups = list(_list_group_facts(copy, copies[number + 1 :], readers))
+        reports = _list_reports(source, seed.unique_key, unknown) if seed.unique_key else []
+        yield Story(seed.unique_key, copies, reports, _state_text(copies), unknown)
         seen |= {copy.offset for copy in copies}
 
 
@@ -238,7 +238,7 @@ def _is_copy(seed: Message, other: Message) -> bool:
     return (seed.record.body, seed.keys, seed.tags) == (other.record.body, other.keys, other.tags)
 
 
-def _role(message: Message, before: Sequence[Copy]) -> Role:
+def _find_role(message: Message, before: Sequence[Copy]) -> Role:
     topic = message.topic
     if topic in HALF_TOPICS:
         return Role.HALF
@@ -259,7 +259,7 @@ def _delivers(waiting: Copy, message: Message) -> bool:
     return waiting.message.topic in _WAITING_TOPICS and waiting.message.properties.get(REAL_TOPIC) == message.topic
 
 
-def _text(message: Message, role: Role) -> Sentence:
+def _role_text(message: Message, role: Role) -> Sentence:
     about, record, template = message.properties, message.record, _TEMPLATES[role]
     topic, queue = message.topic, str(record.queue_id)
     if role in _WAITING:
@@ -332,7 +332,7 @@ def _half_state(copy: Copy, copies: Sequence[Copy]) -> Sentence:
 # traces of clients, and progress of consumer groups
 
 
-def _reports(source: Source, unique_key: str, unknown: list[Sentence]) -> list[TraceReport]:
+def _list_reports(source: Source, unique_key: str, unknown: list[Sentence]) -> list[TraceReport]:
     topics = sorted(name for name in source.topics() if name == TRACE_TOPIC or name.startswith("rmq_sys_TRACE_DATA_"))
     found = chain.from_iterable(source.by_key(KeyQuery(KeyKind.KEY, topic, unique_key)) for topic in topics)
     messages = list(islice(found, _MOST_TRACES))
@@ -367,7 +367,7 @@ def _trace_text(trace: Trace, message: Message, group: str) -> Sentence:
     return Sentence("trace: {event}", event=event)
 
 
-def _groups(
+def _list_group_facts(
     copy: Copy, later: Sequence[Copy], readers: Sequence[tuple[ConsumerProgress, FactOrigin]]
 ) -> Iterator[GroupFact]:
     waiting = (
@@ -388,7 +388,7 @@ def _groups(
             yield GroupFact(reader.consumer_group, state, reader.next_offset, place)
 
 
-def _state(copies: Sequence[Copy]) -> Sentence:
+def _state_text(copies: Sequence[Copy]) -> Sentence:
     if all(copy.is_superseded for copy in copies):
         return Sentence("lost: its broker truncated the log")
     last = copies[-1]
@@ -447,14 +447,14 @@ def timeline_lines(story: Story, zone: tzinfo | None) -> list[TimelineLine]:
     for copy in story.copies:
         time = copy.message.record.store_timestamp
         newest = max(newest, time)
-        timed.append((newest, TimelineLine(time, copy.text, copy.place, list(_below(copy, zone)), copy.offset)))
+        timed.append((newest, TimelineLine(time, copy.text, copy.place, list(_detail_lines(copy, zone)), copy.offset)))
     for trace, text, place in story.reports:
         reported = trace.event_timestamp
         timed.append((newest if reported is None else reported, TimelineLine(reported, text, place, ())))
     return [line for _, line in sorted(timed, key=lambda pair: pair[0])]
 
 
-def _below(copy: Copy, zone: tzinfo | None) -> Iterator[Sentence]:
+def _detail_lines(copy: Copy, zone: tzinfo | None) -> Iterator[Sentence]:
     yield Sentence("offset {offset:,}, offset id {id}", offset=copy.offset, id=copy.message.offset_id)
     if copy.due is not None:
         yield Sentence("due {time}", time=time_text(copy.due, zone))

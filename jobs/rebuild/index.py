@@ -208,7 +208,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
         compared = list(checkers.map(compare, (file for _, file in built)))
     equal = sum(_is_recomputed(one) for one in explained) or sum(is_equal for is_equal, _ in compared)
     result.files = [
-        _with_proof(file, build.doubt, own, equal, is_equal=is_equal)
+        _add_proof(file, build.doubt, own, equal, is_equal=is_equal)
         for (build, file), (is_equal, own) in zip(built, compared, strict=True)
     ]
     manifest = json.dumps(result.to_dict(), indent=1).encode()
@@ -454,7 +454,7 @@ def _compare_with_store(built: BuiltIndexFile, files: Sequence[BrokerIndexFile],
     return False, alike[0].name if alike else ""
 
 
-def _with_proof(file: BuiltIndexFile, doubt: str, own: str, equal: int, *, is_equal: bool) -> BuiltIndexFile:
+def _add_proof(file: BuiltIndexFile, doubt: str, own: str, equal: int, *, is_equal: bool) -> BuiltIndexFile:
     proven, proof = is_equal, doubt or "no file of the store was compared"
     if is_equal:
         proof = f"identical to the store's own file {own}, byte for byte"

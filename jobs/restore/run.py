@@ -393,7 +393,7 @@ def _read_finished_segments(unfinished: Path, paths: Mapping[int, Path]) -> dict
         if noted is None or file != FileState(*noted):
             raise changed_file_error(place)
         known = {name: value for name, value in note["result"].items() if name in RestoredSegment._fields}
-        result = RestoredSegment(**{name: _as_tuples(value) for name, value in known.items()})
+        result = RestoredSegment(**{name: _to_tuples(value) for name, value in known.items()})
         if result.base_offset != base_offset:
             raise changed_file_error(place)
         results[result.base_offset] = result
@@ -411,8 +411,8 @@ def _read_json(path: Path, shape: Shape) -> Any:  # noqa: ANN401 - the value of 
         raise RequestError(f"{error}. Start again in an empty directory") from error
 
 
-def _as_tuples(value: Any) -> Any:  # noqa: ANN401 - JSON
-    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
+def _to_tuples(value: Any) -> Any:  # noqa: ANN401 - JSON
+    return tuple(map(_to_tuples, value)) if isinstance(value, list) else value
 
 
 def summarize_segments(

@@ -97,7 +97,7 @@ class RocketmqReader(DataSourceReader):
             raises=wanted.fails_on_any_loss,
         )
         with StoreReader(store) as reader:
-            return [InputPartition((part, writer)) for part in _parts(reader, store, place, wanted)]
+            return [InputPartition((part, writer)) for part in _plan_parts(reader, store, place, wanted)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a range's messages, batch by batch."""
@@ -125,7 +125,7 @@ def _narrow_options(wanted: ReadOptions, given: Filter) -> ReadOptions:
     return wanted
 
 
-def _parts(reader: StoreReader, store: Store, place: LogPosition, wanted: ReadOptions) -> Iterator[Range]:
+def _plan_parts(reader: StoreReader, store: Store, place: LogPosition, wanted: ReadOptions) -> Iterator[Range]:
     size = wanted.partition_size or WHOLE_SEGMENTS
     for range_ in plan_ranges(store, place.offset, WHOLE_SEGMENTS, place.store_timestamp):
         begin, end = reader.probable_time_bounds[range_.base_offset]

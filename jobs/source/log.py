@@ -226,7 +226,7 @@ def _step(
             first = LogPosition.after_record(item, 0)
         taken = int(np.searchsorted(ends, aim, side="right"))
         if taken:
-            _cut(cuts, item, ends[:taken], part_size)
+            _add_cuts(cuts, item, ends[:taken], part_size)
             place = LogPosition.after_record(item, taken - 1)
     if reader.facts.was_deleted:
         raise FileNotFoundError(ENOENT, "deleted while it was being read", range_.location)
@@ -241,7 +241,7 @@ def _step(
     return place, parts, is_last
 
 
-def _cut(cuts: list[LogPosition], records: RawRecords, ends: Integers, part_size: int) -> None:
+def _add_cuts(cuts: list[LogPosition], records: RawRecords, ends: Integers, part_size: int) -> None:
     while (number := int(np.searchsorted(ends, cuts[-1].offset + part_size))) < ends.size:
         time = int(kernels.read_store_timestamp(records.buffer, int(records.positions[number])))
         cuts.append(LogPosition(int(ends[number]), time))

@@ -19,7 +19,7 @@ _DIGITS = re.compile(r"[0-9]{1,19}")
 _MILLISECONDS = re.compile(r"-?[0-9]{1,60}")
 
 
-def _list(text: str) -> tuple[str, ...]:
+def _parse_list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -45,13 +45,13 @@ _mode = _choice("neither PERMISSIVE (skips damaged bytes) nor FAILFAST", {"failf
 _start = _choice("neither earliest nor latest", {"earliest": False, "latest": True})
 
 
-def _number(text: str) -> int:
+def _parse_number(text: str) -> int:
     if not (_DIGITS.fullmatch(text.strip()) and int(text) <= MAX_LONG):
         raise ValueError(f"not a whole number from 0 to {MAX_LONG}")
     return int(text)
 
 
-def _milliseconds(text: str) -> int:
+def _parse_milliseconds(text: str) -> int:
     if _MILLISECONDS.fullmatch(text):
         return min(max(int(text), -MAX_LONG), MAX_LONG)
     try:
@@ -71,22 +71,24 @@ class ReadOptions:
     """The values of the options."""
 
     path: str = _option("path", str)
-    commitlog: tuple[str, ...] = _option("commitlog", _list, ())
+    commitlog: tuple[str, ...] = _option("commitlog", _parse_list, ())
     selection: Selection = field(default_factory=Selection)  # of the options `topics` and `body`
-    from_offset: int = _option("fromOffset", _number, NO_READ_BOUNDS[0])
-    to_offset: int = _option("toOffset", _number, NO_READ_BOUNDS[1])  # exclusive
-    from_time: int = _option("fromTime", _milliseconds, NO_READ_BOUNDS[2])  # ms, store time
-    to_time: int = _option("toTime", _milliseconds, NO_READ_BOUNDS[3])  # exclusive
-    partition_size: int = _option("partitionSize", _number, 0)  # 0: the default of a batch or of a stream
+    from_offset: int = _option("fromOffset", _parse_number, NO_READ_BOUNDS[0])
+    to_offset: int = _option("toOffset", _parse_number, NO_READ_BOUNDS[1])  # exclusive
+    from_time: int = _option("fromTime", _parse_milliseconds, NO_READ_BOUNDS[2])  # ms, store time
+    to_time: int = _option("toTime", _parse_milliseconds, NO_READ_BOUNDS[3])  # exclusive
+    partition_size: int = _option("partitionSize", _parse_number, 0)  # 0: the default of a batch or of a stream
     release: str | None = _option("release", str, None)
     broker: str | None = _option("broker", str, None)
     fails_on_damage: bool = _option("mode", _mode, default=False)  # whether damaged bytes stop the read
     after_lake: str | None = _option("after", _lake, None)  # reading starts where the lake's messages of this store end
-    after_version: int | None = _option("afterVersion", _number, None)  # a version of the lake's table of messages
+    after_version: int | None = _option(
+        "afterVersion", _parse_number, None
+    )  # a version of the lake's table of messages
     fails_on_data_loss: bool = _option("failOnDataLoss", _flag, default=True)
     starts_at_end: bool = _option("startingOffset", _start, default=False)  # whether reading starts at the log's end
-    batch_size: int = _option("maxBytesPerTrigger", lambda text: _number(text) or _BATCH_SIZE, _BATCH_SIZE)
-    poll_ms: int = _option("pollMilliseconds", _number, 500)
+    batch_size: int = _option("maxBytesPerTrigger", lambda text: _parse_number(text) or _BATCH_SIZE, _BATCH_SIZE)
+    poll_ms: int = _option("pollMilliseconds", _parse_number, 500)
     file_system: Mapping[str, str] | None = None
     columns: tuple[str, ...] | None = None  # the columns of a schema that the user gave: Spark passes no other columns
 
@@ -94,7 +96,7 @@ class ReadOptions:
     def parse(cls, options: Mapping[str, str]) -> Self:
         """Parse the options; their names are not case-sensitive."""
         declared = {one.metadata["option"]: (one.name, one.metadata["parse"]) for one in fields(cls) if one.metadata}
-        declared |= {"topics": ("topics", _list), "body": ("with_body", _flag)}
+        declared |= {"topics": ("topics", _parse_list), "body": ("with_body", _flag)}
         given = {name.lower(): value for name, value in options.items()}
         names = {name.lower(): name for name in declared}
         for name in given.keys() - names.keys() - {"paths"}:  # Spark also passes options that are not of this source

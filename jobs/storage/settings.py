@@ -48,7 +48,7 @@ S3_KEY_SETTINGS = ("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.tok
 def read_environment_settings(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the settings from the environment; keys in variables override those of a profile."""
     variables = {setting: names.variables for setting, names in _OF_AMAZON.items()}
-    settings = merge_settings(_of_profile(environment), read_variable_settings(environment, variables))
+    settings = merge_settings(_read_profile(environment), read_variable_settings(environment, variables))
     endpoint = settings.get("fs.s3a.endpoint", "")
     host = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").hostname or ""
     if endpoint and not host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
@@ -72,7 +72,7 @@ def merge_settings(defaults: Mapping[str, str], overrides: Mapping[str, str]) ->
     return {**defaults, **overrides}
 
 
-def _of_profile(environment: Mapping[str, str]) -> dict[str, str]:
+def _read_profile(environment: Mapping[str, str]) -> dict[str, str]:
     profile = environment.get("AWS_PROFILE") or "default"
     home = expand_home(environment.get("HOME") or "~")
     section = profile if profile == "default" else f"profile {profile}"
@@ -184,14 +184,14 @@ def file_system_settings(spark_settings: Iterable[tuple[str, str]]) -> dict[str,
     """Return the file system settings (`fs.s3a.…`), and mask their secrets in all later output."""
     given = {name.removeprefix(_PREFIX): value for name, value in spark_settings if name.startswith(_PREFIX)}
     environment = {**read_environment_settings(), **read_variable_settings(os.environ, _OF_AZURE)}
-    settings = merge_settings(merge_settings(environment, dict(_of_hadoop())), given)
+    settings = merge_settings(merge_settings(environment, dict(_read_hadoop_settings())), given)
     for name, value in settings.items():
         if is_secret(name):
             remember_secret(value)
     return {name: value for name, value in settings.items() if name.startswith(FILE_SYSTEM_PREFIX)}
 
 
-def _of_hadoop() -> Iterator[tuple[str, str]]:
+def _read_hadoop_settings() -> Iterator[tuple[str, str]]:
     directory = os.environ.get("HADOOP_CONF_DIR")
     if not directory:
         return

@@ -118,7 +118,7 @@ def read_rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
         versions = [decode_json_config(value) for key, value in database.items(version) if key == VERSION_KEY]
         config = {"dataVersion": versions[0] if versions else None}
         values: _Table = {
-            _text(key): decode_json_config(value) for key, value in database.items(family) if key != VERSION_KEY
+            _decode_name(key): decode_json_config(value) for key, value in database.items(family) if key != VERSION_KEY
         }
         if table.table == _OFFSETS:
             values = dict(object_entries({name: value.get(_OFFSETS) for name, value in values.items()}))
@@ -143,7 +143,7 @@ def _v2_json(database: Database, table: ConfigTable) -> Iterator[_Row]:
     for key, value in _v2_rows(database, table):
         if value.startswith(_V2_JSON):
             name, _ = _v2_name(key)
-            yield _text(name), decode_json_config(value[len(_V2_JSON) :])
+            yield _decode_name(name), decode_json_config(value[len(_V2_JSON) :])
 
 
 def _v2_progress(database: Database, table: ConfigTable) -> Iterator[_Row]:
@@ -157,7 +157,7 @@ def _v2_progress(database: Database, table: ConfigTable) -> Iterator[_Row]:
         except struct.error as error:
             reason = f"{(_V2_KEY % table.number + key).hex()} is not a valid consumer-offset key"
             raise CorruptData(reason) from error
-        tables.setdefault(f"{_text(topic)}@{_text(group)}", {})[str(queue_id)] = offset
+        tables.setdefault(f"{_decode_name(topic)}@{_decode_name(group)}", {})[str(queue_id)] = offset
     yield from tables.items()
 
 
@@ -183,7 +183,7 @@ def _v2_name(key: bytes) -> tuple[bytes, bytes]:
     return key[2:end], key[end:]
 
 
-def _text(name: bytes) -> str:
+def _decode_name(name: bytes) -> str:
     return name.decode("utf-8", "replace")
 
 

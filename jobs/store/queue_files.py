@@ -162,7 +162,7 @@ class StoredQueue:
         otherwise a binary search runs in the last file that has any.
         """
         if known_end is not None:
-            return self._follow(max(known_end, self.first_unit_number))
+            return self._find_written_end(max(known_end, self.first_unit_number))
         for file in reversed(self.files):
             low, high = file.base_offset // self.unit_size, file.end // self.unit_size
             if not self._is_written(low):
@@ -172,13 +172,13 @@ class StoredQueue:
             while high - low > FIRST_PROBE_UNITS:
                 middle = (low + high) // 2
                 low, high = (middle, high) if self._is_written(middle) else (low, middle)
-            return self._follow(low + 1)
+            return self._find_written_end(low + 1)
         return self.first_unit_number
 
     def _is_written(self, position: int) -> bool:
         return find_first_unwritten_unit(self.name.kind, self.read(position, position + 1)) == 1
 
-    def _follow(self, position: int) -> int:
+    def _find_written_end(self, position: int) -> int:
         look = FIRST_PROBE_UNITS
         while position < self.capacity_end:
             stop = min(position + look, self.capacity_end)
@@ -317,7 +317,7 @@ def _voted_size(kind: FileKind, files: Sequence[StoredFile]) -> int | None:
     """
     unit = QUEUE_KIND_OF_FILE[kind].layout.size if kind in QUEUE_KIND_OF_FILE else 1
     votes: Counter[int] = Counter()
-    for _, group in groupby(sorted(files, key=_place), key=lambda file: _place(file)[:2]):
+    for _, group in groupby(sorted(files, key=_order_key), key=lambda file: _order_key(file)[:2]):
         of_queue = list(group)
         for file, after in zip_longest(of_queue, of_queue[1:]):
             base = file.base_offset
@@ -330,7 +330,7 @@ def _voted_size(kind: FileKind, files: Sequence[StoredFile]) -> int | None:
     return best[0] if is_certain else None
 
 
-def _place(file: StoredFile) -> tuple[str, int, int]:
+def _order_key(file: StoredFile) -> tuple[str, int, int]:
     return file.path_facts.topic or "", file.path_facts.queue_id or 0, file.base_offset
 
 

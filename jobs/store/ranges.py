@@ -196,14 +196,14 @@ def balance_ranges(
     for range_, size in zip(ranges, sizes, strict=True):
         start, rest = range_.start, size
         while width > 1 and rest > (piece := max(left // (2 * width), min_size)) * 3 // 2:
-            cut.append((_part(range_, start, start + piece), piece))
+            cut.append((_cut_range(range_, start, start + piece), piece))
             start, rest, left = start + piece, rest - piece, left - piece
-        cut.append((_part(range_, start, range_.end), rest))
+        cut.append((_cut_range(range_, start, range_.end), rest))
         left -= rest
     return [range_ for range_, _ in cut], [size for _, size in cut]
 
 
-def _part(range_: Range, start: int, end: int) -> Range:
+def _cut_range(range_: Range, start: int, end: int) -> Range:
     if start == range_.start:
         return replace(range_, end=end)
     return replace(range_, start=start, end=end, starts_anywhere=True, store_timestamp=None)

@@ -149,11 +149,11 @@ def walk_pieces(
         yield WalkedPiece(piece, 1, {record.topic: 1}, wrong, [record])
         position = piece.end - log.base_offset
         if position - start > COMPILED_WALK_MIN_BYTES:
-            yield from _in_groups(log, position, record.store_timestamp, evidence, final=final)
+            yield from _walk_in_groups(log, position, record.store_timestamp, evidence, final=final)
             return
 
 
-def _in_groups(
+def _walk_in_groups(
     log: SegmentBytes, start: int, newest: int, evidence: TailEvidence, *, final: bool
 ) -> Iterator[WalkedPiece]:
     from rmq_formats.commitlog.columns import message_batch

@@ -207,7 +207,9 @@ def determine_writers(
     """
     if given_release is not None:
         rules = parse_rules(given_release)
-        return Known(Writers(rules, _in_words((str(release), since) for since, release in rules)), GIVEN, GIVEN)
+        return Known(
+            Writers(rules, _describe_releases((str(release), since) for since, release in rules)), GIVEN, GIVEN
+        )
     return writers_of_eras(detect_store_eras(store, effort, index_readers), relevant_switches)
 
 
@@ -220,7 +222,7 @@ def writers_of_eras(eras: Sequence[Era], relevant_switches: Sequence[str]) -> Kn
     # Records that contradict each other may begin two eras at one offset: the later one counts.
     starts = [0, *(era.first_offset for era in eras[1:])]  # the rules of the first era apply from the beginning
     rules = make_rules(*{start: era.newest_release for start, era in zip(starts, eras, strict=True)}.items())
-    text = _in_words(zip(map(era_text, eras), starts, strict=True))
+    text = _describe_releases(zip(map(era_text, eras), starts, strict=True))
     reasons = "; ".join(dict.fromkeys(mark.reason for era in eras for mark in era.marks))
     undecided = any(era.undecided_switches(relevant_switches) for era in eras)
     writers = Writers(rules, text, tuple(eras))
@@ -236,7 +238,7 @@ def era_text(era: Era) -> str:
     return str(era.oldest_release) if len(era.candidates) == 1 else f"{era.oldest_release} to {era.newest_release}"
 
 
-def _in_words(named: Iterable[tuple[str, int]]) -> str:
+def _describe_releases(named: Iterable[tuple[str, int]]) -> str:
     return ", then ".join(f"{name} from offset {since}" if since else name for name, since in named)
 
 

@@ -129,7 +129,7 @@ def open_database(location: str, storage: Storage) -> Iterator[Database]:
     with TemporaryDirectory(prefix="rmq-lake-rocksdb-") as folder:
         opened = _open_database(location, storage, Path(folder))
         try:
-            names = rocksdict.Rdict.list_cf(opened.path(), _raw())
+            names = rocksdict.Rdict.list_cf(opened.path(), _raw_options())
             yield Database({name: opened.get_column_family(name) for name in names}, location)
         except FormatError as error:  # of a row
             raise error.in_file(location) from error
@@ -147,9 +147,9 @@ def _open_database(location: str, storage: Storage, folder: Path) -> "Rdict":
         copy.mkdir()
         copies.append(copy)
         _copy(location, storage, copy)
-        families = {name: _raw() for name in rocksdict.Rdict.list_cf(str(copy), _raw())}
+        families = {name: _raw_options() for name in rocksdict.Rdict.list_cf(str(copy), _raw_options())}
         read_only = rocksdict.AccessType.read_only(error_if_log_file_exist=False)
-        return rocksdict.Rdict(str(copy), _raw(), families, read_only)
+        return rocksdict.Rdict(str(copy), _raw_options(), families, read_only)
 
     try:
         # An OSError is one of the copy. Other errors may say that the broker wrote the files while they were copied.
@@ -164,7 +164,7 @@ def _open_database(location: str, storage: Storage, folder: Path) -> "Rdict":
         raise CorruptData(said, None, location) from error
 
 
-def _raw() -> "Options":
+def _raw_options() -> "Options":
     from rocksdict import BlockBasedOptions, Options
 
     tables = BlockBasedOptions()

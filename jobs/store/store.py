@@ -196,7 +196,7 @@ def _list(
     files = list(_describe_files(root, infos))
     logs = [file for file in files if file.path_facts.kind in LOG_KINDS]
     if commitlog:
-        elsewhere = list(_elsewhere(commitlog, storage))
+        elsewhere = list(_list_directories_elsewhere(commitlog, storage))
         own = next((file for file in logs if file.path_facts.kind is FileKind.COMMITLOG), None)
         if own is not None and not elsewhere:
             raise _no_segment_error(commitlog, own)
@@ -296,7 +296,7 @@ def _describe_files(root: str, infos: Iterable[FileInfo]) -> Iterator[StoredFile
         yield StoredFile(join_location(root, info.name), classify(info.name), info.size, info.modified_ms)
 
 
-def _elsewhere(directories: Sequence[str], storage: Storage) -> Iterator[StoredFile]:
+def _list_directories_elsewhere(directories: Sequence[str], storage: Storage) -> Iterator[StoredFile]:
     for directory in dict.fromkeys(map(normalise_location, directories)):
         # Segments are never in subdirectories. These are skipped, because a wrong directory may contain very many.
         local = LocalStorage() if is_local(directory) else None

@@ -78,7 +78,7 @@ class InProcessWorkers(SerialWorkers):
         results: list[Result] = []
         threads = min(self.width, len(items))
         with show_progress(work, lambda: done[len(results)], lambda: sum(map(record_count, results))):
-            results.extend(_in_threads(task, items, threads) if threads > 1 else map(task, items))
+            results.extend(_map_in_threads(task, items, threads) if threads > 1 else map(task, items))
         return results
 
 
@@ -138,7 +138,7 @@ def compile_at_first_use() -> None:
         warm_up()
 
 
-def _in_threads(task: Task[Item, Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
+def _map_in_threads(task: Task[Item, Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
     """
     Yield the result for each item, in order, while *threads* threads work on the next ones.
 

@@ -153,7 +153,7 @@ class _Declared:
     def type(self) -> TopicType:
         """Return the type; `RequestError` names the first wrong key."""
         if "by" in self._values or "types" in self._values:
-            return self._several()
+            return self._type_of_several()
         kind = self._values.get("format")
         if not isinstance(kind, str) or kind not in _OF_FORMAT:
             inner = next((key for key, value in self._values.items() if isinstance(value, dict)), None)
@@ -181,7 +181,7 @@ class _Declared:
                 "reading Avro and Protobuf bodies requires additional libraries: pip install 'rocketmq-lake[types]'"
             )
             raise UnsupportedFormat(reason, None, self._place)
-        format_, columns = {"avro": self._avro, "protobuf": self._protobuf}.get(kind, self._by_schema)()
+        format_, columns = {"avro": self._avro, "protobuf": self._protobuf}.get(kind, self._read_schema_format)()
         sources = self._sources(columns)
         if kind == "text":
             try:
@@ -192,7 +192,7 @@ class _Declared:
         self._columns("properties", lambda: sql_columns(found.all_columns))
         return found
 
-    def _several(self) -> TopicType:
+    def _type_of_several(self) -> TopicType:
         by = str(self._values.get("by", ""))
         source, _, name = by.partition(" ")
         types = self._values.get("types")
@@ -207,7 +207,7 @@ class _Declared:
             raise self._error("types", 'types cannot be nested, and by = "field …" needs format = "json" in each type')
         return TopicType(self._topic, JSON_FORMAT, (), selector=by.strip(), types=read)
 
-    def _by_schema(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
+    def _read_schema_format(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
         format_ = JSON_FORMAT if self._values["format"] == "json" else text_format(self._text("pattern"))
         return format_, self._columns("schema", lambda: self._text("schema"))
 

@@ -170,15 +170,15 @@ def _text(
 ) -> str:
     """Return a proposal in the form of types.toml, with the fields that do not become columns."""
     fit = "are JSON objects whose fields can become columns" if type_ is None else "fit the proposed types"
-    lines = [f"# {_comment(topic)}: {fitting:,} of {fitting + sum(refused.values()):,} bodies {fit}"]
+    lines = [f"# {_make_printable(topic)}: {fitting:,} of {fitting + sum(refused.values()):,} bodies {fit}"]
     shown = list(refused.items())[:_SHOWN]
     lines += [
-        f"#   {count_text(count, 'message')} at {_comment(one.place or '-')}: {_comment(one.reason)}"
+        f"#   {count_text(count, 'message')} at {_make_printable(one.place or '-')}: {_make_printable(one.reason)}"
         for one, count in shown
     ]
     if len(refused) > _SHOWN:
         lines.append(f"#   {len(refused) - _SHOWN} more reasons and places")
-    lines += [f"#   not proposed: {_comment(name)}" for name in left_out[:_SHOWN]]
+    lines += [f"#   not proposed: {_make_printable(name)}" for name in left_out[:_SHOWN]]
     if type_ is None:
         return "\n".join(
             [*lines, "#   no body is a JSON object with at least one non-null value, so no types are proposed", ""]
@@ -196,7 +196,7 @@ def _quote_text(text: str) -> str:
     return "".join(one if one.isprintable() else f"\\U{ord(one):08X}" for one in quoted)
 
 
-def _comment(text: str) -> str:
+def _make_printable(text: str) -> str:
     return "".join(one if one.isprintable() else "?" for one in text)
 
 
@@ -218,7 +218,7 @@ def infer_types(lake: Lake, topic: str, workers: Workers) -> tuple[str, bool]:
     for part in workers.map(work, partial(_refusals, lake, tried), "checking bodies against the proposed types"):
         found.update(part)
     if snapshot is not None and not found:
-        return f"# {_comment(topic)}: {explain_absent_topics(lake, snapshot, [topic])[topic][1]}\n", False
+        return f"# {_make_printable(topic)}: {explain_absent_topics(lake, snapshot, [topic])[topic][1]}\n", False
     refused = {refusal: count for refusal, count in found.most_common() if refusal is not None}
     return _text(topic, type_, found[None], refused, left_out), type_ is not None
 

@@ -142,7 +142,7 @@ def type_lake(request: TypeRequest, workers: Workers) -> TypingSummary:
                     delete_typing_leftovers(lake, left)
                 recovered = left.number if left.changes else None
             else:
-                request = _for_all_topics(request, left, lost)
+                request = _retype_all_topics(request, left, lost)
         cut_of = _cuts(lake, snapshot)
         topics = [_topic(request, type_, before, cut_of) for type_ in request.types]
         summary = _type_new_messages(request, snapshot, topics, before, workers)
@@ -157,7 +157,7 @@ def _messages(lake: Lake) -> DeltaTable:
     return found
 
 
-def _for_all_topics(request: TypeRequest, left: Typing, lost: str) -> TypeRequest:
+def _retype_all_topics(request: TypeRequest, left: Typing, lost: str) -> TypeRequest:
     """Return the request to type all topics again, as a file of the last typing was lost before its commit."""
     why = lost_file_text(lost)
     missing = sorted(left.topics.keys() - {one.topic for one in request.types})

@@ -103,7 +103,7 @@ def type_file(
             for topic in topics:
                 wanted = _mask_rows_of_topic(topic, batch, before=retries)
                 chosen = batch if wanted.true_count == batch.num_rows else batch.filter(wanted)
-                for some in _slices((_as_read(chosen),) if retries else add_inflated_bodies(chosen)):
+                for some in _cut_batches((_restore_message_form(chosen),) if retries else add_inflated_bodies(chosen)):
                     work.type_rows(topic[0], some)
         for name, file_ in work.files.items():
             if (action := file_.close()) is not None:
@@ -118,7 +118,7 @@ def _note_ends(done: TypingResult, rows: pa.RecordBatch) -> None:
             done.ends |= Counter({one["store"]: one["offset_max"] + 1})
 
 
-def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _cut_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         yield from (batch.slice(start, _SLICE) for start in range(0, batch.num_rows, _SLICE))
 
@@ -199,7 +199,7 @@ def read_refusals(lake: Lake, file: SnapshotFile, topic: str, reader: BodyReader
     """Yield the refusal of each message of a topic in a file; None if *reader* accepts it."""
     for batch in read_batches(lake, MESSAGES, file, _READ):
         of_topic = batch.filter(pc.fill_null(pc.equal(batch.column("topic"), topic), fill_value=False))
-        for rows in _slices(add_inflated_bodies(of_topic)):
+        for rows in _cut_batches(add_inflated_bodies(of_topic)):
             refusals = _results(reader, rows).refusals
             yield from map(refusals.get, range(rows.num_rows))
 
@@ -238,7 +238,7 @@ def _results(reader: BodyReader, rows: pa.RecordBatch) -> TypedRows:
     return TypedRows(results.columns, refusals, unknown)
 
 
-def _as_read(dead: pa.RecordBatch) -> pa.RecordBatch:
+def _restore_message_form(dead: pa.RecordBatch) -> pa.RecordBatch:
     """Return dead letters in the form of `messages`, with the errors of bodies that could not be decompressed."""
     reason = dead.column("reason")
     error = pc.if_else(pc.starts_with(reason, _COMPRESSED), pc.utf8_slice_codeunits(reason, len(_COMPRESSED)), None)

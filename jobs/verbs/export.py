@@ -190,18 +190,18 @@ def left_out_lines(summary: "ExportSummary") -> list[str]:
     if count:
         bodies = count_text(count, "body")
         lines.append(f"  exported as stored: {bodies} (invalid, or larger than --max-body-size when decompressed):")
-        lines += _places(summary.undecoded, count)
+        lines += _defect_lines(summary.undecoded, count)
     if damaged:
         size = count_text(summary.damaged_bytes, "byte")
         lines.append(f"  DAMAGE in the log: {size} cannot be exported:")
-        lines += _places(damaged, summary.damaged_ranges)
+        lines += _defect_lines(damaged, summary.damaged_ranges)
     if gaps:
         lines.append("  GAP the log is not complete:")
-        lines += _places(gaps, len(gaps))
+        lines += _defect_lines(gaps, len(gaps))
     return lines
 
 
-def _places(places: "Sequence[ExportDefect]", count: int) -> list[str]:
+def _defect_lines(places: "Sequence[ExportDefect]", count: int) -> list[str]:
     shown = places[:_SHOWN]
     lines = [
         f"    at physical offset {place.offset:,}, {count_text(place.size, 'byte')}: {place.reason}" for place in shown

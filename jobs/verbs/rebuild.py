@@ -284,13 +284,13 @@ def _refuse_for_database(store: str, out: Path, form: _RebuildForm) -> None:
         raise click.UsageError(
             "--install cannot install a RocksDB database, because the broker's configuration must change at the same "
             "time (storeType=defaultRocksDB). Build it without --install, stop the broker, then run\n"
-            + "\n".join(_placing(store, out / CONSUME_QUEUE_FOLDER))
+            + "\n".join(_placement_commands(store, out / CONSUME_QUEUE_FOLDER))
         )
     with raise_as_usage_errors(UnsupportedFormat):
         check_rocksdict_installed(str(out), "write")
 
 
-def _placing(store: str, made: Path) -> Iterator[str]:
+def _placement_commands(store: str, made: Path) -> Iterator[str]:
     from jobs.store.store import SET_ASIDE_MARK
 
     root = Path(local_path(store)) if is_local(store) else Path("STORE")
@@ -335,7 +335,7 @@ def _queue_lines(summary: "QueueRebuildSummary") -> Iterator[str]:
     if summary.to == _ROCKSDB:
         yield f"  a RocksDB database of {files}, for a broker with storeType=defaultRocksDB"
         yield "  to install it while the broker is stopped:"
-        yield from (f"  {line}" for line in _placing(summary.store, Path(summary.out, summary.folder)))
+        yield from (f"  {line}" for line in _placement_commands(summary.store, Path(summary.out, summary.folder)))
     else:
         yield f"  {files} of {summary.file_size:,} bytes"
     yield f"  format: RocketMQ {summary.release} ({summary.release_origin})"

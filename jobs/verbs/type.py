@@ -142,7 +142,7 @@ def _answer(
         "not_found": not_found,
         "too_many_dead_letters": exceeded,
     }
-    result = Result(severity, _what(summary, retry=retry), answer.seconds, verdict=verdict)
+    result = Result(severity, _amount_text(summary, retry=retry), answer.seconds, verdict=verdict)
     answer.print_json_or_lines(
         values, [lake, *_lines(summary, f"{tool_command()} {join(('type', lake, '--types', str(declared)))}")], result
     )
@@ -166,7 +166,7 @@ def _infer(lake: str, topics: tuple[str, ...], engine: str, answer: ResultPrinte
     return ExitCode.CLEAN if all(is_proposed for _, is_proposed in found) else ExitCode.NOT_FOUND
 
 
-def _what(summary: "TypingSummary", *, retry: bool) -> str:
+def _amount_text(summary: "TypingSummary", *, retry: bool) -> str:
     rows, dead_letters, accepted = (
         sum(counts)
         for counts in zip(*((one.rows, one.dead_letters, one.accepted) for one in summary.topics), strict=True)

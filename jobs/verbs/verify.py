@@ -105,11 +105,11 @@ def verify(  # noqa: PLR0913 - one argument an option
         verdict, verdict_lines(verdict, limit, all_locations=all_locations), with_byte_count=True
     )
     if lake is not None:
-        _keep(lake, known, label, verdict)
+        _append_findings(lake, known, label, verdict)
     return exit_code
 
 
-def _keep(lake: "Lake", known: "KnownStore | None", broker: str | None, verdict: "Verdict") -> None:
+def _append_findings(lake: "Lake", known: "KnownStore | None", broker: str | None, verdict: "Verdict") -> None:
     from jobs.lake.integrity import append_accepted_findings, append_findings
 
     append_findings(lake, known, broker, [one.to_row() for one in verdict.findings])
@@ -257,7 +257,7 @@ def repair(  # noqa: PLR0913 - one argument an option
         options=format_store_options(place, settings),
     )
     summary = repair_store(request, run.workers)
-    next_lines = _next(summary, place.store, applies=applies, has_lake=lake is not None)
+    next_lines = _next_step_lines(summary, place.store, applies=applies, has_lake=lake is not None)
     return answer.print_outcome(summary, [*summary.lines(_SHOWN), *next_lines, *start_warning_lines(summary.start)])
 
 
@@ -266,10 +266,10 @@ def _repeat_lines(words: str, *more: str, dropped_word: str = "", title: str = "
     return RecommendedStep(words, (typed_command_text(*more, dropped_word=dropped_word),)).lines(title)
 
 
-def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool) -> Iterator[str]:
+def _next_step_lines(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool) -> Iterator[str]:
     if summary.withheld_reason is not None:
         yield from (
-            _about_bridges(summary)
+            _bridge_step_lines(summary)
             if summary.delivery_text
             else _save_messages_lines(store, summary.verdict_before.store_options, has_lake=has_lake)
         )
@@ -291,8 +291,8 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
     elif summary.files:
         yield from _repeat_lines("install the new files in the store, with the broker stopped", "--apply")
     elif not summary.blank_only_files:
-        yield from _by_hand(summary.verdict_before, has_lake=has_lake)
-    yield from _about_bridges(summary)
+        yield from _manual_step_lines(summary.verdict_before, has_lake=has_lake)
+    yield from _bridge_step_lines(summary)
     if summary.blank_only_files:
         words = "rebuild these files, so that consumers receive the messages hidden by blank units in a queue"
         yield from _repeat_lines(words, *(word for name in summary.blank_only_files for word in ("--accept", name)))
@@ -305,7 +305,7 @@ def _accept_lines(summary: "RepairSummary") -> Iterator[str]:
         yield from step.lines()
 
 
-def _about_bridges(summary: "RepairSummary") -> Iterator[str]:
+def _bridge_step_lines(summary: "RepairSummary") -> Iterator[str]:
     if summary.delivery_text:
         yield from _repeat_lines("accept that consumers receive all-zero messages", "--deliver-empty")
     elif summary.messages_at_risk:
@@ -329,7 +329,7 @@ def _save_messages_lines(store: str, options: Sequence[str], *, has_lake: bool) 
     return [*keep.lines(), *_repeat_lines(words, "--bridge", title="")]
 
 
-def _by_hand(found: "Verdict", *, has_lake: bool) -> Iterator[str]:
+def _manual_step_lines(found: "Verdict", *, has_lake: bool) -> Iterator[str]:
     from jobs.verify.verdict import REPAIR_COMMAND, REPAIR_FROM_LAKE_COMMAND, recommend_steps
 
     omitted = {REPAIR_COMMAND, REPAIR_FROM_LAKE_COMMAND} if has_lake else {REPAIR_COMMAND}

@@ -148,7 +148,7 @@ class IndexVerification:
             return None
         place = f"index/{first.name}", None, "before this file"
         cause = "index files were deleted or lost, or the index was disabled until then"
-        return _without_entries(keys, kinds.MISSING_INDEX_ENTRIES, place, 0, count, cause)
+        return _finding_of_missing_entries(keys, kinds.MISSING_INDEX_ENTRIES, place, 0, count, cause)
 
     def _sure_keys(self, workers: Workers, store: Store, ranges: Sequence[Range]) -> KeySequence:
         """Return the keys that the broker has indexed: those of every release that is possible, if none is given."""
@@ -161,8 +161,8 @@ def _report(explanation: Explanation) -> PartReport:
     behind = list(_behind(explanation))
     findings = [
         *(_finding(one) for one in explanation.files if one.verdict in _CAUSES),
-        *_of_lost_messages(explanation),
-        *_of_missing_keys(explanation),
+        *_findings_of_lost_messages(explanation),
+        *_findings_of_missing_keys(explanation),
         *behind,
     ]
     if not any(finding.severity.is_alarm for finding in findings):  # the file that it names may be a wrong one
@@ -199,7 +199,7 @@ def _finding(explained: ExplainedFile) -> Finding:
     return Finding(INDEX, kind, file, first.position, *values, cause, times, is_undecided=is_undecided)
 
 
-def _of_lost_messages(explanation: Explanation) -> Iterator[Finding]:
+def _findings_of_lost_messages(explanation: Explanation) -> Iterator[Finding]:
     """Yield findings on entries of messages that the log has lost, inside it or at the end of a closed store."""
     for explained in explanation.files:
         survivor = explained.survivor
@@ -226,7 +226,7 @@ def _of_lost_messages(explanation: Explanation) -> Iterator[Finding]:
             yield Finding(INDEX, kinds.PAST_LOG_END, *place, found, "", cause, survivor.tail_count, offset)
 
 
-def _without_entries(  # noqa: PLR0913, PLR0917 - a finding, and the keys that it is about
+def _finding_of_missing_entries(  # noqa: PLR0913, PLR0917 - a finding, and the keys that it is about
     keys: KeySequence,
     kind: str,
     place: tuple[str, int | None, str],
@@ -262,20 +262,20 @@ def _without_entries(  # noqa: PLR0913, PLR0917 - a finding, and the keys that i
     return Finding(INDEX, kind, *place, found, "", cause, count, first.physical_offset, is_undecided=is_undecided)
 
 
-def _of_missing_keys(explanation: Explanation) -> Iterator[Finding]:
+def _findings_of_missing_keys(explanation: Explanation) -> Iterator[Finding]:
     """Yield findings on keys that are missing inside files that are otherwise right, and between files."""
     for explained in explanation.files:
         survivor = explained.survivor
         for skip in survivor.skipped_keys if survivor is not None and explained.verdict.is_explained else ():
             position = explanation.settings.geometry.value.entry_position(skip.first_entry)
             inside = f"index/{explained.name}", position, f"entry {skip.first_entry}"
-            yield _without_entries(
+            yield _finding_of_missing_entries(
                 explanation.key_sequence, kinds.NOT_INDEXED, inside, skip.first_key, skip.log_key_count, _SKIPPED,
                 " of {offsets}", may_be_changed=True,
             )  # fmt: skip
     for name, keys, start, is_in_later_files in explanation.find_gaps():
         place, cause = (f"index/{name}", None, "before this file"), _IN_LATER_FILES if is_in_later_files else _LOST
-        yield _without_entries(
+        yield _finding_of_missing_entries(
             explanation.key_sequence, kinds.MISSING_INDEX_ENTRIES, place, start, keys, cause,
             is_undecided=is_in_later_files, may_be_changed=not is_in_later_files,
         )  # fmt: skip
@@ -291,7 +291,7 @@ def _behind(explanation: Explanation) -> Iterator[Finding]:
     cause = f"{doubt}a broker that crashed deleted its newest index files and did not reindex all of their messages"
     place, start = (f"index/{last_file.name}", None, "after the last file"), len(keys) - behind
     from_first = ", from physical offset {first} on"
-    finding = _without_entries(
+    finding = _finding_of_missing_entries(
         keys, kinds.MISSING_INDEX_ENTRIES, place, start, behind, cause, from_first, is_undecided=is_undecided
     )
     (first,), (last,) = keys.read_keys(start, start + 1), keys.read_keys(len(keys) - 1, len(keys))

@@ -120,7 +120,7 @@ def findings_on_log(  # noqa: PLR0913, PLR0917 - the log, the releases that wrot
 def findings_on_records(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Finding], list[LostRange]]:
     """Return the findings on the records of a log, and its lost ranges."""
     pieces = [piece for check in checks for piece in check.damaged_pieces]
-    findings, lost = _of_wrong_names(pieces, store)
+    findings, lost = _findings_of_wrong_names(pieces, store)
     wrong_names = LostRanges(lost)
     for before, start, end in find_holes(store.segments):
         cut = next((piece for piece in pieces if piece.end == start), None)
@@ -129,7 +129,7 @@ def findings_on_records(store: Store, checks: Sequence[RangeCheck]) -> tuple[lis
         if position is None:
             cause = "a segment is missing: it was deleted or not copied"
         place = store.path_below_root(location), position
-        finding = wrong_names.mark_consequence(_of_offsets(kinds.MISSING_RANGE, place, (start, end), cause))
+        finding = wrong_names.mark_consequence(_finding_of_range(kinds.MISSING_RANGE, place, (start, end), cause))
         findings.append(finding)
         lost.append((cut.offset if cut else start, end, finding.follows or finding))
         pieces = [piece for piece in pieces if piece is not cut]
@@ -144,7 +144,7 @@ def findings_on_records(store: Store, checks: Sequence[RangeCheck]) -> tuple[lis
             cause = "these records were written at another offset: the file is from another log or has the wrong name"
             cause = _describe_copied_segment(store, piece.offset) or cause
         cause += f" ({piece.reason})" if piece.reason else ""
-        finding = _of_offsets(kind, place, (piece.offset, piece.end), cause)
+        finding = _finding_of_range(kind, place, (piece.offset, piece.end), cause)
         finding = finding._replace(is_bridge=piece.reason == BRIDGE_REASON)
         findings.append(finding)
         lost.append((piece.offset, piece.end, finding))
@@ -166,7 +166,7 @@ def _describe_copied_segment(store: Store, offset: int) -> str:
     )
 
 
-def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], list[LostRange]]:
+def _findings_of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], list[LostRange]]:
     """
     Return the findings on segments under a wrong name, and the offsets that are lost by it.
 
@@ -260,7 +260,7 @@ def _lost_start(store: Store) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _of_offsets(kind: str, place: tuple[str, int | None], offsets: tuple[int, int | str], cause: str) -> Finding:
+def _finding_of_range(kind: str, place: tuple[str, int | None], offsets: tuple[int, int | str], cause: str) -> Finding:
     start, end = offsets
     return Finding(
         LOG, kind, *place, "offsets", f"{start} to {end}", "records", cause, log_offset=start,
@@ -303,7 +303,7 @@ def _finding_of_changed_record(record: ChangedRecord, store: Store) -> Finding:
 def early_log_end_finding(offset: int, store: Store) -> Finding:
     """Return the finding on correct bytes that the broker treats as the end of its log."""
     cause = "the end-of-file blank is longer than the rest of the file, so the broker treats it as the end of the log"
-    return _of_offsets(kinds.DAMAGED_RANGE, locate_offset(offset, store), (offset, offset + BLANK.size), cause)
+    return _finding_of_range(kinds.DAMAGED_RANGE, locate_offset(offset, store), (offset, offset + BLANK.size), cause)
 
 
 def lost_end_finding(
@@ -318,7 +318,7 @@ def lost_end_finding(
         cause = NO_SEGMENTS_ERROR
     elif crashed is not None:
         cause = f"{crashed.text}: {crashed.evidence_text}. {crashed.advice}"
-    return _of_offsets(
+    return _finding_of_range(
         kinds.LOST_END, locate_offset(log_end, store), (log_end, f"{lost_record_offset} or higher"), cause
     )
 
@@ -342,9 +342,8 @@ def findings_on_checkpoint(
     for name in _FLUSHED if checkpoint is not None and newest_ms and store.has_clean_shutdown else ():
         time = getattr(checkpoint, name)
         if time > newest_ms:
-            cause = (
-                f"{_moment(time)} is later than the log's latest store time, {_moment(newest_ms)}: {_CHECKPOINT_WRONG}"
-            )
+            latest = f"the log's latest store time, {_format_time(newest_ms)}"
+            cause = f"{_format_time(time)} is later than {latest}: {_CHECKPOINT_WRONG}"
             place, values = ("checkpoint", CHECKPOINT.offset(name), name), (str(time), str(newest_ms))
             findings.append(Finding(LOG, kinds.CHECKPOINT_AFTER_LOG, *place, *values, cause, right_time=newest_ms))
     offset = checkpoint.dispatched_offset if checkpoint is not None and newest_ms and store.has_clean_shutdown else 0
@@ -358,7 +357,7 @@ def findings_on_checkpoint(
     return findings, []
 
 
-def _moment(time: int) -> str:
+def _format_time(time: int) -> str:
     try:
         return datetime.fromtimestamp(time / 1000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):  # outside the calendar; no I/O

@@ -163,7 +163,9 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     double = compare_double_write(store, queues)
     left_out = frozenset(queues_left_out_of_double_write(double, joined.queues_without_files))
     missing = [_attribute_to_unit(one, doubted) for one in _missing_queues(joined, left_out)]
-    units = [_attribute_to_unit(one, doubted) if one.times == 1 and one.kind in MISSING_UNIT_KINDS else one for one in units]
+    units = [
+        _attribute_to_unit(one, doubted) if one.times == 1 and one.kind in MISSING_UNIT_KINDS else one for one in units
+    ]
     units += _earlier_messages(joined, [one for one in joined.differences if one.kind in earlier_kinds])
     state = check_broker_state(store, config, _span_reader(queues, joined, store.start_offset))
     notes = [*_notes(store, joined, double, left_out), *state.notes]

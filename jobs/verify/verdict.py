@@ -376,18 +376,18 @@ def recommend_steps(
     for part in (LOG, QUEUES, INDEX):
         remedies = () if part != QUEUES and part in databases else (row[1:] for row in _REMEDIES if row[0] == part)
         for of_kinds, text, commands in remedies:
-            those = _of(groups, part, of_kinds)
+            those = _select_groups(groups, part, of_kinds)
             wanted = tuple(one for one in commands if one not in omitted_commands)
             found.append((RecommendedStep(text, _commands(wanted, those, words)), those))
         if part in databases:
-            found.append((databases[part], _of(groups, part, besides=_NOT_MADE if part == QUEUES else ())))
+            found.append((databases[part], _select_groups(groups, part, besides=_NOT_MADE if part == QUEUES else ())))
     made = (
-        *(() if LOG in databases else _of(groups, LOG, {kinds.WRONG_FILE_SIZE, kinds.TRUNCATED_CHECKPOINT})),
-        *(() if QUEUES in databases else _of(groups, QUEUES, besides=_NOT_MADE)),
+        *(() if LOG in databases else _select_groups(groups, LOG, {kinds.WRONG_FILE_SIZE, kinds.TRUNCATED_CHECKPOINT})),
+        *(() if QUEUES in databases else _select_groups(groups, QUEUES, besides=_NOT_MADE)),
         *(
             ()
             if INDEX in databases
-            else _of(
+            else _select_groups(
                 groups,
                 INDEX,
                 besides={kinds.UNREADABLE_RANGE, kinds.NOT_INDEXED, kinds.STALE_INDEX_FILE, *_IN_ROCKSDB},
@@ -470,7 +470,7 @@ def _steps_before_start(verdict: Verdict, words: Mapping[str, str], *, is_repair
         yield RecommendedStep(text, (command.format(**words),))
 
 
-def _of(
+def _select_groups(
     groups: Sequence[CauseWithConsequences],
     part: str,
     of_kinds: Container[str] | None = None,
@@ -490,7 +490,7 @@ def _commands(
     """Return the commands of a remedy; those that move a file only if it is on this machine."""
     causes = [cause for cause, _ in groups]
     if commands == ("{move}",):
-        return tuple(_move(words["store"], one) for one in causes if "://" not in words["store"] + one.file)
+        return tuple(_move_command(words["store"], one) for one in causes if "://" not in words["store"] + one.file)
     if "{copy}" in commands:
         copies = [_copy_backup(words["store"], one) for one in causes]
         return (*_commands(commands[:-1], groups, words), *filter(None, copies))
@@ -510,7 +510,7 @@ def _copy_backup(store: str, one: Finding) -> str:
     return f"cp -p {store}/{backup} {store}/{one.file}" if one.expected.endswith(backup) else ""
 
 
-def _move(store: str, one: Finding) -> str:
+def _move_command(store: str, one: Finding) -> str:
     if one.kind == kinds.STALE_INDEX_FILE:
         return f"mv -n {store}/{one.file} {store}/{Path(one.file).name}.copy"
     folder, _, name = one.file.rpartition("/")

@@ -316,10 +316,10 @@ def build_bridge(start: int, end: int, lost: Sequence[LostMessage], store_timest
     """
     if end - start < _SMALLEST:
         return None
-    tiles = list(_tiles(start, end, lost))
+    tiles = list(_tile_lost_range(start, end, lost))
     if any(tile.size < _size_without_body(tile.topic.encode()) for tile in tiles):
-        tiles = [_filler(start, end)]
-    return b"".join(_record(tile, store_timestamp) for tile in tiles)
+        tiles = [_filler_message(start, end)]
+    return b"".join(_encode_bridge(tile, store_timestamp) for tile in tiles)
 
 
 def build_bridge_to_segment_end(start: int, end: int, lost: Sequence[LostMessage], store_timestamp: int) -> bytes:
@@ -329,35 +329,35 @@ def build_bridge_to_segment_end(start: int, end: int, lost: Sequence[LostMessage
     return covered + BLANK.pack(left, MAGIC_BLANK).ljust(left, b"\0")
 
 
-def _tiles(start: int, end: int, lost: Sequence[LostMessage]) -> Iterator[LostMessage]:
+def _tile_lost_range(start: int, end: int, lost: Sequence[LostMessage]) -> Iterator[LostMessage]:
     for message in lost:
         if message.offset > start:
-            yield _filler(start, message.offset)
+            yield _filler_message(start, message.offset)
         yield message._replace(size=message.size if message.offset >= start else 0)  # two that overlap fit nowhere
         start = message.offset + message.size
     if start != end:
-        yield _filler(start, end)
+        yield _filler_message(start, end)
 
 
-def _filler(start: int, end: int) -> LostMessage:
+def _filler_message(start: int, end: int) -> LostMessage:
     topic = _TOPIC[: max(end - start - MIN_RECORD_SIZE, 1)]
     return LostMessage(start, end - start, topic, -1, 0)
 
 
-def _magic(topic: bytes) -> int:
+def _magic_of_topic(topic: bytes) -> int:
     return MAGIC_V1 if len(topic) <= _LONGEST_V1 else MAGIC_V2
 
 
 def _size_without_body(topic: bytes) -> int:
-    return MIN_RECORD_SIZE + TOPIC_LENGTH[_magic(topic)].size - TOPIC_LENGTH[MAGIC_V1].size + len(topic)
+    return MIN_RECORD_SIZE + TOPIC_LENGTH[_magic_of_topic(topic)].size - TOPIC_LENGTH[MAGIC_V1].size + len(topic)
 
 
-def _record(tile: LostMessage, store_timestamp: int) -> bytes:
+def _encode_bridge(tile: LostMessage, store_timestamp: int) -> bytes:
     topic = tile.topic.encode()
     return encode_record(
         new_record(
             topic=topic,
-            magic_code=_magic(topic),
+            magic_code=_magic_of_topic(topic),
             body=bytes(tile.size - _size_without_body(topic)),
             queue_id=max(tile.queue_id, 0),
             flag=BRIDGE_FLAG,

@@ -82,7 +82,7 @@ class Window:
         useful = max(self._beyond - position, wanted) if position < self._beyond else capacity
         stop = min(capacity, useful, self.size - position)
         try:
-            self._append(stop)
+            self._extend(stop)
         except OSError as error:
             if not is_disk_error(error):
                 raise
@@ -92,14 +92,14 @@ class Window:
         while self.filled < min(stop, self.size - self.position):
             position = self.position + self.filled
             try:
-                self._append(min(stop, self.filled + DISK_BLOCK_SIZE - position % DISK_BLOCK_SIZE))
+                self._extend(min(stop, self.filled + DISK_BLOCK_SIZE - position % DISK_BLOCK_SIZE))
             except OSError as error:
                 if not is_disk_error(error):
                     raise
                 self.unreadable = position, self._readable_from(position)
                 return
 
-    def _append(self, stop: int) -> None:
+    def _extend(self, stop: int) -> None:
         wanted = stop - self.filled
         count = self._read_into(self.position + self.filled, self.buffer.data[self.filled : stop])
         self.filled += count

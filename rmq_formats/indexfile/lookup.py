@@ -141,20 +141,20 @@ def _guess_geometries(
     if usual:
         yield DEFAULT_GEOMETRY, usual
     if hash_slots or index_num:
-        each = [_with_one_given(file.size, hash_slots, index_num) for file in files]
+        each = [_geometry_with_one_given(file.size, hash_slots, index_num) for file in files]
     else:
-        each = [_of_full_file(file) for file in files]
+        each = [_geometry_of_full_file(file) for file in files]
     yield from Counter(geometry for geometry in each if geometry is not None).most_common()
 
 
-def _with_one_given(file_size: int, hash_slots: int | None, index_num: int | None) -> Geometry | None:
+def _geometry_with_one_given(file_size: int, hash_slots: int | None, index_num: int | None) -> Geometry | None:
     index_num = index_num or (file_size - HEADER.size - SLOT.size * (hash_slots or 0)) // ENTRY.size
     hash_slots = hash_slots or (file_size - HEADER.size - ENTRY.size * index_num) // SLOT.size
     geometry = Geometry(hash_slots, index_num)
     return geometry if min(geometry) > 0 and geometry.file_size == file_size else None
 
 
-def _of_full_file(file: Content) -> Geometry | None:
+def _geometry_of_full_file(file: Content) -> Geometry | None:
     with skip_lost_file():
         return detect_geometry(file.size, IndexReader(file.read, DEFAULT_GEOMETRY).header)
     return None
@@ -162,7 +162,7 @@ def _of_full_file(file: Content) -> Geometry | None:
 
 def detect_geometry(file_size: int, header: IndexHeader) -> Geometry | None:
     """Return the geometry of a *full* file, which has as many entries as its header counts; None if that cannot be."""
-    return _with_one_given(file_size, None, header.index_count) if header.index_count > 1 else None
+    return _geometry_with_one_given(file_size, None, header.index_count) if header.index_count > 1 else None
 
 
 def find_geometries(file: Content) -> list[Geometry]:
@@ -172,7 +172,7 @@ def find_geometries(file: Content) -> list[Geometry]:
         return []
     largest = (file.size - HEADER.size - SLOT.size) // ENTRY.size
     tried = range(count, min(count + _TRIED, largest + 1))
-    supposed = (_with_one_given(file.size, None, index_num) for index_num in tried)
+    supposed = (_geometry_with_one_given(file.size, None, index_num) for index_num in tried)
     return [geometry for geometry in supposed if geometry is not None and fits_geometry(file, geometry)]
 
 

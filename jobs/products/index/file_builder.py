@@ -114,7 +114,7 @@ def add_entries(builder: FileBuilder, recipe: IndexRecipe, on_entries: OnEntries
     parts = [KeyPart(ENTRIES_OF_FILE_ITSELF, 1, recipe.head_count), *recipe.parts, last_entries]
     for part in parts:
         if part.file == ENTRIES_OF_FILE_ITSELF:
-            _adopt(builder, recipe, part, on_entries)
+            _adopt_part(builder, recipe, part, on_entries)
             continue
         for keys, texts in read_key_blocks(recipe.scratch, part, with_texts=on_entries is not None):
             raise_if_stopped()
@@ -125,7 +125,7 @@ def add_entries(builder: FileBuilder, recipe: IndexRecipe, on_entries: OnEntries
                 on_entries(number, keys, times, texts)
 
 
-def _adopt(builder: FileBuilder, recipe: IndexRecipe, part: KeyPart, note: OnEntries | None) -> None:
+def _adopt_part(builder: FileBuilder, recipe: IndexRecipe, part: KeyPart, note: OnEntries | None) -> None:
     if recipe.broker_file is None or not part.key_count:
         return
     with recipe.storage.open(recipe.broker_file.location) as file:
@@ -347,9 +347,9 @@ def file_names_between(
         name = file_name_for_time(timestamp, zone)
         left = len(timestamps) - number
         if name <= low:
-            name = _next(low)
+            name = _next_file_name(low)
         if name_after and not _leaves_room(name, name_after, left):
-            name = _next(low)
+            name = _next_file_name(low)
             if not _leaves_room(name, name_after, left):
                 # Names that extend *low* by digits sort after it and before any other number.
                 stem, digits = low or "0" * TIME_DIGITS, len(str(left))
@@ -364,7 +364,7 @@ def file_names_between(
     return names
 
 
-def _next(name: str) -> str:
+def _next_file_name(name: str) -> str:
     """Return the name of the next millisecond, as a valid time."""
     try:
         time = datetime.strptime(name[:TIME_DIGITS] + "000", "%Y%m%d%H%M%S%f").replace(tzinfo=UTC) + _MILLISECOND
@@ -378,7 +378,7 @@ def _leaves_room(name: str, following: str, files: int) -> bool:
     for _ in range(files):
         if name >= following:
             return False
-        name = _next(name)
+        name = _next_file_name(name)
     return True
 
 

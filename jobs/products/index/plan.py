@@ -40,7 +40,7 @@ class PlannedFile(NamedTuple):
         return self.previous_kept_name < name and (not self.next_kept_name or name < self.next_kept_name)
 
 
-def _before(end: int, capacity: int) -> Iterator[PlannedFile]:
+def _plan_files_before(end: int, capacity: int) -> Iterator[PlannedFile]:
     """Yield the files before the first surviving one, in a log that has lost its beginning."""
     start = end % capacity
     if start:
@@ -49,7 +49,7 @@ def _before(end: int, capacity: int) -> Iterator[PlannedFile]:
         yield PlannedFile(begin, begin + capacity, BuiltFileKind.FULL, "" if begin else UNKNOWN_PREVIOUS_END_DOUBT)
 
 
-def _between(
+def _plan_files_between(
     start: int, end: int, capacity: int, doubt: str = "", right: Survivor | None = None
 ) -> Iterator[PlannedFile]:
     """Yield the files up to the one on the *right*, or up to the end of the log."""
@@ -92,12 +92,12 @@ class IndexPlan:
             ends[-1] = self.end_after_filling(survivors[-1])
             counts[-1] += ends[-1] - survivors[-1].end_key
         gaps: list[Iterable[PlannedFile]] = [
-            _between(start, right.first_key, capacity, "" if count >= capacity else RESTART_DOUBT, right)
+            _plan_files_between(start, right.first_key, capacity, "" if count >= capacity else RESTART_DOUBT, right)
             for start, count, right in zip(ends, counts, survivors, strict=False)
         ]
         if survivors and keys.start_offset:  # else the log begins where the broker began
-            gaps[0] = _before(max(survivors[0].first_key, 0), capacity)
-        last = list(_between(ends[-1], total, capacity))
+            gaps[0] = _plan_files_before(max(survivors[0].first_key, 0), capacity)
+        last = list(_plan_files_between(ends[-1], total, capacity))
         if keys.ends_without_keys and total in range(ends[-1], total + 1, capacity):
             # A broker creates a file for a message before it looks at its keys, which matters only after a full file.
             last.append(PlannedFile(total, total, BuiltFileKind.OPEN))

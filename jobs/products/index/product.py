@@ -53,7 +53,7 @@ class ContinuationPoint(NamedTuple):
 
 def start_product(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
     """Prepare a run's index entries: continue the open file of the last run, or begin with the broker's files."""
-    opening = _first(run) if state is None else _continuation(run, state)
+    opening = _open_first_file(run) if state is None else _read_continuation(run, state)
     size = _estimate_temporary_files(run, opening)
     if size:
         check_disk_space(run.store.root, gettempdir(), size)
@@ -69,7 +69,7 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
         written = run.workers.map(works, partial(write_entries, output=output), "building index entries")
         names = _find_broker_names(run.store, written)
         finished = FinishedProduct(
-            state=_state(opening, written, to_offset) | _stated_geometry(run, state or {}, geometry)
+            state=_make_state(opening, written, to_offset) | _stated_geometry(run, state or {}, geometry)
         )
         finished.add(INDEX_ENTRIES, *(action for rows in written for action in rows.added_files))
         with output.new_file(INDEX_FILES, "headers") as file:
@@ -102,7 +102,7 @@ def _estimate_temporary_files(run: Run, opening: ContinuationPoint) -> int:
     return min(entries // geometry.capacity, run.workers.processes, count_cores()) * geometry.file_size
 
 
-def _first(run: Run) -> ContinuationPoint:
+def _open_first_file(run: Run) -> ContinuationPoint:
     store = run.store
     broker_file = list_index_files(store)
     try:
@@ -113,7 +113,7 @@ def _first(run: Run) -> ContinuationPoint:
     return ContinuationPoint(geometry, run.writers, store.start_offset, tuple(broker_file))
 
 
-def _continuation(run: Run, state: State) -> ContinuationPoint:
+def _read_continuation(run: Run, state: State) -> ContinuationPoint:
     # Where the broker has cut off its log, keys of the new records follow the entries of the old ones, as in its own
     # files. The start is before the run's start if earlier runs left the index out.
     start = max(state["to_offset"], run.store.start_offset)
@@ -258,7 +258,7 @@ def _stated_geometry(run: Run, state: State, geometry: Known[Geometry]) -> dict[
     return {} if known.origin == ASSUMED else {"stated": list(known.value)}
 
 
-def _state(opening: ContinuationPoint, written: Sequence[EntryRows], to_offset: int) -> dict[str, object]:
+def _make_state(opening: ContinuationPoint, written: Sequence[EntryRows], to_offset: int) -> dict[str, object]:
     last = max(written, key=lambda rows: rows.file_ordinal, default=None)
     header = last.header if last else opening.header
     return {

@@ -77,13 +77,13 @@ def make_record_batches(blocks: Iterable[RowBlock], tags: Sequence[str]) -> Iter
         some.append(block)
         count += block.queue_offset.size
         if count >= _ROWS_AT_ONCE:
-            yield _batch(some, tags)
+            yield _make_batch(some, tags)
             some, count = [], 0
     if count:
-        yield _batch(some, tags)
+        yield _make_batch(some, tags)
 
 
-def _batch(blocks: Sequence[RowBlock], tags: Sequence[str]) -> pa.RecordBatch:
+def _make_batch(blocks: Sequence[RowBlock], tags: Sequence[str]) -> pa.RecordBatch:
     counts = [block.queue_offset.size for block in blocks]
     numbers = np.repeat(np.arange(len(blocks), dtype=np.int32), counts)
     tag_numbers = np.concatenate(
@@ -100,8 +100,8 @@ def _batch(blocks: Sequence[RowBlock], tags: Sequence[str]) -> pa.RecordBatch:
     columns = {name: values.take(pa.array(numbers)) for name, values in of_blocks.items()} | {
         "topic": _dictionary_array([storable_text(block.name.topic) for block in blocks], numbers),
         "status": _dictionary_array([block.status.value for block in blocks], numbers),
-        "batch_count": _optional([block.batch_count for block in blocks], counts, np.int16),
-        "store_timestamp": _optional([block.store_timestamp for block in blocks], counts, np.int64),
+        "batch_count": _optional_column([block.batch_count for block in blocks], counts, np.int16),
+        "store_timestamp": _optional_column([block.store_timestamp for block in blocks], counts, np.int64),
         "tags": _dictionary_array(tags, tag_numbers),
     }
     for name in ("queue_offset", "physical_offset", "size", "tags_code"):
@@ -116,7 +116,9 @@ def _dictionary_array(texts: Sequence[object], numbers: NDArray[np.int32]) -> pa
     return pa.DictionaryArray.from_arrays(pa.array(places, mask=places < 0), distinct.dictionary, safe=False)
 
 
-def _optional(parts: Sequence[NDArray[Any] | None], counts: Sequence[int], type_: type[np.integer[Any]]) -> pa.Array:
+def _optional_column(
+    parts: Sequence[NDArray[Any] | None], counts: Sequence[int], type_: type[np.integer[Any]]
+) -> pa.Array:
     missing = np.repeat([part is None for part in parts], counts)
     filled = [np.zeros(count, type_) if part is None else part for part, count in zip(parts, counts, strict=True)]
     return pa.array(np.concatenate(filled).astype(type_), mask=missing)

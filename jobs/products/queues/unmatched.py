@@ -193,14 +193,14 @@ def _find_newer(queue: StoredQueue, start: int, end: int, dispatched: int) -> tu
     Older units may follow in the same file if recovery truncated the queue: they wait to be overwritten.
     """
     first_newer = newer_end = end
-    for first, last in _in_files(queue, start, end):  # between files there may be very many places, and no unit
+    for first, last in _split_by_file(queue, start, end):  # between files there may be very many places, and no unit
         newer = np.flatnonzero(read_stored_units(queue, first, last)["physical_offset"] >= dispatched)
         if newer.size:
             first_newer, newer_end = min(first_newer, first + int(newer[0])), first + int(newer[-1]) + 1
     return first_newer, newer_end
 
 
-def _in_files(queue: StoredQueue, start: int, end: int) -> Iterator[tuple[int, int]]:
+def _split_by_file(queue: StoredQueue, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield the parts of [start, end) that are in files, in limited portions."""
     for file in queue.files:
         first, stop = file.base_offset // queue.unit_size, -(-file.end // queue.unit_size)
@@ -254,7 +254,7 @@ def classify_unclaimed_units(remainder: QueueRemainder, log: CollectedLog) -> It
     parts = (
         (*part, group)
         for group in _group_ranges(remainder.unclaimed_ranges)
-        for part in _in_files(queue, group[0][0], group[-1][1])
+        for part in _split_by_file(queue, group[0][0], group[-1][1])
     )
     for start, stop, group in parts:
         units, places = read_stored_units(queue, start, stop), np.arange(start, stop)

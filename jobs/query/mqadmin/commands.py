@@ -127,7 +127,7 @@ def _by_key(call: MqadminCall) -> ExitCode:
             answer = lookups.by_key_like_mqadmin(one.source, topic, key, window, limit)
         else:
             answer = lookups.by_key(one.source, topic, key, kind=KeyKind.TAG, window=window, limit=limit, by_entry=True)
-        return _with_route(answer, topic, one, f"query by-key -t {topic} -k {key}")
+        return _require_route(answer, topic, one, f"query by-key -t {topic} -k {key}")
 
     answer = call.ask_each(ask)
     has_index_key = call.release.prints_index_key
@@ -141,7 +141,7 @@ def _parent_of_lmq(call: MqadminCall) -> str:
     return parent if parent and topic.startswith(LMQ_PREFIX) else topic
 
 
-def _with_route(answer: Answer, topic: str, call: MqadminCall, instead: str) -> Answer:
+def _require_route(answer: Answer, topic: str, call: MqadminCall, instead: str) -> Answer:
     """Return the answer of mqadmin, which must find a route to the topic before it asks a broker."""
     release = call.source.release
     if has_route(topic, release) or not answer.messages:
@@ -157,7 +157,7 @@ def _by_unique_key(call: MqadminCall) -> ExitCode:
     def ask(source: Source) -> Answer:
         every = shows_all or len(call.sources) > 1
         answer = lookups.by_unique_key(source, topic, unique_key, show_all=every, by_entry=True)
-        return _with_route(answer, topic, call.of_source(source), f"query by-unique-key -t {topic} -i {unique_key}")
+        return _require_route(answer, topic, call.of_source(source), f"query by-unique-key -t {topic} -i {unique_key}")
 
     answer = merge_answers(call.sources, ask).answer
     if len(answer.messages) > 1 and not (shows_all and call.release.by_unique_key_keeps_all):
@@ -176,11 +176,11 @@ def _by_unique_key(call: MqadminCall) -> ExitCode:
                 f"mqadmin of RocketMQ {release} searches only from {time_text(begin, zone)} to {time_text(end, zone)}, "
                 "and would have found nothing"
             )
-    call.printer.print_details(_as_mqadmin(answer, call), has_offset_id=False)
+    call.printer.print_details(_drop_brokers(answer, call), has_offset_id=False)
     return call.finish(answer)
 
 
-def _as_mqadmin(answer: Answer, call: MqadminCall) -> Answer:
+def _drop_brokers(answer: Answer, call: MqadminCall) -> Answer:
     """Return an answer without brokers, which mqadmin does not print."""
     if call.printer.prints_rows:
         return answer
@@ -197,21 +197,21 @@ def _by_id(call: MqadminCall) -> ExitCode:
             if not source.release.by_id_takes_unique_key:
                 return _offset_id_only(text, call.of_source(source))
             answer = lookups.by_any_id(source, text, topic, ignore_host=call.ignore_host)
-            return _of_topic(answer, topic, text, source.release)
+            return _check_topic(answer, topic, text, source.release)
 
         answer = merge_answers(call.sources, ask).answer
         if len(answer.messages) > 1:
             count = len(answer.messages)
             answer.remarks.note(f"{count} brokers have a message with this id; `query by-id -i {text}` shows all")
             del answer.messages[1:]
-        printer.print_details(_as_mqadmin(answer, call))
+        printer.print_details(_drop_brokers(answer, call))
         outcome = max(outcome, call.finish(answer))
         if outcome is ExitCode.NOT_FOUND:
             break  # mqadmin also stops at the first failure
     return outcome
 
 
-def _of_topic(answer: Answer, topic: str | None, text: str, release: Release) -> Answer:
+def _check_topic(answer: Answer, topic: str | None, text: str, release: Release) -> Answer:
     """Return the answer of a broker, which may or may not compare the topic of an offset id's message."""
     stored = topic
     for message in answer.messages[:1]:  # a message that waits under a system topic was sent to another topic

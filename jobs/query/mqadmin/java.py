@@ -50,7 +50,7 @@ def decode_as_java(data: bytes, charset: str) -> str:
     return data.decode(name, "replace")
 
 
-def _as_java(error: UnicodeError) -> tuple[str, int]:
+def _decode_like_java(error: UnicodeError) -> tuple[str, int]:
     """Return how Java decodes bytes that Python's GBK rejects, and the position at which it continues."""
     assert isinstance(error, UnicodeDecodeError)
     pair, begins_nothing = error.object[error.start : error.start + 2], False
@@ -61,7 +61,7 @@ def _as_java(error: UnicodeError) -> tuple[str, int]:
     return _REPLACEMENT, error.start + (2 if begins_nothing else 1)
 
 
-codecs.register_error("java", _as_java)
+codecs.register_error("java", _decode_like_java)
 
 
 _LOAD_NUMERATOR, _LOAD_DENOMINATOR = 3, 4

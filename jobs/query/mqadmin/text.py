@@ -49,7 +49,7 @@ def pad_right(text: object, width: int) -> str:
     return shown + " " * (width - len(shown.encode("utf-16-le", "surrogatepass")) // 2)
 
 
-def _lead(text: object, width: int) -> str:
+def _pad_left(text: object, width: int) -> str:
     shown = str(text)
     return " " * (width - len(shown.encode("utf-16-le", "surrogatepass")) // 2) + shown
 
@@ -115,12 +115,14 @@ def query_by_key_lines(
     """
     listed = list(messages)
     has_brokers = any(message.broker is not None for message in listed)
-    plain = f"{pad_right('#Message ID', 50)} {_lead('#QID', 4)} {_lead('#Offset', 40)}"
+    plain = f"{pad_right('#Message ID', 50)} {_pad_left('#QID', 4)} {_pad_left('#Offset', 40)}"
     plain = plain if searched_key is None else f"{plain} {pad_right('#IndexKey', 200)}"
     yield f"{plain} #Broker\n" if has_brokers else f"{plain}\n"
     for message in listed:
         record = message.record
-        plain = f"{pad_right(message.message_id, 50)} {_lead(record.queue_id, 4)} {_lead(record.queue_offset, 40)}"
+        plain = (
+            f"{pad_right(message.message_id, 50)} {_pad_left(record.queue_id, 4)} {_pad_left(record.queue_offset, 40)}"
+        )
         # The key that the next query would begin after. MixAll#dealTimeToHourStamps; Java's division goes to zero.
         hours = abs(record.store_timestamp) // _HOUR_MS * (1 if record.store_timestamp >= 0 else -1)
         index_key = f"{hours * _HOUR_MS}@{searched_key}@{message.message_id}@{record.physical_offset}"

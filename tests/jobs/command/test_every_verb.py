@@ -202,7 +202,7 @@ def test_a_closed_pipe_does_not_change_the_verdict(
                 [sys.executable, "-m", "jobs.main", *words(text)], stdout=pipe, check=False
             ).returncode
         else:
-            monkeypatch.setattr("sys.stdout", process._discarding(writing, sys.stdout))  # noqa: SLF001 - as `main` does
+            monkeypatch.setattr("sys.stdout", process._open_discarding_stream(writing, sys.stdout))  # noqa: SLF001 - as `main` does
             code = cli.main(words(text))
             sys.stdout.flush()
 
