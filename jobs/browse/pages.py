@@ -77,7 +77,7 @@ class Pages:
             "/body": self._body,
             "/topics": self._topics,
             "/groups": self._groups,
-            "/unfinished": self._unfinished,
+            "/unfinished": self._make_unfinished_page,
         }
         view = self._table if request.path.startswith("/tables/") else views.get(request.path)
         if view is None:
@@ -315,7 +315,7 @@ class Pages:
     def _groups(self, lists: PageLists, request: PageRequest) -> PageReply:
         return self._render("rows.html", title="Consumer groups", table=lists.groups(), **_describe_choice(request))
 
-    def _unfinished(self, lists: PageLists, request: PageRequest) -> PageReply:
+    def _make_unfinished_page(self, lists: PageLists, request: PageRequest) -> PageReply:
         return self._render("unfinished.html", shown=lists.unfinished_messages(), **_describe_choice(request))
 
     def _table(self, lists: PageLists, request: PageRequest) -> PageReply:
