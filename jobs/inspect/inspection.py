@@ -5,7 +5,7 @@ This module also has the broker's state (running, closed, how far it had flushed
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from itertools import islice
 from shlex import quote
@@ -78,19 +78,27 @@ _DATABASES = {
 }
 
 
-def inspect_store(
-    root: str, commitlog: Sequence[str], conf: BrokerConf, *, deep: bool, progress: Callable[[int, int], None]
+def inspect_store(  # noqa: PLR0913 - the store, and how to look at it
+    root: str,
+    commitlog: Sequence[str],
+    conf: BrokerConf,
+    *,
+    deep: bool,
+    progress: Callable[[int, int], None],
+    accepted: Collection[str] = (),
 ) -> StoreReport:
     """Look at a store, part by part; *progress* hears how many bytes of how many were walked."""
 
     def inspect() -> StoreReport:
         store = list_store(root, commitlog=commitlog, options=file_system_options())
-        return _inspect(store, conf, deep=deep, progress=progress)
+        return _inspect(store, conf, deep=deep, progress=progress, accepted=accepted)
 
     return repeat_read(inspect, is_disturbed=lambda report: report.problems.misses_listed_file)
 
 
-def _inspect(store: Store, conf: BrokerConf, *, deep: bool, progress: Callable[[int, int], None]) -> StoreReport:
+def _inspect(
+    store: Store, conf: BrokerConf, *, deep: bool, progress: Callable[[int, int], None], accepted: Collection[str]
+) -> StoreReport:
     with StoreReader(store) as reader:
         problems, marks, sampled = Problems(), list[Mark](), SampledRecords()
 
@@ -103,7 +111,7 @@ def _inspect(store: Store, conf: BrokerConf, *, deep: bool, progress: Callable[[
         index = inspect_index(store, marks, problems)
         ends = [end for one in queues.queues for end in (one.first_physical_offset, one.last_physical_offset)]
         known = [offset for offset in (*ends, index.last_offset) if offset is not None]
-        log = LogInspector(store, problems, known, see, progress, state.epochs).inspect(deep=deep)
+        log = LogInspector(store, problems, known, see, progress, state.epochs, accepted).inspect(deep=deep)
         report = StoreReport(store.root, log, queues, index, state, detect_eras(marks), problems, deep=deep)
         if len(state.epochs) > 1:
             _note_left_over(store, report)

@@ -7,10 +7,13 @@ before it have been dispatched.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from jobs.console.amounts import count_text, is_or_are
+from jobs.diagnosis import kinds
+from jobs.diagnosis.acceptance import name_finding
+from jobs.diagnosis.findings import LOG, Finding
 from jobs.dump import DumpFile
 from jobs.inspect import LogReport, Problems, SegmentReport
 from jobs.store.epochs import tail_evidence
@@ -27,7 +30,14 @@ from jobs.store.store import Segment, Store
 from rmq_formats.broker_conf import Epoch
 from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.commitlog.segment import END_BY_LAST_PIECE, FOREIGN_BYTES_REASON, PieceKind, SegmentBytes, SegmentEnd
+from rmq_formats.commitlog.segment import (
+    END_BY_LAST_PIECE,
+    FOREIGN_BYTES_REASON,
+    Piece,
+    PieceKind,
+    SegmentBytes,
+    SegmentEnd,
+)
 from rmq_formats.errors import FormatError
 from rmq_formats.properties import are_zeroed
 from rmq_formats.store import file_name_of_offset
@@ -49,6 +59,7 @@ class LogInspector:
     on_record: Callable[[MessageRecord], None]  # called with every record that is read
     progress: Callable[[int, int], None]  # called with the number of walked bytes, and the total
     epochs: Sequence[Epoch]  # the epochs of a broker in controller mode
+    accepted: Collection[str] = ()  # names of findings that the user accepts
 
     def __post_init__(self) -> None:
         self._topics: Counter[str] = Counter()
@@ -175,13 +186,26 @@ class LogInspector:
                 self.problems.add_damage(report.file, "the body of a record does not match its CRC", offset)
         elif piece.kind is PieceKind.DAMAGE or piece.reason == FOREIGN_BYTES_REASON:
             text = f"{count_text(piece.size, 'byte')} {is_or_are(piece.size)} not a valid record: {piece.reason}"
-            self.problems.add_damage(report.file, text, piece.offset)
+            if self._accepts(piece, report):
+                self.problems.add_note(report.file, f"accepted: {text}", piece.offset)
+            else:
+                self.problems.add_damage(report.file, text, piece.offset)
         elif piece.may_lack_messages:
             self.problems.add_gap(report.file, piece.reason, piece.offset)
         elif piece.kind is PieceKind.WAITING:
             # Complete records that are not part of the log: it was truncated before them, and then continued.
             self._report.left_over_bytes = leftover_size(log, piece)
             self._report.waiting_bytes = 0 if self._report.left_over_bytes else piece.size
+
+    def _accepts(self, piece: Piece, report: SegmentReport) -> bool:
+        """Return whether the user accepts damaged bytes, by the name that `verify` gives them."""
+        if not self.accepted:
+            return False
+        place = self.store.path_below_root(report.file), piece.offset - report.base_offset
+        finding = Finding(
+            LOG, kinds.DAMAGED_RANGE, *place, "offsets", "", "", "", log_offset=piece.offset, log_end=piece.end
+        )
+        return name_finding(finding, self.store) in self.accepted
 
     def _check_names(self) -> None:
         segments = self.store.segments

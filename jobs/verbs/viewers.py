@@ -59,6 +59,13 @@ def inspect(
     usage: bool = flag(
         "Show the space that each topic takes in the log, and what retention deletes next, instead of the overview."
     ),
+    accepted: tuple[str, ...] = option(
+        "FINDING",
+        "Accept damaged bytes of the log, such as the place of a bridge record, by the name that `verify --json` "
+        "states as `accept_as`: they are noted, but are not a problem; may be repeated.",
+        names="--accept",
+        multiple=True,
+    ),
     answer: ResultPrinter = verbose_answer_options,
 ) -> ExitCode:
     """
@@ -71,7 +78,9 @@ def inspect(
 
     conf = place.read_conf()
     with create_delayed_progress("walking the log") as walk:
-        report = inspect_store(place.store, place.log_directories(conf), conf, deep=deep, progress=walk)
+        report = inspect_store(
+            place.store, place.log_directories(conf), conf, deep=deep, progress=walk, accepted=accepted
+        )
     if usage:
         from jobs.inspect.usage import measure_usage  # lazy import: numpy is slow to load
 

@@ -113,3 +113,13 @@ def test_a_pattern_is_accepted_only_into_a_lake(bridged: Path, run: Run, tmp_pat
 
     outcome = run("verify", bridged, "--accept", "damaged_range:*", "--findings-lake", tmp_path / "lake")
     assert outcome.code == ExitCode.CLEAN
+
+
+def test_inspect_accepts_a_bridged_place_by_the_same_name(bridged: Path, run: Run) -> None:
+    (name,) = printed_names(run("verify", bridged).out)
+    assert ExitCode.DAMAGE == run("inspect", "--deep", bridged).code
+
+    outcome = run("inspect", "--deep", bridged, "--accept", name)
+
+    assert ExitCode.CLEAN == outcome.code
+    assert "accepted: 3,743 bytes are not a valid record" in outcome.out
