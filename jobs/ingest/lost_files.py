@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from jobs.console.log import log_message
-from jobs.lake.commit import find_lost_files, lost_file_text, newest_committed_transaction
+from jobs.lake.commit import find_lost_files, find_newest_transaction, lost_file_text
 from jobs.lake.integrity import tables_of_run
 from jobs.lake.lake import Lake
 from jobs.lake.runs import (
@@ -28,7 +28,7 @@ def leave_out_lost_files(lake: Lake, known: KnownStore, manifest: Manifest) -> M
     that is left out still gets the run's number, so a process with the old manifest cannot commit it there.
     """
     tables = {*tables_of_run(manifest), *([SUPERSEDED_MESSAGES.name] if manifest.superseded else ())}
-    taken = {name for name in tables if newest_committed_transaction(lake, name, manifest.store_id) >= manifest.run}
+    taken = {name for name in tables if find_newest_transaction(lake, name, manifest.store_id) >= manifest.run}
     files = {name: actions for name, actions in manifest.tables.items() if name not in taken}
     lost = {
         name: found for name, actions in files.items() if (found := next(find_lost_files(lake, name, actions), None))

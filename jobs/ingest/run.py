@@ -428,7 +428,7 @@ class _Run:
         """
         self.summary.store_id = self.known_store.store_id
         newest, leftover = self.known_store.newest, find_unfinished_run(self.lake, self.known_store)
-        tables = integrity.newest_run_by_table(
+        tables = integrity.find_newest_run_by_table(
             self.lake, self.known_store, is_done=leftover is None, unchecked_tables=unchecked_tables
         )
         if self.request.dry_run:

@@ -18,7 +18,7 @@ from jobs.store.queue_storage import rocksdb_queue_folder
 from jobs.store.record_places import records_from, segment_bytes
 from jobs.store.release import add_marks, find_index_marks
 from jobs.store.store import Store, geometry_stated_by_index_files
-from jobs.store.topics import TopicEvidence, TopicFate, newest_time_by_topic
+from jobs.store.topics import TopicEvidence, TopicFate, find_newest_time_by_topic
 from rmq_formats.commitlog.layout import TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.dispatch import QueueKind, Unit
@@ -120,7 +120,7 @@ def compare_with_sampled_records(sampled: SampledRecords, queues: QueuesReport, 
     known = {(queue.topic, queue.queue_id): queue for queue in queues.queues}
     # Newer records may wait for their units; where no queue is left, none of them does.
     newest = max((queue.last_physical_offset or 0 for queue in queues.queues), default=None)
-    sampled_ms = newest_time_by_topic((topic, time) for (topic, _), (_, (_, _, time)) in sampled.items())
+    sampled_ms = find_newest_time_by_topic((topic, time) for (topic, _), (_, (_, _, time)) in sampled.items())
     for (topic, queue_id), sampled_ends in sorted(sampled.items()):
         begin = _find_restart_offset(queues, topic, queue_id)
         if (topic, queue_id) not in known and sampled_ends[-1][0] >= begin:

@@ -56,7 +56,7 @@ from jobs.lake.snapshot_files import (
 from jobs.lake.snapshots import (
     UnsupportedTableError,
     deltalake_errors_as_oserror,
-    newest_snapshot,
+    find_newest_snapshot,
     open_delta,
     read_newest_transaction,
     update_snapshot,
@@ -233,7 +233,7 @@ def open_table(lake: Lake, name: str, *, is_private: bool = False) -> DeltaTable
     """Return the newest snapshot of a table; *is_private*: for the caller alone. None if the table does not exist."""
     load = partial(_load_table, lake, name)
     try:
-        return load() if is_private else newest_snapshot(lake.locate(name), load)
+        return load() if is_private else find_newest_snapshot(lake.locate(name), load)
     except TableNotFoundError:
         return None
 
@@ -514,7 +514,7 @@ def file_paths(snapshot: DeltaTable) -> set[str]:
     return {str(path) for path in snapshot.get_add_actions().column("path").to_pylist()}
 
 
-def newest_committed_transaction(lake: Lake, table: str, app: str) -> int:
+def find_newest_transaction(lake: Lake, table: str, app: str) -> int:
     """Return the newest transaction of *app* on a table; 0 if there is none."""
     snapshot = open_table(lake, table)
     return read_newest_transaction(snapshot, app) if snapshot is not None else 0

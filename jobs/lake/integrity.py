@@ -23,7 +23,7 @@ from jobs.lake.commit import (
     TransactionTakenError,
     commit_rows,
     file_paths,
-    newest_committed_transaction,
+    find_newest_transaction,
     open_table,
     read_snapshot,
 )
@@ -74,7 +74,7 @@ def refuse_unsupported_tables(lake: Lake, tables: Iterable[Table]) -> None:
             refuse_unsupported_features(lake, snapshot, table)
 
 
-def newest_run_by_table(
+def find_newest_run_by_table(
     lake: Lake, store: KnownStore, *, is_done: bool, unchecked_tables: Collection[str] = ()
 ) -> dict[str, int]:
     """
@@ -105,7 +105,7 @@ def _check_run(lake: Lake, store: KnownStore, table: Table, run: int | None, bou
     if least <= (run or 0) <= most:
         return
     prepared = store.newest.run if store.newest else 0
-    if newest_committed_transaction(lake, RUNS.name, store.store_id) > prepared:
+    if find_newest_transaction(lake, RUNS.name, store.store_id) > prepared:
         raise OtherRunActiveError("another process has just prepared a run of this store. Run the command again")
     location = lake.locate(table.name)
     if run is None:
@@ -185,7 +185,7 @@ def _append_rows(  # noqa: PLR0913, PLR0917 - the table, the store, and its rows
     app = f"{store_id or label}/{purpose}"
     names = {column.name for column in table.columns}
     for _ in range(_ATTEMPTS):
-        number = newest_committed_transaction(lake, table.name, app) + 1
+        number = find_newest_transaction(lake, table.name, app) + 1
         common, described = describe(number)
         rows = [{name: value for name, value in one.items() if name in names} for one in described]
         whose = {"broker": label, "store_id": store_id, "time": datetime.now(UTC), **common}

@@ -39,8 +39,8 @@ from jobs.lake.commit import (
     commit,
     commit_rows,
     file_paths,
+    find_newest_transaction,
     list_files_with_rows,
-    newest_committed_transaction,
     open_table,
     read_rows,
     read_snapshot,
@@ -354,7 +354,7 @@ def _read_recorded_versions(lake: Lake, snapshot: DeltaTable) -> dict[str, int]:
 
 def refresh_newest_run(lake: Lake, store: KnownStore) -> KnownStore:
     """Return *store* with its current newest run."""
-    run = newest_committed_transaction(lake, RUNS.name, store.store_id)
+    run = find_newest_transaction(lake, RUNS.name, store.store_id)
     if store.newest is not None and store.newest.run == run:
         return store
     if not run:
@@ -366,7 +366,7 @@ def _refuse_forgotten_runs(lake: Lake, store: KnownStore) -> None:
     """Raise `OSError` if `runs` has runs that Delta's log does not know: every message would be ingested twice."""
     found = read_rows(lake, RUNS.name, ("run", "state"), ds.field("store_id") == store.store_id)
     numbers = [run for run, state in found if state == PREPARED_STATE]
-    if numbers and not newest_committed_transaction(lake, RUNS.name, store.store_id):
+    if numbers and not find_newest_transaction(lake, RUNS.name, store.store_id):
         raise OSError(
             f"{lake.locate(RUNS.name)}: this table has rows of run {max(numbers)} of store {store.store_id}, but its "
             "Delta log has no transaction of this store. Without it, every message would be ingested twice. Another "
@@ -437,7 +437,7 @@ def list_known_broker_stores(lake: Lake) -> list[KnownStore]:
 
 def refuse_lost_registrations(lake: Lake) -> None:
     """Raise `OSError` if another engine has deleted registrations: their messages would be ingested twice."""
-    registrations = newest_committed_transaction(lake, RUNS.name, REGISTRY_TRANSACTION)
+    registrations = find_newest_transaction(lake, RUNS.name, REGISTRY_TRANSACTION)
     known = len(list_known_stores(lake))  # read last: a store registered meanwhile only increases it
     if registrations > known:
         location = lake.locate(RUNS.name)
@@ -470,13 +470,13 @@ def register_store(lake: Lake, store: KnownStore, registrations: int) -> KnownSt
 
 def refuse_taken_run(lake: Lake, store_id: str, run: int, cause: Exception) -> None:
     """Raise `OtherRunActiveError` for a missing file, the *cause*, if another run with this number deleted it."""
-    if newest_committed_transaction(lake, RUNS.name, store_id) >= run:
+    if find_newest_transaction(lake, RUNS.name, store_id) >= run:
         raise _faster_run_error(lake, store_id, run) from cause
 
 
 def prepare_run(lake: Lake, manifest: Manifest) -> None:
     """Commit to *manifest*; raise `OtherRunActiveError` if another run with this number was faster."""
-    if newest_committed_transaction(lake, RUNS.name, manifest.store_id) >= manifest.run:  # it may have swept our files
+    if find_newest_transaction(lake, RUNS.name, manifest.store_id) >= manifest.run:  # it may have swept our files
         discard_files(lake, manifest.tables)
         raise _faster_run_error(lake, manifest.store_id, manifest.run)
     for table, actions in manifest.tables.items():
@@ -495,7 +495,7 @@ def replace_prepared_manifest(lake: Lake, manifest: Manifest, replaced: Manifest
     Raises `OtherRunActiveError` if another process was faster: a transaction counts these commits.
     """
     app = f"{manifest.store_id}/replaced"
-    number = newest_committed_transaction(lake, RUNS.name, app)
+    number = find_newest_transaction(lake, RUNS.name, app)
     if read_manifest(lake, replaced.store_id, replaced.run) != replaced:
         raise _faster_run_error(lake, replaced.store_id, replaced.run)
     prepared = ObsoleteRows({"store_id": replaced.store_id, "run": replaced.run, "state": PREPARED_STATE})
@@ -650,7 +650,7 @@ def copy_superseded_rows(
 ) -> None:
     """Copy the superseded rows to their own table, once."""
     app, number = transaction
-    if newest_committed_transaction(lake, SUPERSEDED_MESSAGES.name, app) >= number:
+    if find_newest_transaction(lake, SUPERSEDED_MESSAGES.name, app) >= number:
         return
     snapshot = open_table(lake, MESSAGES.name)
     if snapshot is None or read_newest_transaction(snapshot, app) >= number:
@@ -703,12 +703,12 @@ def finish_expiry(lake: Lake, store: KnownStore, expiry: Expiry) -> None:
 def is_expiry_finished(lake: Lake, store: KnownStore) -> bool:
     """Return whether all tables have lost the rows that have expired."""
     number = store.expiry.number if store.expiry else 0
-    return newest_committed_transaction(lake, RUNS.name, f"{expiry_app(store.store_id)}/done") >= number
+    return find_newest_transaction(lake, RUNS.name, f"{expiry_app(store.store_id)}/done") >= number
 
 
 def find_unfinished_run(lake: Lake, store: KnownStore) -> Manifest | None:
     """Return the prepared run that is not marked as done, if any."""
-    done = newest_committed_transaction(lake, RUNS.name, done_transaction_app(store.store_id))
+    done = find_newest_transaction(lake, RUNS.name, done_transaction_app(store.store_id))
     return store.newest if store.newest and store.newest.run > done else None
 
 

@@ -27,7 +27,7 @@ from jobs.lake.snapshot_files import has_rows_within
 from jobs.lake.tables import MESSAGES, SUPERSEDED_MESSAGES
 from jobs.storage.local import read_creation_time
 from jobs.storage.locations import is_local, local_path
-from jobs.store.log_ends import find_end_after_crash, has_lost_end, newest_known_offset
+from jobs.store.log_ends import find_end_after_crash, find_newest_known_offset, has_lost_end
 from jobs.store.queue_files import queues_in_files
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, find_newest_segment, plan_ranges
@@ -225,7 +225,7 @@ def _explain_missing_end(store: Store, log_end: int) -> tuple[str, str]:
         return (text, "") if crashed.loss_evidence else ("", text)
     if not store.segments or find_broker_process(store.root) is not None:
         return "", ""
-    newest = newest_known_offset(store, queues_in_files(store))
+    newest = find_newest_known_offset(store, queues_in_files(store))
     text = f"queues or index files of this closed store point to a record at offset {newest:,}"
     return (text if has_lost_end(store, newest, log_end) else ""), ""
 

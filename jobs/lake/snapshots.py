@@ -238,7 +238,7 @@ def cache_snapshots() -> Iterator[None]:
         _cached.reset(before)
 
 
-def newest_snapshot(location: str, open_snapshot: Callable[[], DeltaTable]) -> DeltaTable:
+def find_newest_snapshot(location: str, open_snapshot: Callable[[], DeltaTable]) -> DeltaTable:
     """Return the newest snapshot of a table from the cache; else call *open_snapshot*."""
     cached = _cached.get()
     if cached is None or not is_local(location):

@@ -57,7 +57,7 @@ from jobs.lake.commit import (
     set_properties,
 )
 from jobs.lake.features import needs_spark, refuse_unsupported_features
-from jobs.lake.integrity import newest_run_by_table, refuse_unsupported_tables
+from jobs.lake.integrity import find_newest_run_by_table, refuse_unsupported_tables
 from jobs.lake.lake import Lake
 from jobs.lake.runs import Manifest, commit_prepared, delete_manifests_up_to, find_unfinished_run, list_known_stores
 from jobs.lake.snapshot_files import (
@@ -467,7 +467,7 @@ def optimize(location: str, workers: Workers, *, dry_run: bool = False) -> list[
     for store in list_known_stores(lake):
         leftover = find_unfinished_run(lake, store)  # only its manifest names its files: the vacuum would delete them
         if leftover is not None:
-            newest_run_by_table(lake, store, is_done=False)
+            find_newest_run_by_table(lake, store, is_done=False)
             commit_prepared(lake, leftover)
 
     def merge(task: Callable[[MergeGroup], AddedFile | None], groups: Sequence[MergeGroup]) -> list[AddedFile | None]:

@@ -33,7 +33,7 @@ from jobs.store.queue_files import has_light_queues_only_in_rocksdb, queues_in_r
 from jobs.store.queue_storage import QueueStorage, detect_queue_storage
 from jobs.store.ranges import find_holes
 from jobs.store.store import Store, StoredFile
-from jobs.store.topics import TopicEvidence, TopicFate, newest_time_by_topic
+from jobs.store.topics import TopicEvidence, TopicFate, find_newest_time_by_topic
 from jobs.store.units import Units, read_stored_units
 from rmq_formats.arrays import are_inside
 from rmq_formats.consumequeue.build import UNIT_TYPES
@@ -75,7 +75,7 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     comparison = _Comparison(store, settings, joined, out, built_queues)
     verdicts = comparison.verdicts
     comparison.compare_all(real, doubtful)
-    newest = newest_time_by_topic((queue.name.topic, queue.newest_ms) for queue in built_queues)
+    newest = find_newest_time_by_topic((queue.name.topic, queue.newest_ms) for queue in built_queues)
     selected: list[BuiltQueue] = []
     equal, unknown = 0, set[str]()
     for queue in built_queues:

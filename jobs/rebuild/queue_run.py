@@ -32,7 +32,7 @@ from jobs.store.ranges import find_holes
 from jobs.store.release import ASSUMED, unknown_setting_error
 from jobs.store.running_broker import check_disk_space
 from jobs.store.store import Store, StoreRequest
-from jobs.store.topics import RecordedTopics, TopicFate, collect_topic_evidence, newest_time_by_topic
+from jobs.store.topics import RecordedTopics, TopicFate, collect_topic_evidence, find_newest_time_by_topic
 from jobs.store.workers import Workers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
@@ -223,7 +223,7 @@ def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | QueueRowBuilder
     """Yield the queues whose topics were deleted, or may have been deleted."""
     topics = collect_topic_evidence(store)
     names: dict[TopicFate, list[QueueName]] = {fate: [] for fate in TopicFate}
-    newest = newest_time_by_topic((queue.name.topic, queue.newest_ms) for queue in queues)
+    newest = find_newest_time_by_topic((queue.name.topic, queue.newest_ms) for queue in queues)
     for queue in queues:
         names[topics.fate(queue.name.topic, newest[queue.name.topic])].append(queue.name)
     if deleted := names[TopicFate.DELETED]:

@@ -67,7 +67,7 @@ def find_lost_ends(store: Store, newest_offset: int | None = None, log_end: int 
     started = find_lost_start(store, islice((queue for queue in queues if len(queue.files) > 1), _MOST_QUEUES))
     if started is not None:
         yield started._replace(text=f"the beginning of the log is missing: {started.text}")
-    newest_offset = newest_known_offset(store, queues) if newest_offset is None else newest_offset
+    newest_offset = find_newest_known_offset(store, queues) if newest_offset is None else newest_offset
     log_end = _end_of_records(store, newest_offset) if log_end is None else log_end
     if log_end is not None and has_lost_end(store, newest_offset, log_end):
         text = (
@@ -85,7 +85,7 @@ def read_last_units(queues: Iterable[StoredQueue]) -> Iterator[Unit | BatchUnit]
             yield unit
 
 
-def newest_known_offset(store: Store, queues: Iterable[StoredQueue]) -> int:
+def find_newest_known_offset(store: Store, queues: Iterable[StoredQueue]) -> int:
     """Return the newest offset in the last index file and some queues; -1 without any, or if it is not evidence."""
     latest = sorted(queues, key=lambda queue: queue.files[-1].modified_ms, reverse=True)[:_MOST_QUEUES]
     known = [unit.physical_offset for unit in read_last_units(latest)]
@@ -141,7 +141,7 @@ def find_end_after_crash(store: Store, log_end: int | None = None) -> EndAfterCr
         return None
     with suppress(OSError, NotAStore):  # reported by the comparison of queues and index files, or by the next listing
         queues = queues_in_files(store)
-        newest = newest_known_offset(store, queues)
+        newest = find_newest_known_offset(store, queues)
         end = _end_of_records(store, newest) if log_end is None else log_end
         if end is not None and has_lost_end(store, newest, end):
             now = relist_store(store)  # a broker that we do not see may have created segments since they were listed

@@ -100,7 +100,7 @@ class TopicEvidence(NamedTuple):
         return reason + self.lake_note
 
 
-def newest_time_by_topic(queues: Iterable[tuple[str, int]]) -> dict[str, int]:
+def find_newest_time_by_topic(queues: Iterable[tuple[str, int]]) -> dict[str, int]:
     """Return when the newest message of each topic was stored, given that of each queue with its topic."""
     newest: dict[str, int] = {}
     for topic, newest_ms in queues:

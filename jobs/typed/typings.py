@@ -23,7 +23,7 @@ from jobs.lake.commit import (
     TransactionTakenError,
     commit,
     commit_rows,
-    newest_committed_transaction,
+    find_newest_transaction,
     read_rows,
     refuse_lost_files,
     rewrite_without_rows,
@@ -159,7 +159,7 @@ class Typing:
 
 def read_newest_typing(lake: Lake) -> Typing:
     """Return the newest prepared typing; an empty one with number 0 if the lake was never typed."""
-    number = newest_committed_transaction(lake, TYPINGS.name, TYPING_APPLICATION)
+    number = find_newest_transaction(lake, TYPINGS.name, TYPING_APPLICATION)
     if not number:
         return Typing(0, {}, ())
     found = read_rows(lake, TYPINGS.name, ("manifest",), ds.field("typing") == number)
@@ -219,9 +219,7 @@ def commit_typing(lake: Lake, typing: Typing) -> None:
 def without_committed_changes(lake: Lake, typing: Typing) -> Typing:
     """Return a typing with only the changes that are not committed yet."""
     changes = (
-        one
-        for one in typing.changes
-        if newest_committed_transaction(lake, one.table, TYPING_APPLICATION) < typing.number
+        one for one in typing.changes if find_newest_transaction(lake, one.table, TYPING_APPLICATION) < typing.number
     )
     return replace(typing, changes=tuple(changes))
 

@@ -28,7 +28,7 @@ from jobs.products.queues.settings import determine_unit_rules
 from jobs.storage.scratch import Scratch, open_scratch
 from jobs.store.chain import NewCollector, RangeOutcome, Results, read_ranges_not_deleted
 from jobs.store.epochs import Promotion, find_last_promotion
-from jobs.store.log_ends import newest_known_offset
+from jobs.store.log_ends import find_newest_known_offset
 from jobs.store.queue_files import queues_in_files
 from jobs.store.ranges import plan_ranges
 from jobs.store.release import UndecidedError, Writers, parse_rules
@@ -121,7 +121,7 @@ def _compare(request: VerifyRequest, workers: Workers, store: Store, left_out: f
         [offset for offset in (*known_ahead, joined.find_newest_offset_ahead()) if offset is not None], default=None
     )
     if ahead is None and not store.segments:  # queues and index files prove the loss wherever they point
-        newest = newest_known_offset(store, queues_in_files(store))
+        newest = find_newest_known_offset(store, queues_in_files(store))
         ahead = newest if newest >= 0 else None
     promotion = find_last_promotion(store, joined.log_end)
     if promotion is not None and promotion.has_truncated(ahead):

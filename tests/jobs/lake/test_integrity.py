@@ -7,7 +7,7 @@ import pytest
 from jobs.console.result import ExitCode, OtherRunActiveError
 from jobs.demo import extract
 from jobs.lake.history import find_superseded_rows
-from jobs.lake.integrity import newest_run_by_table
+from jobs.lake.integrity import find_newest_run_by_table
 from jobs.lake.lake import Lake
 from jobs.lake.runs import list_known_stores
 from jobs.lake.tables import WRITTEN_BY_RUNS
@@ -30,7 +30,7 @@ def test_a_newer_run_of_a_faster_process_in_a_table_is_accepted(tmp_path: Path) 
     grown.run()
 
     with pytest.raises(OtherRunActiveError):
-        newest_run_by_table(grown.lake, store, is_done=True)
+        find_newest_run_by_table(grown.lake, store, is_done=True)
 
 
 LAKES = Path(__file__).parents[2] / "lakes"
@@ -84,7 +84,7 @@ def test_a_lake_of_an_earlier_commit_is_continued(tmp_path: Path) -> None:
     known = list_known_stores(of_lake)[0]
     assert raw_rows(lake) == raw_rows(tmp_path / "fresh")
     assert find_superseded_rows(of_lake, known, list_store(str(broker.root))) is None
-    assert newest_run_by_table(of_lake, known, is_done=True, unchecked_tables=frozenset())["messages"] == 4
+    assert find_newest_run_by_table(of_lake, known, is_done=True, unchecked_tables=frozenset())["messages"] == 4
 
 
 def test_a_lake_with_a_tier_is_read_and_continues_for_its_other_stores(

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from jobs.export import LakeItem
 from jobs.lake.commit import open_table
-from jobs.lake.integrity import newest_run_by_table
+from jobs.lake.integrity import find_newest_run_by_table
 from jobs.lake.runs import TABLES_BEFORE_KEY, find_unfinished_run, list_known_stores, prepare_run
 from jobs.lake.snapshot_files import list_snapshot_files
 from jobs.lake.snapshots import UnsupportedTableError
@@ -230,7 +230,7 @@ def test_a_prepared_run_is_completed_after_the_feature_is_dropped(lake: SharedLa
     (store,) = list_known_stores(lake.lake)
     assert store.newest is not None
     tables = a_manifest(lake.lake, store, store.next_run).tables
-    state = {**store.newest.state, TABLES_BEFORE_KEY: newest_run_by_table(lake.lake, store, is_done=True)}
+    state = {**store.newest.state, TABLES_BEFORE_KEY: find_newest_run_by_table(lake.lake, store, is_done=True)}
     prepare_run(lake.lake, replace(store.newest, run=store.next_run, tables=tables, state=state))
     lake.sql(*FEATURES["appendOnly"])
     lake.grow(5)

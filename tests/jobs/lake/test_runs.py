@@ -80,7 +80,7 @@ def test_the_second_of_two_runs_with_the_same_number_is_refused_and_leaves_no_fi
     winner, loser = a_manifest(lake, store), a_manifest(lake, store)
     prepare_run(lake, winner)
     if newest is not None:  # the newest run when the loser looked it up
-        monkeypatch.setattr("jobs.lake.runs.newest_committed_transaction", lambda *_: newest)
+        monkeypatch.setattr("jobs.lake.runs.find_newest_transaction", lambda *_: newest)
     with pytest.raises(OtherRunActiveError, match=r"run 1 of this store was prepared by another process on .* UTC"):
         prepare_run(lake, loser)
     monkeypatch.undo()
