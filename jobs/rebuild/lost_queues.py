@@ -125,7 +125,7 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
 
 
 def _find_fate(name: QueueName, joined: JoinResult, newest: Mapping[str, int]) -> TopicFate:
-    if name in joined.queues_without_files and joined.queues:
+    if name in joined.figures.queues_without_files and joined.queues:
         return joined.find_topic_fate(name)
     return joined.topic_evidence.fate(name.topic, newest[name.topic])
 
@@ -214,7 +214,7 @@ class _Comparison:
             if one.kind in {DifferenceKind.MISPLACED, DifferenceKind.RESTARTED}:
                 self._displaced[one.queue].append(one)
             is_of_none = one.kind is DifferenceKind.MISSING_FILE  # or of a segment whose length shows it
-            is_last = one.position + one.unit_count >= joined.ends[one.queue]
+            is_last = one.position + one.unit_count >= joined.figures.ends[one.queue]
             if (
                 is_of_none
                 or one.kind in KINDS_WITHOUT_QUEUE_FAULT

@@ -92,7 +92,7 @@ _CAUSES = {
     DifferenceKind.QUEUE_LOST: "the queue's directory was lost, and the broker restarted the queue at offset 0: the "
     "topic was not deleted, and consumers receive none of these messages",
 }
-_NUMBERS = ("behind", "expected", "matched", "misplaced", "expired", "blanks", "ahead")
+_NUMBERS = ("expected", "matched", "misplaced", "expired", "blanks", "ahead")
 _ALL_LOST = (
     "the directories of all queues were deleted; RocketMQ 4.7.1 and later rebuild them from the log when the broker "
     "starts"
@@ -155,13 +155,13 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         for difference, unit in zip(differences, units, strict=True)
         if difference.may_be_changed_record
     }
-    ends = [(queue, joined.ends[name]) for name, queue in queues.items()]
+    ends = [(queue, joined.figures.ends[name]) for name, queue in queues.items()]
     parts = [ends[at : at + _TAILS_A_TASK] for at in range(0, len(ends), _TAILS_A_TASK)]
     tails = workers.map(
         parts, partial(_tails, looks=1 if store.has_clean_shutdown else _LOOKS), "reading the ends of queues"
     )
     double = compare_double_write(store, queues)
-    left_out = frozenset(queues_left_out_of_double_write(double, joined.queues_without_files))
+    left_out = frozenset(queues_left_out_of_double_write(double, joined.figures.queues_without_files))
     missing = [_attribute_to_unit(one, doubted) for one in _missing_queues(joined, left_out)]
     units = [
         _attribute_to_unit(one, doubted) if one.times == 1 and one.kind in MISSING_UNIT_KINDS else one for one in units
@@ -193,7 +193,8 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         {
             "queues": len(joined.queues),
             "records_dispatched_to": joined.dispatched_offset,
-            **{name: getattr(joined, name) for name in _NUMBERS},
+            "behind": joined.behind,
+            **{name: getattr(joined.figures, name) for name in _NUMBERS},
             "damaged_bytes": sum(end - start for start, end in joined.damaged_ranges),
             "of_deleted_topics": sum(finding.times for finding in deleted),
         },
@@ -233,20 +234,20 @@ def _notes(
     if joined.log_end > joined.dispatched_offset:
         lag = joined.log_end - joined.dispatched_offset
         yield f"the broker had not dispatched the last {lag:,} bytes of the log when the queues were read"
-    if joined.waiting_light_units:
+    if joined.figures.waiting_light_units:
         yield (
-            f"{count_text(joined.waiting_light_units, 'unit')} of light queues (LMQ) were not in RocksDB yet. They "
-            "are stored only there; the broker writes them at its next start (with "
+            f"{count_text(joined.figures.waiting_light_units, 'unit')} of light queues (LMQ) were not in RocksDB yet. "
+            "They are stored only there; the broker writes them at its next start (with "
             "rocksdbCQSelectiveDoubleWriteEnable, only those of LITE topics)"
         )
-    if joined.ahead:
-        yield f"{count_text(joined.ahead, 'unit')} of messages after the end of the log"
+    if joined.figures.ahead:
+        yield f"{count_text(joined.figures.ahead, 'unit')} of messages after the end of the log"
     if not joined.queues and not store.has_clean_shutdown and rocksdb_queue_folder(store) is not None:
         yield unflushed_rows_note(store)
     if double is not None:
         yield double.switch_safety_text()
     if left_out:
-        units = sum(joined.queues_without_files[name].unit_count for name in left_out)
+        units = sum(joined.figures.queues_without_files[name].unit_count for name in left_out)
         yield (
             f"{count_text(units, 'unit')} of {count_text(len(left_out), 'light queue')} (LMQ) are neither in files nor "
             "in RocksDB, because selective double write does not write them. The broker reports these queues as empty; "
@@ -276,7 +277,7 @@ def _earlier_messages(joined: JoinResult, differences: Sequence[QueueDifference]
     for one in differences:
         by_queue.setdefault((one.queue, one.kind), []).append(one)
     for (name, kind), some in by_queue.items():
-        count, begin = sum(one.unit_count for one in some), joined.first_record_offsets[name]
+        count, begin = sum(one.unit_count for one in some), joined.figures.first_record_offsets[name]
         is_undecided = kind is DifferenceKind.DELETED_OR_LOST_QUEUE
         cause = _CAUSES.get(kind, "")
         if is_undecided:
@@ -312,7 +313,7 @@ def _finding(queue: StoredQueue, difference: QueueDifference, file_size: int) ->
 
 
 def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iterator[Finding]:
-    for name, (count, first, last, _) in sorted(joined.queues_without_files.items()):
+    for name, (count, first, last, _) in sorted(joined.figures.queues_without_files.items()):
         if name in left_out:
             continue
         fate = joined.find_topic_fate(name)
@@ -349,7 +350,7 @@ def _missing_folders(findings: Sequence[Finding], joined: JoinResult) -> Iterato
     """Yield one finding for each missing folder: of all queues, of a topic, or of one queue."""
     paths = [queue.name.path for queue in joined.queues]
     there = {path.partition("/")[0] for path in paths} | {path.rpartition("/")[0] for path in paths}
-    counts = {name.path: count for name, (count, *_) in joined.queues_without_files.items()}
+    counts = {name.path: count for name, (count, *_) in joined.figures.queues_without_files.items()}
     for kind, of_kind in groupby(findings, lambda finding: finding.file.partition("/")[0]):
         some = list(of_kind)
         if len(some) > 1 and kind not in there:
@@ -415,7 +416,7 @@ def _size_and_name(file: StoredFile, usual: int) -> Iterator[Finding]:
 
 def _span_reader(queues: Mapping[QueueName, StoredQueue], joined: JoinResult, start_offset: int) -> ReadSpan:
     """Return a function that reads the offsets of a queue; a killed broker's next start adds rows of newer messages."""
-    newer = {run.queue: run.first_queue_offset + run.record_count for run in joined.undispatched_records}
+    newer = {run.queue: run.first_queue_offset + run.record_count for run in joined.figures.undispatched_records}
 
     def read_span(topic: str, queue_id: int) -> tuple[int, int] | None:
         end = _next_offset(topic, queue_id, queues, joined)
@@ -423,7 +424,7 @@ def _span_reader(queues: Mapping[QueueName, StoredQueue], joined: JoinResult, st
             return None
         end = max(end, newer.get(QueueName(QueueKind.PLAIN, topic, queue_id), 0))
         queue = queues.get(QueueName(QueueKind.PLAIN, topic, queue_id))
-        first = 0 if queue is None else queue.first_unit_pointing_from(start_offset, joined.ends[queue.name])
+        first = 0 if queue is None else queue.first_unit_pointing_from(start_offset, joined.figures.ends[queue.name])
         return first, end
 
     return read_span
@@ -433,8 +434,8 @@ def _next_offset(topic: str, queue_id: int, queues: Mapping[QueueName, StoredQue
     """Return the queue offset of a queue's next message; None if the queue has no files."""
     plain, batch = (QueueName(kind, topic, queue_id) for kind in (QueueKind.PLAIN, QueueKind.BATCH))
     if plain in queues:
-        return joined.ends[plain]
-    end = joined.ends[batch] if batch in queues else 0
+        return joined.figures.ends[plain]
+    end = joined.figures.ends[batch] if batch in queues else 0
     for unit in read_stored_units(queues[batch], end - 1, end) if end else ():
         return int(unit["base_offset"]) + int(unit["batch_count"])
     return None
@@ -494,17 +495,18 @@ def findings_on_sequence(joined: JoinResult, store: Store) -> Iterator[Finding]:
     if any(end > joined.dispatched_offset for end in lost):
         return  # the lost records are unknown
     queues = {queue.name: queue for queue in joined.queues}
-    contradicted = {*joined.queues_without_files, *(difference.queue for difference in joined.differences)}
+    contradicted = {*joined.figures.queues_without_files, *(difference.queue for difference in joined.differences)}
     of_other_kinds = {name.topic for name in queues if name.kind is not QueueKind.PLAIN}
     newer: dict[QueueName, list[UndispatchedRecords]] = {}
-    for run in joined.undispatched_records:
+    for run in joined.figures.undispatched_records:
         newer.setdefault(run.queue, []).append(run)
     for name in sorted(newer.keys() - contradicted):
         if name.topic.startswith(LMQ_PREFIX) or name.topic in of_other_kinds:
             continue
         queue, runs = queues.get(name), newer[name]
         # If a queue has no files, only a complete log shows where the queue begins.
-        before = expected = joined.ends[name] if queue else 0 if store.start_offset == 0 else runs[0].first_queue_offset
+        begin = 0 if store.start_offset == 0 else runs[0].first_queue_offset
+        before = expected = joined.figures.ends[name] if queue else begin
         for run in runs:
             # After a single record of another queue, the sequence continues where it was.
             if run.first_queue_offset not in {expected, before} and not _is_stored(

@@ -10,8 +10,10 @@ from jobs.products.queues.join_result import (
     DifferenceKind,
     JoinResult,
     QueueDifference,
+    QueueFigures,
     QueueWithoutFiles,
     UndispatchedRecords,
+    combine_figures,
     merge_differences,
 )
 
@@ -25,7 +27,9 @@ __all__ = [
     "DifferenceKind",
     "JoinResult",
     "QueueDifference",
+    "QueueFigures",
     "QueueWithoutFiles",
     "UndispatchedRecords",
+    "combine_figures",
     "merge_differences",
 ]

@@ -27,8 +27,10 @@ from jobs.products.queues import (
     DifferenceKind,
     JoinResult,
     QueueDifference,
+    QueueFigures,
     QueueWithoutFiles,
     UndispatchedRecords,
+    combine_figures,
     merge_differences,
 )
 from jobs.products.queues.leftover_units import explain_remainder
@@ -125,14 +127,6 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
         topic_evidence=topics,
         write_rows=write,
     )
-    joined = JoinResult(
-        queues=queue_ends.queues,
-        topic_evidence=topics,
-        damaged_ranges=[*log.damaged_ranges],
-        log_end=log.end,
-        dispatched_offset=dispatched,
-        records_end=ends[-1] if ends else None,
-    )
     groups = list(_groups(queue_ends, log))
     # Each task writes one file of rows, which should not be so small that it is merged soon.
     tasks = [[group] for group in groups] if write is None else _divide_groups(groups, log, workers.width)
@@ -143,13 +137,20 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
     resolved = resolve_records(workers, store, rules, offsets, log.damaged_ranges)
     parts = [rest[at : at + _QUEUES_A_TASK] for at in range(0, len(rest), _QUEUES_A_TASK)]
     settled = workers.map(parts, partial(_settle_rest, log=log, resolved=resolved), "matching queue units")
-    for part in (*(result for result, _ in compared), *settled):
-        joined.add(part)
-    joined.finish()
-    joined.behind = log.end - joined.dispatched_offset
-    if joined.waiting_light_units:
-        joined.behind = max(joined.behind, log.end - queue_ends.light_dispatched_offset)
-    return joined
+    figures = combine_figures([*(found for found, _ in compared), *settled])
+    behind = log.end - dispatched
+    if figures.waiting_light_units:
+        behind = max(behind, log.end - queue_ends.light_dispatched_offset)
+    return JoinResult(
+        figures,
+        queue_ends.queues,
+        topics,
+        damaged_ranges=log.damaged_ranges,
+        log_end=log.end,
+        dispatched_offset=dispatched,
+        behind=behind,
+        records_end=ends[-1] if ends else None,
+    )
 
 
 _Group = tuple[int, Sequence[ProbedQueue]]  # the number of a group, and its queues
@@ -179,22 +180,22 @@ def _divide_groups(groups: Sequence[_Group], log: CollectedLog, count: int) -> l
     return [task for task in tasks if task]  # groups without units may all be in the first one
 
 
-def compare_queue_groups(groups: Sequence[_Group], *, log: CollectedLog) -> tuple[JoinResult, list[QueueRemainder]]:
+def compare_queue_groups(groups: Sequence[_Group], *, log: CollectedLog) -> tuple[QueueFigures, list[QueueRemainder]]:
     """
     Compare the queues of groups with the log, and write their rows into one file if they are wanted.
 
     Also return the remainder of queues with units that point to records of other queues, or to records that have their
     unit elsewhere: only the log can explain these.
     """
-    result, unsettled = JoinResult(), list[QueueRemainder]()
+    result, unsettled = QueueFigures(), list[QueueRemainder]()
     rows = (batch for group in groups for batch in _GroupComparison(*group, log, result, unsettled).rows())
     result.row_files = _written_rows(log, f"queues-{groups[0][0]:02d}", rows)
     result.wrong_fields = list(merge_differences(result.wrong_fields))
     return result, unsettled
 
 
-def _settle_rest(part: Sequence[QueueRemainder], *, log: CollectedLog, resolved: ResolvedRecords) -> JoinResult:
-    result = JoinResult()
+def _settle_rest(part: Sequence[QueueRemainder], *, log: CollectedLog, resolved: ResolvedRecords) -> QueueFigures:
+    result = QueueFigures()
     name = part[0].queue.name.path.encode("utf-8", "surrogatepass")
     rows = (batch for one in part for batch in make_record_batches(*explain_remainder(one, log, resolved, result)))
     result.row_files = _written_rows(log, f"rest-{crc32(name):08x}", rows)
@@ -217,7 +218,7 @@ class _GroupComparison:
         number: int,
         queues: Sequence[ProbedQueue],
         log: CollectedLog,
-        result: JoinResult,
+        result: QueueFigures,
         unsettled: list[QueueRemainder],
     ) -> None:
         self._number, self._log, self._queues = number, log, queues

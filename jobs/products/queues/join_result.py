@@ -1,8 +1,11 @@
 """The result of the join of queues with their log: figures, and the differences by queue."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
+from functools import cached_property
+from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 from jobs.lake.table_file import AddedFile
@@ -144,8 +147,8 @@ class QueueWithoutFiles(NamedTuple):
 
 
 @dataclass(slots=True)
-class JoinResult:
-    """The result of joining a store, its new part, or some of its queues with the log."""
+class QueueFigures:
+    """The figures of some queues: a task that compares them with the log adds to these, and returns them."""
 
     expected: int = 0  # units that the records should have
     matched: int = 0
@@ -155,52 +158,77 @@ class JoinResult:
     ahead: int = 0  # units newer than the log's end, of a store that was copied while it was written
     waiting_light_units: int = 0  # units of light queues that only RocksDB stores, and does not have yet
     wrong_fields: list[QueueDifference] = field(default_factory=list)  # wrong fields of units at the expected position
-    differences: list[QueueDifference] = field(default_factory=list)  # complete only after `finish`
+    differences: list[QueueDifference] = field(default_factory=list)  # all others
     queues_without_files: dict[QueueName, QueueWithoutFiles] = field(default_factory=dict)
     first_record_offsets: dict[QueueName, int] = field(default_factory=dict)  # offsets in the log, by queue
     processed_ends: dict[QueueName, int] = field(default_factory=dict)
     ends: dict[QueueName, int] = field(default_factory=dict)  # the position after the last meaningful unit
     row_files: list[AddedFile] = field(default_factory=list)  # files of rows
     undispatched_records: list[UndispatchedRecords] = field(default_factory=list)  # in log order
-    damaged_ranges: list[tuple[int, int]] = field(default_factory=list)  # start and end of bytes without a record
-    # Set by `finish`, by topic: the log offset at which its queues restarted at 0, and the store time of the newest
-    # record of its queues without files.
-    restart_offsets: dict[str, int] = field(default_factory=dict)
-    newest_ms: dict[str, int] = field(default_factory=dict)
+
+
+def combine_figures(parts: Sequence[QueueFigures]) -> QueueFigures:
+    """Return the figures of all queues; no queue is in two *parts*, and differences are sorted by queue."""
+    return QueueFigures(
+        expected=sum(one.expected for one in parts),
+        matched=sum(one.matched for one in parts),
+        misplaced=sum(one.misplaced for one in parts),
+        expired=sum(one.expired for one in parts),
+        blanks=sum(one.blanks for one in parts),
+        ahead=sum(one.ahead for one in parts),
+        waiting_light_units=sum(one.waiting_light_units for one in parts),
+        wrong_fields=sorted((found for one in parts for found in one.wrong_fields), key=attrgetter("queue")),
+        differences=sorted((found for one in parts for found in one.differences), key=attrgetter("queue")),
+        queues_without_files=dict(chain.from_iterable(one.queues_without_files.items() for one in parts)),
+        first_record_offsets=dict(chain.from_iterable(one.first_record_offsets.items() for one in parts)),
+        processed_ends=dict(chain.from_iterable(one.processed_ends.items() for one in parts)),
+        ends=dict(chain.from_iterable(one.ends.items() for one in parts)),
+        row_files=[file for one in parts for file in one.row_files],
+        undispatched_records=[found for one in parts for found in one.undispatched_records],
+    )
+
+
+@dataclass(frozen=True)
+class JoinResult:
+    """The result of joining a store, its new part, or some of its queues with the log."""
+
+    figures: QueueFigures = field(default_factory=QueueFigures)
     queues: tuple[StoredQueue, ...] = ()  # the queues as they were read
     topic_evidence: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple
+    damaged_ranges: tuple[tuple[int, int], ...] = ()  # start and end of bytes without a record
     log_end: int = 0
     dispatched_offset: int = 0
     behind: int = 0  # bytes of the log that the dispatcher had not reached
     records_end: int | None = None  # the end of the last record whose units were joined; None without any
 
-    def add(self, part: "JoinResult") -> None:
-        """Add the figures of some of the queues; figures that only all queues together have are not part of them."""
-        for name in self.__dataclass_fields__:
-            own, more = getattr(self, name), getattr(part, name)
-            if isinstance(own, int):
-                setattr(self, name, own + (more or 0))
-            elif isinstance(own, list):
-                own.extend(more)
-            elif isinstance(own, dict):
-                own.update(more)
+    @cached_property
+    def differences(self) -> Sequence[QueueDifference]:
+        """All differences: wrong fields by queue, then the others by queue."""
+        return [*self.figures.wrong_fields, *self.figures.differences]
 
-    def finish(self) -> None:
-        """Sort all differences: wrong fields by queue, then the others by queue."""
-        self.differences.sort(key=lambda one: one.queue)
-        self.differences[:0] = sorted(self.wrong_fields, key=lambda one: one.queue)
+    @cached_property
+    def restart_offsets(self) -> Mapping[str, int]:
+        """The log offset at which the queues of a topic restarted at 0, by topic."""
         earlier = KINDS_OF_EARLIER_QUEUES.values()
         restarted = {one.queue.topic for one in self.differences if one.kind in earlier}
-        for name, at in self.first_record_offsets.items():
+        offsets: dict[str, int] = {}
+        for name, at in self.figures.first_record_offsets.items():
             if name.topic in restarted:
-                self.restart_offsets[name.topic] = min(at, self.restart_offsets.get(name.topic, at))
-        for name, lacking in self.queues_without_files.items():
-            self.newest_ms[name.topic] = max(lacking.newest_ms, self.newest_ms.get(name.topic, 0))
+                offsets[name.topic] = min(at, offsets.get(name.topic, at))
+        return offsets
+
+    @cached_property
+    def newest_ms(self) -> Mapping[str, int]:
+        """The store time of the newest record of a topic's queues without files, by topic."""
+        times: dict[str, int] = {}
+        for name, lacking in self.figures.queues_without_files.items():
+            times[name.topic] = max(lacking.newest_ms, times.get(name.topic, 0))
+        return times
 
     def find_topic_fate(self, name: QueueName) -> TopicFate:
         """Return what happened to a queue without files; a topic that was recreated has messages from before."""
         newest_ms = self.newest_ms[name.topic]
-        if self.queues_without_files[name].last_physical_offset < self.find_restart_offset(name.topic):
+        if self.figures.queues_without_files[name].last_physical_offset < self.find_restart_offset(name.topic):
             return self.topic_evidence.fate_of_earlier(name.topic, newest_ms)
         return self.topic_evidence.fate(name.topic, newest_ms)
 
@@ -230,13 +258,13 @@ class JoinResult:
             for difference in self.differences
             if difference.kind is DifferenceKind.PAST_LOG_END
             and difference.log_offset is not None
-            and difference.position + difference.unit_count >= self.ends[difference.queue]
+            and difference.position + difference.unit_count >= self.figures.ends[difference.queue]
             and difference.log_offset < self.log_end + MAX_BYTES_PAST_LOG_END
         ]
         # A queue without any unit in this log, or whose last unit in it points to no record, may belong to another log.
         # If no queue has a unit in it, the log is lost; a unit that points to the exact end of the log belongs to it.
         whole = {one.queue for one in behind if one.position <= starts[one.queue]}
-        written = {name for name, start in starts.items() if self.ends[name] > start}
+        written = {name for name, start in starts.items() if self.figures.ends[name] > start}
         bad = {(one.queue, one.position + one.unit_count) for one in self.differences if one.kind in _OF_NO_RECORD}
         if not whole >= written:
             behind = [

@@ -18,8 +18,8 @@ from jobs.products.queues import (
     KINDS_OF_EARLIER_QUEUES,
     WRONG_POSITION_KINDS,
     DifferenceKind,
-    JoinResult,
     QueueDifference,
+    QueueFigures,
     merge_differences,
 )
 from jobs.products.queues.rows import RowBlock, UnitStatus, make_row_block
@@ -49,17 +49,17 @@ QueueRows = tuple[list[RowBlock], list[str]]  # and the texts that the tag numbe
 
 
 def explain_remainder(
-    remainder: QueueRemainder, log: CollectedLog, resolved: ResolvedRecords, joined: JoinResult
+    remainder: QueueRemainder, log: CollectedLog, resolved: ResolvedRecords, figures: QueueFigures
 ) -> QueueRows:
-    """Explain every remaining unit and record: add the figures to *joined*, and return rows if wanted."""
-    return _Settling(remainder, log, resolved, joined).run()
+    """Explain every remaining unit and record: add to *figures*, and return rows if wanted."""
+    return _Settling(remainder, log, resolved, figures).run()
 
 
 class _Settling:
     def __init__(
-        self, remainder: QueueRemainder, log: CollectedLog, resolved: ResolvedRecords, joined: JoinResult
+        self, remainder: QueueRemainder, log: CollectedLog, resolved: ResolvedRecords, figures: QueueFigures
     ) -> None:
-        self._remainder, self._log, self._resolved, self._joined = remainder, log, resolved, joined
+        self._remainder, self._log, self._resolved, self._figures = remainder, log, resolved, figures
         self._queue, self._name = remainder.queue, remainder.queue.name
         self._with_rows = log.write_rows is not None
         self._units, self._offsets = remainder.units, remainder.units["physical_offset"]
@@ -69,13 +69,13 @@ class _Settling:
         self._differences: list[QueueDifference] = []
         self.blocks: list[RowBlock] = []
         self.tags: list[str] = []
-        self._beginning = joined.first_record_offsets[self._name] = self._find_beginning()
+        self._beginning = figures.first_record_offsets[self._name] = self._find_beginning()
 
     def run(self) -> QueueRows:
         for start, units, classes in classify_unclaimed_units(self._remainder, self._log):
             expired, blank = classes == EXPIRED, classes == BLANK
-            self._joined.expired += int(expired.sum())
-            self._joined.blanks += int(blank.sum())
+            self._figures.expired += int(expired.sum())
+            self._figures.blanks += int(blank.sum())
             if self._with_rows:
                 self._expire(start, units, expired, is_blank=False)
                 self._expire(start, units, blank, is_blank=True)
@@ -89,7 +89,7 @@ class _Settling:
         for run in group_displaced_units(self._displaced):
             log_offset = self._displaced[run[0]]
             self._differences += (replace(one, log_offset=log_offset) for one in classify_displaced(self._name, run))
-        self._joined.misplaced += len(self._displaced)
+        self._figures.misplaced += len(self._displaced)
         self._name_missing()
         return self.blocks, self.tags
 
@@ -127,7 +127,7 @@ class _Settling:
         elif isinstance(record, RecordFields):
             self._explain_by(unit, record)
         elif record == RECORD_DELETED:
-            self._joined.expired += 1
+            self._figures.expired += 1
             self._row(unit, UnitStatus.EXPIRED)
         else:
             self._explain_without_record(unit, is_damaged=record == RECORD_DAMAGED)
@@ -136,7 +136,7 @@ class _Settling:
     def _explain_without_record(self, unit: UnmatchedUnit, *, is_damaged: bool) -> None:
         log, offset = self._log, unit.physical_offset
         if offset >= log.end and not log.is_closed:  # newer than a log that was copied before it
-            self._joined.ahead += 1
+            self._figures.ahead += 1
             return
         kind = DifferenceKind.UNIT_OF_DAMAGED_RECORD if is_damaged else DifferenceKind.DANGLING
         if any(start <= offset < end for start, end in log.gaps):
@@ -167,7 +167,7 @@ class _Settling:
             self._row(unit, UnitStatus.MISMATCHED, ("queue_offset",), record)
             return
         wrong = list(self._wrong_fields(unit, expected))
-        self._joined.matched += not wrong
+        self._figures.matched += not wrong
         self._row(unit, UnitStatus.MISMATCHED if wrong else UnitStatus.MATCHED, wrong, record)
 
     def _wrong_fields(self, unit: UnmatchedUnit, expected: np.void) -> Iterator[str]:
@@ -257,7 +257,7 @@ class _Settling:
         def is_bad(position: int) -> bool:
             return position in bad or (remainder.is_missing_at(position) and remainder.is_unclaimed_at(position))
 
-        self._joined.differences += (
+        self._figures.differences += (
             difference
             for difference in merge_differences(self._differences)
             if difference.kind is not DifferenceKind.MISPLACED

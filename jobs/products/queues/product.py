@@ -91,8 +91,8 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
         finished = FinishedProduct(
             state=next_run_state(joined, state),
             units={
-                "matched": joined.matched,
-                "expired": joined.expired,
+                "matched": joined.figures.matched,
+                "expired": joined.figures.expired,
                 "differences": len(joined.differences),
             },
             undispatched_bytes=joined.behind,
@@ -100,7 +100,7 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
             notes=list(undecided_topic_notes(joined)),
             contradictions=count_contradictions(joined, run.store),
         )
-        finished.add(CONSUME_QUEUE, *joined.row_files)
+        finished.add(CONSUME_QUEUE, *joined.figures.row_files)
         return finished
 
     return StartedProduct(boundary, collector, finish)
@@ -138,12 +138,12 @@ def count_contradictions(joined: JoinResult, store: Store) -> int:
     is_double = detect_queue_storage(store) is QueueStorage.BOTH
     missing = [
         name
-        for name in joined.queues_without_files
+        for name in joined.figures.queues_without_files
         if joined.find_topic_fate(name) is TopicFate.ALIVE
         and not (is_double and name.topic.startswith(LMQ_PREFIX))  # selective double write leaves light queues out
     ]
     wrong = sum(one.unit_count for one in joined.differences if one.kind not in KINDS_WITHOUT_QUEUE_FAULT)
-    return wrong + sum(joined.queues_without_files[name].unit_count for name in missing)
+    return wrong + sum(joined.figures.queues_without_files[name].unit_count for name in missing)
 
 
 def undecided_topic_notes(joined: JoinResult) -> Iterator[str]:
@@ -152,7 +152,7 @@ def undecided_topic_notes(joined: JoinResult) -> Iterator[str]:
         return
     topics = {
         name.topic: joined.topic_evidence.explain_undecided(name.topic)
-        for name in sorted(joined.queues_without_files)
+        for name in sorted(joined.figures.queues_without_files)
         if joined.find_topic_fate(name) is TopicFate.UNDECIDED
     }
     for one in joined.differences:
@@ -164,7 +164,7 @@ def undecided_topic_notes(joined: JoinResult) -> Iterator[str]:
 
 def next_run_state(joined: JoinResult, state: State | None = None) -> State:
     """Return the start of the next run: the record after which it continues, and the end of each queue."""
-    processed_ends = {**_processed_ends(state), **joined.processed_ends}
+    processed_ends = {**_processed_ends(state), **joined.figures.processed_ends}
     return {
         "dispatched": joined.dispatched_offset,
         # The end of a record: units do not prove where the log ends, and a log is read from a record boundary on.

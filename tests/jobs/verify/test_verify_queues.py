@@ -129,7 +129,7 @@ def test_verify_reports_any_content_of_a_queue_and_never_fails(
     if store.has_clean_shutdown:
         assert report.findings or report.numbers["matched"] == report.numbers["expected"]
     assert bool(report.findings) or not joined.differences
-    assert joined.matched <= joined.expected
+    assert joined.figures.matched <= joined.figures.expected
 
 
 COUNT = 60_000
