@@ -212,13 +212,13 @@ class _LogEnd:
             earlier = cls(store.storage, folders, {}, 0, b"", is_settled=False)
         settled = summary.store_id is not None and not (summary.behind or summary.bytes_left)
         place = replace(earlier, files=earlier.files_now(), to_offset=summary.to_offset, is_settled=settled)
-        return replace(place, before=place.around()[0])
+        return replace(place, before=place.read_bytes_around()[0])
 
     def files_now(self) -> Mapping[str, int]:
         found = ((folder, info) for folder in self.folders for info in self.storage.list_files(folder))
         return {join_location(folder, info.name): info.size for folder, info in found}
 
-    def around(self) -> tuple[bytes, bytes]:
+    def read_bytes_around(self) -> tuple[bytes, bytes]:
         before = after = b""
         for location, size in self.files.items():
             base_offset = parse_offset_name(location.rpartition("/")[2])
@@ -235,7 +235,7 @@ class _LogEnd:
         if not self.is_settled:
             return True
         try:
-            before, after = self.around()
+            before, after = self.read_bytes_around()
             return not before or before != self.before or any(after) or self.files_now() != self.files
         except FileNotFoundError:  # retention
             return True

@@ -235,7 +235,7 @@ def note_index_gaps(store: Store, index: IndexReport, problems: Problems, end: i
 
 
 def find_first_message_with_key(store: Store, start: int, limit: int, *, is_indexed: bool = False) -> int | None:
-    """Return the first message with a key between two offsets; that at *start* is none where it *is_indexed*."""
+    """Return the first message with a key between two offsets; *is_indexed*: after the one at *start*."""
     if limit <= start:
         return None
     records = _records(store, start)

@@ -392,7 +392,7 @@ def _read_rows(lake: Lake, table: Table, file: SnapshotFile, node: HashRange | N
 def _sorted_rows(rows: Iterable[pa.RecordBatch], column: str) -> Iterator[pa.RecordBatch]:
     """Yield all rows in the order of a column; too many rows are sorted in parts."""
 
-    def in_order() -> Iterator[pa.RecordBatch]:
+    def sort_held_rows() -> Iterator[pa.RecordBatch]:
         whole = pa.concat_batches(held)
         held.clear()
         order = pc.sort_indices(whole, [(column, "ascending")])
@@ -403,9 +403,9 @@ def _sorted_rows(rows: Iterable[pa.RecordBatch], column: str) -> Iterator[pa.Rec
     for batch in rows:
         held.append(batch)
         if sum(map(len, held)) >= _SORTED_ROWS:
-            yield from in_order()
+            yield from sort_held_rows()
     if held:
-        yield from in_order()
+        yield from sort_held_rows()
 
 
 def vacuum(lake: Lake, table: Table, store_id: str = "", *, dry_run: bool = False) -> int:

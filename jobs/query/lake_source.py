@@ -548,7 +548,7 @@ class LakeSource(Source):
         newest = self.by_queue_offset(topic, queue_id, row["last"]) if row["flags"] & INNER_BATCH else None
         return OffsetRange(row["first"], row["last"] + 1 if newest is None else self._end_in_queue(newest))
 
-    def complete_queues(self, topic: str) -> None:
+    def note_incomplete_queues(self, topic: str) -> None:
         """Note why the queues of a topic may lack messages: a lake has no source other than its rows."""
         del topic
         self.note_known_damage()

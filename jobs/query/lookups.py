@@ -45,11 +45,11 @@ def one_question(
     """Ask a question on its own: the answer has the remarks on it, and none on other answers of the source."""
 
     @wraps(ask)
-    def ask_alone(source: Source, /, *args: _P.args, **kwargs: _P.kwargs) -> Answer:
+    def ask_one_question(source: Source, /, *args: _P.args, **kwargs: _P.kwargs) -> Answer:
         question = source.begin_question()
         return ask(question, *args, **kwargs).include_earlier(question.remarks)
 
-    return ask_alone
+    return ask_one_question
 
 
 @one_question

@@ -307,7 +307,7 @@ class Source(Protocol):
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
         """Return the offsets of a queue; None if it does not exist."""
 
-    def complete_queues(self, topic: str) -> None:
+    def note_incomplete_queues(self, topic: str) -> None:
         """Complete a topic's queues from the log, or note why they may be incomplete."""
 
     def next_queue_offset(self, topic: str, queue_id: int, queue_offset: int) -> int:

@@ -189,7 +189,7 @@ class StoreSource(Source):
 
     # queues and topics
 
-    def complete_queues(self, topic: str) -> None:
+    def note_incomplete_queues(self, topic: str) -> None:
         self.queues.complete(topic)
 
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
@@ -238,7 +238,7 @@ class StoreSource(Source):
         if wanted.key is not None and (wanted.topic is not None or not self.searches_all):
             yield from ((offset, self.by_offset(offset)) for offset in self._list_under_key(wanted, end_offset, limit))
         elif not self.searches_all and wanted.topic is not None and self._has_queues(wanted.topic, wanted.queue_id):
-            self.complete_queues(wanted.topic)
+            self.note_incomplete_queues(wanted.topic)
             try:
                 for offset in self.queues.list_offsets_before(wanted, end_offset):
                     yield offset, self._log.read_pointed_message(offset, f"a unit of {wanted.topic}")

@@ -260,7 +260,7 @@ def plan_builds(request: RebuildIndexRequest, explanation: Explanation) -> list[
     if last is not None and completes and last.end_key < plan.end_after_filling(last):
         # No broker continues this file: the keys that it lacks are lost.
         recipe = plan.survivor_recipe(last, plan.end_after_filling(last))
-        builds.append(_replace_file(last, recipe))
+        builds.append(_plan_replacement(last, recipe))
     planned = plan.plan_missing_files(kept, completes=bool(builds))
     if request.proven_only:
         wrong = (one.name for one in found if one.is_foreign)
@@ -296,7 +296,7 @@ def plan_builds(request: RebuildIndexRequest, explanation: Explanation) -> list[
         )
     names_to_build = {build.name for build in builds}
     builds += (
-        _replace_file(one, plan.survivor_recipe(one))
+        _plan_replacement(one, plan.survivor_recipe(one))
         for one in misnamed if one.broker_file.name not in names_to_build
     )  # fmt: skip
     return sorted(builds, key=attrgetter("name"))
@@ -416,7 +416,7 @@ def _is_recomputed(explained: ExplainedFile) -> bool:
     return explained.verdict is FileVerdict.EQUAL and survivor is not None and survivor.is_continuous
 
 
-def _replace_file(survivor: Survivor, recipe: IndexRecipe) -> BuildTask:
+def _plan_replacement(survivor: Survivor, recipe: IndexRecipe) -> BuildTask:
     """Return the task that builds the file with the name of *survivor*."""
     kind = BuiltFileKind.FULL if recipe.entry_count == recipe.geometry.capacity else BuiltFileKind.OPEN
     name = survivor.broker_file.name

@@ -171,7 +171,7 @@ def _look_at(wishes: Sequence[_Wish]) -> list[_Seen]:
 
 def probe_queue_end(queue: StoredQueue, known_end: int | None, from_offset: int) -> _Seen:
     """Return the current end of a queue."""
-    return _end_near(queue, known_end, from_offset) or _end_anywhere(queue, known_end, from_offset)
+    return _end_near(queue, known_end, from_offset) or _find_end_in_any_file(queue, known_end, from_offset)
 
 
 def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen | None:
@@ -191,7 +191,7 @@ def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen 
     return known, known - 1 + written, queue.decode_unit(data, written - 1)
 
 
-def _end_anywhere(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen:
+def _find_end_in_any_file(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen:
     if known is None:
         end, processed_end = queue.find_written_end(), queue.first_unit_number
     else:

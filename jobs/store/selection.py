@@ -104,7 +104,7 @@ class Selection:
 
 
 class TopicChoices(NamedTuple):
-    """The part of a log from which runs selected topics, and their selections; none if these are unknown."""
+    """The selections of topics of earlier runs, and the end of the part of the log that those runs read."""
 
     end_offset: int = 0
     selections: tuple[Selection, ...] = ()

@@ -158,7 +158,9 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     ends = [(queue, joined.figures.ends[name]) for name, queue in queues.items()]
     parts = [ends[at : at + _TAILS_A_TASK] for at in range(0, len(ends), _TAILS_A_TASK)]
     tails = workers.map(
-        parts, partial(_tails, looks=1 if store.has_clean_shutdown else _LOOKS), "reading the ends of queues"
+        parts,
+        partial(_findings_after_queue_ends, looks=1 if store.has_clean_shutdown else _LOOKS),
+        "reading the ends of queues",
     )
     double = compare_double_write(store, queues)
     left_out = frozenset(queues_left_out_of_double_write(double, joined.figures.queues_without_files))
@@ -452,12 +454,12 @@ _CAUSE = (
 )
 
 
-def _tails(queues: Sequence[tuple[StoredQueue, int]], *, looks: int) -> list[Finding]:
+def _findings_after_queue_ends(queues: Sequence[tuple[StoredQueue, int]], *, looks: int) -> list[Finding]:
     """Return the findings on bytes other than zero after the ends of queues."""
-    return list(filter(None, (_tail(queue, end, looks) for queue, end in queues)))
+    return list(filter(None, (_finding_after_queue_end(queue, end, looks) for queue, end in queues)))
 
 
-def _tail(queue: StoredQueue, end: int, looks: int) -> Finding | None:
+def _finding_after_queue_end(queue: StoredQueue, end: int, looks: int) -> Finding | None:
     """Return a finding on bytes other than zero after a queue's end; units that a broker appends are not counted."""
     found: Finding | None = None
     for look in range(looks):

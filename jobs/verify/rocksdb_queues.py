@@ -355,7 +355,7 @@ def _check(rows: Iterable[_Row], topic: str, start_offset: int, record_at: _Reco
     count, wrong, lowest = 0, 0, MAX_LONG
     for offset, size, name in rows:
         count += 1
-        if offset >= start_offset and not _leads_to(size, name, record_at(offset), topic):
+        if offset >= start_offset and not _is_message_of_row(size, name, record_at(offset), topic):
             wrong, lowest = wrong + 1, min(lowest, offset)
     return count, wrong, lowest
 
@@ -368,7 +368,7 @@ def _findings(checked: _Checked, kind: str, topic: str, place: str) -> Iterator[
         yield Finding(QUEUES, kind, place, None, "rows", found, f"messages of {topic}", cause, wrong, lowest)
 
 
-def _leads_to(size: int, name: str, record: MessageRecord | None, topic: str) -> bool:
+def _is_message_of_row(size: int, name: str, record: MessageRecord | None, topic: str) -> bool:
     if record is None or record.topic != topic or record.total_size != size:
         return False
     return name.encode() in record.properties_raw

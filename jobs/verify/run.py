@@ -281,7 +281,7 @@ def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartRepor
             if one.kind in _OF_PROMOTION or (
                 one.kind == kinds.PAST_LOG_END and promotion.has_truncated(one.log_offset)
             ):
-                part.facts.append(_fact(one))
+                part.facts.append(_turn_into_fact(one))
             else:
                 part.findings.append(one)
     if not promotion.leftover_offsets and not any(fact.kind in _OF_PROMOTION for part in others for fact in part.facts):
@@ -298,7 +298,7 @@ def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartRepor
     log.facts = [fact, *log.facts]
 
 
-def _fact(finding: Finding) -> Finding:
+def _turn_into_fact(finding: Finding) -> Finding:
     if finding.kind != kinds.PAST_LOG_END:
         return finding
     cause = "they belong to messages that were truncated after a promotion; "

@@ -386,7 +386,7 @@ def _first_broker_of_topic(call: MqadminCall) -> MqadminCall:
 def _status_rows(topic: str, call: MqadminCall) -> Iterator[tuple[str, int, OffsetRange, int]]:
     """Yield broker, id, offsets and newest time (0 without one) of a topic's queues, and of static ones with them."""
     source, broker = call.source, call.broker_name
-    source.complete_queues(topic)
+    source.note_incomplete_queues(topic)
     queues: dict[int, tuple[OffsetRange, int]] = {}
     for queue_id in source.queue_ids(topic):
         offsets = source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)

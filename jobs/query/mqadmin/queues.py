@@ -298,7 +298,7 @@ def _list_queues(call: MqadminCall, sources: Sequence[Source]) -> list[PullableQ
     hashes: list[int] = []
     for source in sources:
         one = call.of_source(source)
-        source.complete_queues(topic)
+        source.note_incomplete_queues(topic)
         # MessageQueue#hashCode
         of_broker = 31 * (31 + java_hash(one.broker_name))
         for queue_id in source.queue_ids(topic):
@@ -321,7 +321,7 @@ def _named_queue(call: MqadminCall) -> PullableQueue | ExitCode:
         return call.finish(join_reasons(refused))
     call = call.of_source(require_single_source(call.find_sources_of_topic() or call.sources[:1]))
     source = call.source
-    source.complete_queues(topic)
+    source.note_incomplete_queues(topic)
     offsets = source.queue_offsets(topic, queue_id)
     if offsets is None:
         return call.refuse(reasons.explain_no_message_at_offset(source, topic, queue_id, 0, offsets))
