@@ -8,6 +8,7 @@ memory does not grow with their number.
 
 import json
 import re
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -81,6 +82,10 @@ _INSTEAD = {
 _RAW = re.compile(
     r'^(?:Error during planning|SQL error|This feature is not implemented): |datafusion\.public\.|ParserError\("|"\)$'
 )
+_STACK_BYTES = 512 << 20  # address space: only the part that is used takes memory
+_LIMIT = re.compile(r"\b(?:limit|fetch)\b", re.IGNORECASE)
+_SCAN_WITHOUT_COLUMNS = re.compile(r"TableScan: (?P<table>\S+) projection=\[\].*, fetch=\d+")
+_MOST_VALUES = 1000  # of an IN list in our own statements
 _MOST_FOOTERS = 200  # a table with more files is not checked: a query opens only the files that it needs
 _ALWAYS = 1 << 63  # a file without statistics may hold messages of any time
 
@@ -385,10 +390,11 @@ def quote_identifier(name: str) -> str:
 
 
 def sql_in_condition(column: str, values: Iterable[int | str]) -> str:
-    """Return the condition that a column has one of *values*."""
-    return (
-        f"{column} IN ({', '.join(quote_literal(value) if isinstance(value, str) else str(value) for value in values)})"
-    )
+    """Return the condition that a column has one of *values*; the engine recurses for each value of a list."""
+    listed = [quote_literal(value) if isinstance(value, str) else str(value) for value in values]
+    if len(listed) <= _MOST_VALUES:
+        return f"{column} IN ({', '.join(listed)})"
+    return f"{column} IN (SELECT column1 FROM (VALUES {', '.join(f'({value})' for value in listed)}) AS listed)"  # noqa: S608 - quoted
 
 
 def describe_tables(tables: LakeTables) -> Generator[dict[str, object]]:
@@ -411,9 +417,11 @@ class ResultBatches:
             raise UnsupportedFormat(_INSTEAD.get(word, _ONLY_READS))
         # The engine cannot be interrupted: its thread is left behind when the command ends early, and ends with the
         # process.
-        self._thread = ThreadPoolExecutor(1, ABANDONED_THREAD)
+        self._thread = _start_engine_thread()
         self._tables = tables
         try:
+            if word in {"select", "with"} and _LIMIT.search(sql):
+                self._refuse_ignored_limit(sql)
             opened = self._thread.submit(lambda: pa.RecordBatchReader.from_stream(tables.execute(sql)))
             self._reader = self._result(opened)
         except DeltaError as error:
@@ -426,6 +434,16 @@ class ResultBatches:
         views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
         types = [views.get(field.type) or type_without_dictionary(field.type) for field in self._reader.schema]
         self.schema = pa.schema(list(zip(_distinct_names(self._reader.schema.names), types, strict=True)))
+
+    def _refuse_ignored_limit(self, sql: str) -> None:
+        """Raise `UnsupportedFormat` if a LIMIT became part of a scan without columns, which returns all rows."""
+        plans = self._result(self._thread.submit(self._tables.rows, f"EXPLAIN {sql}"))
+        found = next((scan for row in plans if (scan := _SCAN_WITHOUT_COLUMNS.search(str(row["plan"])))), None)
+        if found is not None:
+            raise UnsupportedFormat(
+                f"the engine ignores the LIMIT of a SELECT that reads no column of {found['table']}. Select one of its "
+                "columns too"
+            )
 
     def _result(self, asked: Future[_Value]) -> _Value:
         with self._tables.naming_damaged_files():
@@ -451,6 +469,21 @@ class ResultBatches:
                     yield dict(zip(self.schema.names, values, strict=True))
         finally:
             self.close()
+
+
+def _start_engine_thread() -> ThreadPoolExecutor:
+    """
+    Return a thread for a statement of a user.
+
+    The engine recurses for each value of an IN list: 22,000 values end a process whose stack has the usual 8 MiB.
+    """
+    default = threading.stack_size(_STACK_BYTES)
+    try:
+        thread = ThreadPoolExecutor(1, ABANDONED_THREAD)
+        thread.submit(int).result()  # starts the thread while this size applies
+    finally:
+        threading.stack_size(default)
+    return thread
 
 
 def _distinct_names(names: Sequence[str]) -> Iterator[str]:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from enum import StrEnum, unique
-from itertools import chain, islice
+from heapq import merge
+from itertools import accumulate, chain, islice
 from typing import NamedTuple
 
 from jobs.query import KeyQuery, Message, lookups
@@ -128,6 +129,7 @@ class Copy:
     due: int | None = None  # ms: when a waiting copy is delivered
     ended_by: Message | None = None  # for a half message, the op message that ends it
     removal: Sentence | None = None
+    broker: str | None = None  # of a history on several brokers
 
     @property
     def is_superseded(self) -> bool:
@@ -193,9 +195,62 @@ def find_stories(source: Source, seeds: Iterable[Message]) -> Iterator[Story]:
             _look_around(source, copy, copies, unknown)
             if not copy.is_superseded:
                 copy.groups = list(_list_group_facts(copy, copies[number + 1 :], readers))
-        reports = _list_reports(source, seed.unique_key, unknown) if seed.unique_key else []
+        reports = list_reports(source, seed.unique_key, unknown) if seed.unique_key else []
         yield Story(seed.unique_key, copies, reports, _state_text(copies), unknown)
         seen |= {copy.offset for copy in copies}
+
+
+# the copies on several brokers
+
+
+def join_stories(told: Sequence[tuple[str, Story]]) -> Iterator[tuple[Sequence[str], Story]]:
+    """
+    Yield one history for all copies of a message, with their brokers: a client sends to another one after a failure.
+
+    Messages of a batch share the unique key of the batch: their histories stay apart.
+    """
+    by_key: dict[str | int, list[tuple[str, Story]]] = {}
+    for number, (broker, story) in enumerate(told):
+        by_key.setdefault(number if story.unique_key is None else story.unique_key, []).append((broker, story))
+    for own in by_key.values():
+        brokers = [broker for broker, _ in own]
+        if len(own) > 1 and len(set(brokers)) == len(own):
+            yield brokers, _join(own)
+        else:
+            yield from (([broker], story) for broker, story in own)
+
+
+def find_on_other_brokers(sources: Sequence[Source], told: Sequence[tuple[str, Story]]) -> Iterator[tuple[str, Story]]:
+    """Yield the histories of the same messages on further brokers; add the traces that those have to the known ones."""
+    by_key = {story.unique_key: story for _, story in reversed(told) if story.unique_key is not None}
+    for source in sources:
+        asked = source.begin_question()
+        for unique_key, story in by_key.items():
+            copies = list(islice(asked.copies(unique_key, ()), _MOST_COPIES))
+            yield from ((source.broker or source.name, one) for one in find_stories(asked, copies))
+            if not copies:
+                story.reports += list_reports(asked, unique_key, story.unknown)
+
+
+def _join(told: Sequence[tuple[str, Story]]) -> Story:
+    copies: list[Copy] = []
+    for _, broker, copy in merge(*(_list_by_age(*one) for one in told), key=lambda aged: aged[0]):
+        copy.broker = broker
+        if copy.role is Role.SENT and copies:
+            copy.role = Role.SENT_AGAIN
+            copy.text = _role_text(copy.message, copy.role)
+        copy.text = Sentence("{broker}: {event}", broker=broker, event=copy.text)
+        copies.append(copy)
+    stories = [story for _, story in told]
+    reports = [report for story in stories for report in story.reports]
+    unknown = list(dict.fromkeys(text for story in stories for text in story.unknown))
+    return Story(stories[0].unique_key, copies, reports, _state_text(copies), unknown)
+
+
+def _list_by_age(broker: str, story: Story) -> list[tuple[int, str, Copy]]:
+    """Return copies with times that keep the order of the log."""
+    ages = accumulate((copy.message.record.store_timestamp for copy in story.copies), max)
+    return [(age, broker, copy) for age, copy in zip(ages, story.copies, strict=True)]
 
 
 # the copies of a message
@@ -332,7 +387,8 @@ def _half_state(copy: Copy, copies: Sequence[Copy]) -> Sentence:
 # traces of clients, and progress of consumer groups
 
 
-def _list_reports(source: Source, unique_key: str, unknown: list[Sentence]) -> list[TraceReport]:
+def list_reports(source: Source, unique_key: str, unknown: list[Sentence]) -> list[TraceReport]:
+    """Return the traces of a message in the trace topics of one store; add missing facts to *unknown*."""
     topics = sorted(name for name in source.topics() if name == TRACE_TOPIC or name.startswith("rmq_sys_TRACE_DATA_"))
     found = chain.from_iterable(source.by_key(KeyQuery(KeyKind.KEY, topic, unique_key)) for topic in topics)
     messages = list(islice(found, _MOST_TRACES))
@@ -396,7 +452,7 @@ def _state_text(copies: Sequence[Copy]) -> Sentence:
     if dead:
         return Sentence("dead letter of {groups}", groups=", ".join(sorted(dead)))
     if last.role is Role.HALF:
-        return _half_state(last, copies)
+        return _half_state(last, [copy for copy in copies if copy.broker == last.broker])
     state = Sentence("waiting for its delivery time" if last.role in _WAITING else last.role.value.replace("_", " "))
     if last.role not in _READ_BY_CONSUMERS:
         return state
@@ -517,6 +573,7 @@ def story_object(story: Story) -> dict[str, object]:
 def _copy_object(copy: Copy) -> dict[str, object]:
     record = copy.message.record
     return {
+        **({} if copy.broker is None else {"broker": copy.broker}),
         "role": copy.role.value,
         "text": copy.text,
         "physical_offset": record.physical_offset,

@@ -407,19 +407,31 @@ def story(
             return stories.find_copies_by_key(source, topic or "", key)
         return stories.find_copies_by_id(source, (message_id or "").strip(), topic, ignore_host=options.ignore_host)
 
+    every: list[Source] = []
+
+    def find(sources: Sequence[Source]) -> MergedAnswer:
+        every[:] = sources
+        return merge_answers(sources, ask)
+
     def show(merged: MergedAnswer) -> None:
         width = line_width_limit(sys.stdout)
+        told = []
         for source, answer in merged.parts:
             asked = source.begin_question()
-            named = {"broker": source.broker or source.name} if merged.has_brokers else {}
-            for told in stories.find_stories(asked, answer.messages):
-                heads = [f"broker {broker}" for broker in named.values()]
-                lines = (*heads, *stories.story_lines(told, options.printer.zone), "")
-                text = "".join(f"{piece}\n" for line in lines for piece in wrap_line(line, width))
-                options.printer.print_row("story", {**named, **stories.story_object(told)}, text)
+            name = source.broker or source.name
+            told += [(name, one) for one in stories.find_stories(asked, answer.messages)]
             merged.answer.remarks.include(asked.remarks)
+        if told and len(every) > 1:
+            found = {source.name for source, _ in merged.parts}
+            told += stories.find_on_other_brokers([one for one in every if one.name not in found], told)
+        for brokers, one in stories.join_stories(told):
+            named = {"broker": brokers[0], "brokers": brokers} if merged.has_brokers else {}
+            heads = [f"broker {', '.join(brokers)}"] if named else []
+            lines = (*heads, *stories.story_lines(one, options.printer.zone), "")
+            text = "".join(f"{piece}\n" for line in lines for piece in wrap_line(line, width))
+            options.printer.print_row("story", {**named, **stories.story_object(one)}, text)
 
-    return _merge(options, partial(merge_answers, ask=ask), show)
+    return _merge(options, find, show)
 
 
 @_query_verb(short_help="Run SQL on a lake, without Java.")

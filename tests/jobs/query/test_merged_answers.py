@@ -100,10 +100,28 @@ def test_an_id_is_found_on_every_broker_that_has_it(lake: Path, truth: Truth, ru
     assert "2 messages have this id; -a shows all" in oldest.err
 
 
-def test_a_story_is_told_for_each_broker(lake: Path, run: Run) -> None:
-    found = run("query", "story", "--lake", lake, "both", "--json")
+def test_a_story_joins_the_copies_of_all_brokers(lake: Path, truth: Truth, run: Run) -> None:
+    """A producer sends to another broker if the first one does not answer: the story had only one broker's copy."""
+    both = [(broker, one) for broker, one in truth if b"\1both\2" in one.properties_raw + b"\2"]
+    expected = sorted(both, key=lambda one: (one[1].store_timestamp, one[0]))
+    (story,) = run("query", "story", "--lake", lake, "both", "--json").lines
+    text = run("query", "story", "--lake", lake, "both").out
+    by_offset_id = run("query", "story", "--lake", lake, story["copies"][1]["offset_id"], "--ignore-host", "--json")
 
-    assert ["broker-a", "broker-b"] == [line["broker"] for line in found.lines]
+    assert [(broker, one.physical_offset) for broker, one in expected] == [
+        (copy["broker"], copy["physical_offset"]) for copy in story["copies"]
+    ]
+    assert ["sent", "sent_again"] == [copy["role"] for copy in story["copies"]]
+    assert sorted(broker for broker, _ in expected) == story["brokers"]
+    assert f"{expected[1][0]}: sent again by" in text
+    assert story["copies"] in [line["copies"] for line in by_offset_id.lines]
+
+
+def test_the_story_of_a_message_of_one_broker_names_it(lake: Path, run: Run) -> None:
+    (story,) = run("query", "story", "--lake", lake, "broker-b-7", "--json").lines
+
+    assert ["broker-b"] == story["brokers"]
+    assert "broker" not in story["copies"][0]
 
 
 def _find_in_queue(truth: Truth, queue_id: int, queue_offset: int) -> list[tuple[object, object]]:

@@ -16,8 +16,8 @@ from jobs.command import cli
 from jobs.console.result import ExitCode
 from rmq_formats.trace import TRACE_TOPIC
 from tests.golden import StoreOf
-from tests.support.commands import Run, packages_loaded_by
-from tests.support.lakes import delta_extension
+from tests.support.commands import ROOT, Run, packages_loaded_by
+from tests.support.lakes import delta_extension, rows_of
 from tests.support.query_stores import Sent, stored, write_lake, write_store
 
 FIRST = ("by-offset", "-t", "Orders", "-i", "0", "-o", "0")
@@ -293,3 +293,24 @@ def test_columns_with_chinese_text_are_aligned(newer_lake: Path, run: Run) -> No
 
     expected = ["topic   name  number", "订单    a          1", "Orders  b         22", "e\u0301       c        333"]
     assert expected == outcome.out.splitlines()
+
+
+def test_a_list_of_many_values_does_not_crash_the_process(newer_lake: Path) -> None:
+    """The engine recurses for each value: a list of 22,000 offsets ended with a segmentation fault."""
+    condition = f"physical_offset IN ({','.join(map(str, range(22_000)))})"
+    statement = f"SELECT count(*) AS messages FROM messages WHERE {condition}"
+    command = [sys.executable, "-m", "jobs.main", "query", "sql", "--lake", str(newer_lake), "--output", "ndjson"]
+    done = subprocess.run([*command, statement], capture_output=True, text=True, cwd=ROOT, check=False)
+    expected = sum(row["physical_offset"] < 22_000 for row in rows_of(newer_lake))
+
+    assert (ExitCode.CLEAN, {"messages": expected}) == (done.returncode, json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("sql", ["SELECT 1 FROM messages LIMIT 1", "SELECT 'x' FROM (SELECT * FROM messages LIMIT 2)"])
+def test_a_limit_that_the_engine_ignores_is_refused(sql: str, newer_lake: Path, run: Run) -> None:
+    """Without columns, the engine returned all rows."""
+    refused = run("query", "sql", "--lake", newer_lake, sql)
+    found = run("query", "sql", "--lake", newer_lake, "SELECT 1, topic FROM messages LIMIT 1", "--output", "ndjson")
+
+    assert (ExitCode.USAGE, True) == (refused.code, "reads no column of messages" in refused.err)
+    assert 1 == len(found.lines)
