@@ -17,6 +17,7 @@ TIME_DIGITS = 17  # names of index files: yyyyMMddHHmmssSSS, the broker's local 
 
 COMMITLOG_FOLDER = "commitlog"
 CONSUME_QUEUE_FOLDER = "consumequeue"
+QUEUE_FOLDERS = (CONSUME_QUEUE_FOLDER, "batchconsumequeue", "consumequeue_ext")  # with a directory for each topic
 INDEX_FOLDER = "index"
 ROCKSDB_QUEUE_FOLDER = "consumequeue_rocksdb"  # useSeparateStorePathForRocksdbCQ; otherwise they are in `consumequeue`
 ROCKSDB_STORE_FOLDER = "rocksdbstore"

@@ -19,7 +19,7 @@ from time import monotonic
 from jobs.console.log import log_message
 from jobs.console.result import OtherRunActiveError
 from jobs.ingest import IngestRequest, Summary
-from jobs.ingest.run import run_steps
+from jobs.ingest.run import FollowedStore, run_steps
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock_for_process
 from jobs.lake.snapshots import cache_snapshots
@@ -157,10 +157,10 @@ class Follower:
         place: _LogEnd | None = None
         is_kept = False
         tables = set[str]()  # tables to which this process has committed
-        looked = before = 0.0
+        before, listed_all = 0.0, monotonic()
         waits_since: float | None = None  # the time of the probe before the one that found something
         # After an error the lock keeps its note, so that the next run deletes leftover files.
-        request = self.request
+        request, followed = self.request, FollowedStore()
         with cache_snapshots(), cache_open_slots(), ExitStack() as stack, merge_in_background():
             while True:
                 began = monotonic()
@@ -168,9 +168,10 @@ class Follower:
                     waits_since = before
                 before = began
                 is_due = waits_since is not None and began >= waits_since + self.every_s
-                if place is None or is_due or began - looked >= _LOOK_AT_ALL_S:
+                followed.lists_all = began - listed_all >= _LOOK_AT_ALL_S
+                if place is None or is_due or followed.lists_all:
                     waits_since = None
-                    for summary in run_steps(request, self.workers):
+                    for summary in run_steps(request, self.workers, followed):
                         request = replace(request, acknowledge=False)  # damage found by steps stays open
                         if summary.store_id is not None and not (is_kept and tables.issuperset(summary.versions)):
                             lake = Lake(self.request.lake, self.workers.options)
@@ -180,7 +181,8 @@ class Follower:
                             shorten_file_retention(lake, self.every_s)
                             tables |= summary.versions.keys()
                         yield summary  # before the log is read again: an error must not hide a commit
-                        place, looked = _LogEnd.after(summary, self.request, self.workers, place), began
+                        place = _LogEnd.after(summary, self.request, self.workers, place)
+                        listed_all = began if followed.lists_all else listed_all
                         self.on_probe()
                         if self.stop.wait(0):
                             return

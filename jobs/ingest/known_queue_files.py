@@ -12,9 +12,8 @@ from typing import NamedTuple
 from zlib import compress, decompress
 
 from jobs.store.store import StoredFile
-from rmq_formats.store import CONSUME_QUEUE_FOLDER, FileKind
+from rmq_formats.store import QUEUE_FOLDERS, FileKind
 
-QUEUE_FOLDERS = (CONSUME_QUEUE_FOLDER, "batchconsumequeue", "consumequeue_ext")
 _SETTLED_NS = 2_000_000_000  # a directory may change twice within one tick of its clock
 
 

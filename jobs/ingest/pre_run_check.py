@@ -21,7 +21,6 @@ import rmq_formats
 from jobs import __version__
 from jobs.ingest import OPEN_DAMAGE_KEY, IngestRequest, OpenDamage, Summary
 from jobs.ingest.known_queue_files import (
-    QUEUE_FOLDERS,
     KnownQueueFiles,
     describe_queue_files,
     find_known_queue_files,
@@ -105,7 +104,7 @@ class PreRunCheck:
         if self._known is None or not self._known.has_same_folders(self._root):
             self._seen = _digest_store(self._store, describe_queue_files(self._store.queue_files))
             return note, self._store
-        store = self._request.list_store_without(QUEUE_FOLDERS)
+        store = self._request.list_store_without_queues()
         self._seen = _digest_store(store, self._known.describe_files(self._root))
         return note, store
 
@@ -184,7 +183,8 @@ class PreRunCheck:
     def _find_end_in_lake(self) -> int:
         """Return the end of the part of the log that the lake has."""
         lake, store = Lake(self._request.lake), self._store
-        names = (info.name for info in lake.list_files(_MANIFESTS) if not info.name.startswith("."))
+        listed = (info.name for info in lake.list_files(_MANIFESTS))
+        names = (name for name in listed if not name.startswith(".") and name.endswith(".json"))
         ordered = sorted(names, key=lambda name: int(name[_ID_LENGTH + 1 :].partition("-")[0]))
         for name in {name[:_ID_LENGTH]: name for name in ordered}.values():
             manifest = json.loads(lake.read(f"{_MANIFESTS}/{name}"))

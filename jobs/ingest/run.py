@@ -76,9 +76,10 @@ from jobs.launch.failures import one_line_message
 from jobs.products import PRODUCTS, Product
 from jobs.products.broker_config import has_only_older_offsets
 from jobs.products.index.settings import INDEX_SWITCHES, SWITCHES_OF_ROWS, determine_releases
-from jobs.products.product import FinishedProduct, Run, RunOutput, StartedProduct
-from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats
+from jobs.products.product import ChangedQueues, FinishedProduct, Run, RunOutput, StartedProduct, State
+from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats, determine_unit_rules
 from jobs.storage.local import explaining_full_disk
+from jobs.storage.locations import is_local
 from jobs.store.chain import (
     LogTruncatedError,
     RangeOutcome,
@@ -103,7 +104,7 @@ from jobs.store.ranges import (
     written_size,
 )
 from jobs.store.record_places import Fingerprint, segment_bytes
-from jobs.store.release import RELEASE_SETTING
+from jobs.store.release import RELEASE_SETTING, Writers
 from jobs.store.repeated_reads import repeat_read
 from jobs.store.running_broker import check_disk_space
 from jobs.store.selection import Selection
@@ -113,6 +114,7 @@ from jobs.store.workers import Workers
 from rmq_formats.commitlog.segment import END_BY_LAST_PIECE, FOREIGN_BYTES_REASON
 from rmq_formats.errors import is_disk_error
 
+_CONSUME_QUEUE = "consume_queue"  # one of `PRODUCT_NAMES`
 _BROKER_CONFIG = "broker_config"  # one of `PRODUCT_NAMES`
 _OLDER_CONFIG = (
     "the consumer offsets in this directory are older than those that an earlier run read from another one, so its "
@@ -126,35 +128,54 @@ def ingest(request: IngestRequest, workers: Workers) -> Summary:
     return reduce(Summary.plus_next_run, run_steps(request, workers))
 
 
-def run_steps(request: IngestRequest, workers: Workers) -> Iterator[Summary]:
+@dataclass(slots=True)
+class FollowedStore:
+    """A store as the last of several runs in this process has listed it."""
+
+    store: Store | None = None  # None before the first run, and after a failed one
+    lists_all: bool = False  # whether the next run lists every queue, to find changes that no new message causes
+
+    def list_changes(self, request: IngestRequest, workers: Workers) -> tuple[Store, frozenset[str] | None]:
+        """Return the store as it is now, and the topics whose queue files have changed; None: possibly all."""
+        before, self.store = self.store, None
+        if before is None or not is_local(before.root):
+            return request.list_store(workers.options, workers.processes), None
+        now = relist_store(before, None if self.lists_all else ())
+        changed = {*before.queue_files} ^ {*now.queue_files}
+        return now, frozenset(file.path_facts.topic or "" for file in changed)
+
+
+def run_steps(request: IngestRequest, workers: Workers, followed: FollowedStore | None = None) -> Iterator[Summary]:
     """Yield the runs that ingest new messages: an interruption repeats at most one of them."""
-    clock = StepTimer()
+    clock, followed = StepTimer(), followed or FollowedStore()
     with explaining_full_disk(request.lake):
-        yield (summary := _run_with_retries(request, workers, clock))
+        yield (summary := _run_with_retries(request, workers, clock, followed))
         later = replace(request, acknowledge=False)  # damage found by the first step stays open
         while summary.bytes_left:
-            yield (summary := _run_with_retries(later, workers, StepTimer()))
+            yield (summary := _run_with_retries(later, workers, StepTimer(), FollowedStore()))
 
 
 @cache_snapshots()
-def _run_with_retries(request: IngestRequest, workers: Workers, clock: StepTimer) -> Summary:
+def _run_with_retries(request: IngestRequest, workers: Workers, clock: StepTimer, followed: FollowedStore) -> Summary:
     """Do one run; retry if the broker truncates its log during the run."""
     attempts = count()
 
     def run() -> Summary:
-        return _run_once(request, workers, clock, is_again=next(attempts) > 0)
+        return _run_once(request, workers, clock, followed, is_again=next(attempts) > 0)
 
     return repeat_read(run, lambda error: isinstance(error, LogTruncatedError))
 
 
-def _run_once(request: IngestRequest, workers: Workers, clock: StepTimer, *, is_again: bool) -> Summary:
+def _run_once(
+    request: IngestRequest, workers: Workers, clock: StepTimer, followed: FollowedStore, *, is_again: bool
+) -> Summary:
     lake = Lake(request.lake, workers.options)
     integrity.refuse_foreign_files(lake)
     integrity.refuse_unsupported_tables(lake, WRITTEN_BY_RUNS)
     clock.end_step("session")
-    store = request.list_store(lake.options, workers.processes)
+    store, changed_topics = followed.list_changes(request, workers)
     if any(find_holes(store.segments)):  # the listing of a folder that changes meanwhile may be incomplete
-        store = relist_store(store)
+        store, changed_topics = relist_store(store), None
     store.refuse_lost_log()
     # A pattern of topics may turn out to match nothing: a new store is then registered once the log is read.
     registers_later = not request.dry_run and bool(request.selection.unmatched_patterns(list_known_topics(store)))
@@ -172,7 +193,9 @@ def _run_once(request: IngestRequest, workers: Workers, clock: StepTimer, *, is_
             newest = refresh_newest_run(lake, known)
             # A process that keeps the lock between runs has no note about its own interrupted attempt.
             cut_off = bool(was_cut_off) or is_again
-            _Run(workers, lake, newest, request, summary, clock, cut_off, store, is_registered).run()
+            run = _Run(workers, lake, newest, request, summary, clock, cut_off, store, is_registered, changed_topics)
+            run.run()
+            followed.store = run.store
     summary.seconds = clock.laps
     return summary
 
@@ -205,6 +228,8 @@ class _Run:
     was_killed: bool  # the previous run was killed
     store: Store
     is_registered: bool
+    changed_topics: frozenset[str] | None  # topics whose queue files have changed; None: possibly all
+    changed_queues: ChangedQueues | None = None  # if only these queues are probed
     has_changed_topics: bool = False  # compared with earlier runs
     newest: NewestSegment | None = None  # the state of the newest segment when the run was planned
     files: dict[str, list[AddedFile]] = field(default_factory=dict)  # the files of this run, by table
@@ -529,6 +554,7 @@ class _Run:
             since=self.summary.from_offset if known is not None else 0,
             recorded=None if known is None else recorded_release(known.state),
         )
+        self._find_changed_queues(products, writers.value, superseded)
         self.state[RELEASE_SETTING] = str(writers.value.newest)
         self.summary.release = f"{writers.value} ({writers.origin_text})"
         run = Run(
@@ -542,10 +568,27 @@ class _Run:
             self.unmatched,
             request.step_bytes,
             superseded.from_offset if superseded else None,
+            changed_queues=self.changed_queues,
         )
         return [
             product.start(run, self.state.get(product.state_key) if product.state_key else None) for product in products
         ]
+
+    def _find_changed_queues(
+        self, products: Sequence[Product], writers: Writers, superseded: SupersededRows | None
+    ) -> None:
+        """Find the queues to which new records belong, if the others are known from the last run in this process."""
+        if self.changed_topics is None:
+            return
+        product = next((one for one in products if one.name == _CONSUME_QUEUE), None)
+        if product is not None and superseded is None and not self.has_changed_topics:
+            from jobs.products.queues.product import find_changed_queues  # lazy import, as for each product's module
+
+            state = cast("State | None", self.state.get(product.state_key or ""))
+            rules = determine_unit_rules(self.store, writers.rules, self.request.given_settings.conf)
+            self.changed_queues = find_changed_queues(self.store, rules, state, self.changed_topics)
+        if self.changed_queues is None:
+            self.store = relist_store(self.store)
 
     def _plan_ranges(self, from_offset: int) -> list[Range]:
         """Plan the ranges after the watermark, and note the offsets that no file holds any more."""
@@ -644,7 +687,8 @@ class _Run:
         if self.store.has_clean_shutdown or self.summary.bytes_left:  # the queues of a closed store are compared
             return
         end, read = self.summary.to_offset, find_read_directory(self.state, self.directory)
-        crashed = find_end_after_crash(self.store, end)
+        store, changed = self.store, self.changed_queues
+        crashed = find_end_after_crash(store if changed is None else store.with_queues_of(changed.topics), end)
         if crashed is None or (read is not None and read.accepted_end == end):
             return
         text = f"{crashed.text}: {crashed.evidence_text}"

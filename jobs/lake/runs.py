@@ -81,8 +81,11 @@ from rmq_formats.errors import FormatError
 from rmq_formats.release import Release
 from rmq_formats.store import FileKind
 
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
+_VERSION_WITHOUT_FILES = 1  # of manifests that name no file with the ends of queues; all releases read them
 MANIFEST_FOLDER = "_manifests"
+QUEUE_ENDS_MARK = "queue-ends"  # in the names of files with the ends of all queues, which are next to the manifests
+ALL_ENDS_KEY = "all_ends"  # key in the state of the queues: the path of such a file, if the store has many queues
 REGISTERED_STATE = "registered"
 PREPARED_STATE = "prepared"
 DONE_STATE = "done"
@@ -108,7 +111,11 @@ _STATE = {
     f"{TABLES_BEFORE_KEY}?": {str: int},
     f"{COMMAND_ID_KEY}?": str,
     f"{RELEASE_SETTING}?": str,
-    "queues?": {"dispatched": int, "boundary": int, "queues": [[frozenset(QueueKind), str, int, int]]},
+    "queues?": {
+        **dict.fromkeys(("dispatched", "boundary"), int),
+        "queues": [[frozenset(QueueKind), str, int, int]],
+        f"{ALL_ENDS_KEY}?": str,
+    },
     "index?": {
         **dict.fromkeys(("to_offset", "file", "left_out?"), int),
         "header?": [int, int, int, int, int, int],
@@ -208,7 +215,12 @@ class Manifest:
     superseded: SupersededRows | None = None  # rows of earlier runs that are no longer in the log
     filled: tuple[FilledRange, ...] = ()  # parts of the log before the watermark; a run with any reads nothing else
     started: str = ""
-    version: int = MANIFEST_VERSION
+    version: int = _VERSION_WITHOUT_FILES
+
+    @property
+    def queue_ends_path(self) -> str | None:
+        """The path of the file with the ends of all queues, if the manifest does not have them itself."""
+        return cast("dict[str, Any]", self.state.get("queues") or {}).get(ALL_ENDS_KEY)
 
     @property
     def tables_before(self) -> Mapping[str, int]:
@@ -218,7 +230,9 @@ class Manifest:
     def to_json(self) -> bytes:
         """Return the stored form."""
         # No indentation: the first run of a huge store lists 100,000 files, and `json` writes only this form quickly.
-        return json.dumps({field.name: getattr(self, field.name) for field in fields(self)}).encode()
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        version = _VERSION_WITHOUT_FILES if self.queue_ends_path is None else MANIFEST_VERSION
+        return json.dumps({**values, "version": version}).encode()
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Manifest":
@@ -235,6 +249,7 @@ class Manifest:
         superseded = values.get("superseded")
         values["superseded"] = SupersededRows(*superseded) if superseded else None
         values["filled"] = tuple(FilledRange(*item) for item in values.get("filled") or ())
+        values["version"] = _VERSION_WITHOUT_FILES
         return cls(**values)
 
 
@@ -733,10 +748,12 @@ def delete_files_outside_manifest(lake: Lake, manifest: Manifest) -> None:
         kept_names = {action.path for action in manifest.tables.get(table.name, ())}
         _delete_uncommitted(lake, table.name, {name for name in names if name.startswith(naming.prefix)} - kept_names)
     row = _find_prepared_row(lake, manifest.store_id, manifest.run)
-    kept = row["manifest"].removeprefix(f"{MANIFEST_FOLDER}/") if row else ""
+    kept = {
+        (path or "").removeprefix(f"{MANIFEST_FOLDER}/") for path in (row and row["manifest"], manifest.queue_ends_path)
+    }
     for name in _file_names(lake, MANIFEST_FOLDER):
         # A file that is being created has a dot before its name.
-        if name != kept and name.removeprefix(".").startswith(naming.prefix):
+        if name not in kept and name.removeprefix(".").startswith(naming.prefix):
             lake.delete(f"{MANIFEST_FOLDER}/{name}")
 
 
@@ -758,12 +775,13 @@ def has_leftover_files(lake: Lake, store: KnownStore) -> bool:
     return any(name.lstrip(".").startswith(prefix) for folder in folders for name in _file_names(lake, folder))
 
 
-def delete_manifests_up_to(lake: Lake, store_id: str, newest_run: int) -> None:
-    """Delete the manifests of runs up to *newest_run*, which are no longer needed."""
+def delete_manifests_up_to(lake: Lake, store_id: str, newest_run: int, needed_path: str | None = None) -> None:
+    """Delete the manifests of runs up to *newest_run*, which are no longer needed, and files like *needed_path*."""
     prefix = f"{store_id}-"
     for name in _file_names(lake, MANIFEST_FOLDER):
         run = name.removeprefix(prefix).partition("-")[0]
-        if name.startswith(prefix) and run.isdigit() and int(run) <= newest_run:
+        is_needed = f"{MANIFEST_FOLDER}/{name}" == needed_path
+        if name.startswith(prefix) and run.isdigit() and int(run) <= newest_run and not is_needed:
             lake.delete(f"{MANIFEST_FOLDER}/{name}")
 
 

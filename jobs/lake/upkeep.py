@@ -503,7 +503,7 @@ def merge_and_vacuum(lake: Lake, manifest: Manifest) -> list[Exception]:
                 _thin_checkpoints(lake, table)
                 if not is_any_at_work:
                     vacuum(lake, table)
-        delete_manifests_up_to(lake, manifest.store_id, manifest.run - _MANIFESTS_KEPT)
+        delete_manifests_up_to(lake, manifest.store_id, manifest.run - _MANIFESTS_KEPT, manifest.queue_ends_path)
     return errors
 
 

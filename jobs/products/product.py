@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -95,6 +95,13 @@ class RunOutput:
         return self.new_file(table, part).write_all(batches)
 
 
+class ChangedQueues(NamedTuple):
+    """The topics whose queues may have new units, if the new part of the log was scanned before."""
+
+    topics: frozenset[str]
+    scanned_to: int  # later records may name other topics
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """The facts with which a run's products are started."""
@@ -110,6 +117,7 @@ class Run:
     step_bytes: int | None = None  # bytes of the log to read, if the run is limited to a step
     log_truncated_at: int | None = None  # the offset at which the broker truncated its log since the last run
     only_missing: bool = False  # leave out records that the lake has
+    changed_queues: ChangedQueues | None = None  # if only these queues need to be probed
 
 
 Gap = tuple[int, int, str]  # start and end of a range that the lake will lack, fully or in part, and why

@@ -12,6 +12,7 @@ from copy import copy
 from functools import cached_property
 from heapq import merge
 from itertools import groupby, islice, pairwise
+from time import monotonic
 from typing import Any, Self
 
 from jobs.console.amounts import count_text
@@ -45,6 +46,7 @@ from jobs.query.lake_tables import (
 )
 from jobs.query.mqadmin import OffsetRange
 from jobs.query.source import (
+    EXPLAINED_S,
     MAX_OCCURRENCES,
     MAX_QUEUES,
     TRAITS_AFFECTING_ANSWERS,
@@ -83,6 +85,7 @@ _SAMPLED = 200  # number of the newest messages from which the release is detect
 _SAMPLED_BYTES = 1 << 20
 _DECOMPRESSED = 500  # messages that one statement reads to search their bodies
 _FIRST_ROWS = 200_000  # rows in the newest part of a large table
+_NEXT_PART = 5  # the time after the next part, as a multiple of the time before: it has four times as many rows
 WITH_UNIT = "transaction_type NOT IN ('prepared', 'rollback')"
 _IS_BATCH = f"sys_flag & {INNER_BATCH} = {INNER_BATCH}"
 _FIRST_RELEASES = frozenset({"4.0.0", "4.7.1", "4.9.1", "5.4.0"})  # with an index that differs from the one before
@@ -233,10 +236,13 @@ class LakeSource(Source):
         self._scan_log = scan_log
         self._given_release = release
         self._is_only = is_only
+        self._searched: dict[str, list[int]] = {}  # offsets of messages with a text, for the current question
 
     def begin_question(self) -> Self:
         question = copy(self)
         question.remarks = Remarks()
+        question.search_stopped_at = None
+        question._searched = {}  # noqa: SLF001 - a copy of this object
         return question
 
     @property
@@ -590,16 +596,46 @@ class LakeSource(Source):
     # Methods that explain an empty answer.
 
     def occurrences(self, text_: str) -> Iterator[Occurrence]:
-        quoted = quote_literal(text_)
-        condition = f"(uniq_key = {quoted} OR tags = {quoted} OR array_has(keys, {quoted}))"
-        oldest_first = f"ORDER BY store_timestamp, physical_offset LIMIT {MAX_OCCURRENCES}"
-        places = self.select_rows("store_timestamp, physical_offset", MESSAGES_NAME, condition, rest=oldest_first)
-        for message in self._iterate_messages_at(place["physical_offset"] for place in places):
+        if text_ not in self._searched:
+            self._search_spellings(text_)
+        for message in self._iterate_messages_at(self._searched[text_]):
             at, time = message.record.physical_offset, message.record.store_timestamp
             for kind in KeyKind:
                 if has_key(message, kind, text_):
                     indexed = self.by_key(KeyQuery(kind, message.topic, text_, time, time))
                     yield Occurrence(message, kind, any(other.record.physical_offset == at for other in indexed))
+
+    def _search_spellings(self, text_: str) -> None:
+        """
+        Search every message for a text, and for the same text in upper and lower case, in one pass.
+
+        The newest messages are searched first. The search stops when the text was found often enough, or when the next
+        part, which has four times as many rows as the one before, would take too long.
+        """
+        spellings = list(dict.fromkeys((text_, text_.upper(), text_.lower())))
+        conditions = []
+        for spelling in spellings:
+            quoted = quote_literal(spelling)
+            conditions.append(f"(uniq_key = {quoted} OR tags = {quoted} OR array_has(keys, {quoted}))")
+        numbered = " ".join(f"WHEN {condition} THEN {number}" for number, condition in enumerate(conditions))
+        columns = f"physical_offset, CASE {numbered} END AS spelling"
+        oldest_first = f"ORDER BY spelling, store_timestamp, physical_offset LIMIT {MAX_OCCURRENCES}"
+        found: dict[str, list[int]] = {spelling: [] for spelling in spellings}
+        began, high, is_complete = monotonic(), None, True
+        for low in self._lower_bounds(MAX_TIME):
+            inside = [f"physical_offset >= {low}"] * (low > 0)
+            inside += [] if high is None else [f"physical_offset < {high}"]
+            rows = self.select_rows(columns, MESSAGES_NAME, f"({' OR '.join(conditions)})", *inside, rest=oldest_first)
+            for row in rows:
+                found[spellings[row["spelling"]]].append(row["physical_offset"])
+            is_complete = is_complete and len(rows) < MAX_OCCURRENCES
+            if len(found[text_]) >= MAX_OCCURRENCES:
+                break
+            if low and (monotonic() - began) * _NEXT_PART > EXPLAINED_S:
+                self.search_stopped_at = low
+                break
+            high = low
+        self._searched |= found if is_complete else {text_: found[text_]}
 
     def list_superseded_copies(self, text_: str) -> Iterator[Message]:
         quoted = quote_literal(text_)

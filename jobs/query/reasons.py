@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from jobs.query import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message
 from jobs.query.mqadmin import HALF_TOPIC, OffsetRange, host_port_text, time_text
-from jobs.query.source import MAX_OCCURRENCES, Occurrence, Reason, ReasonKind, Source
+from jobs.query.source import EXPLAINED_S, MAX_OCCURRENCES, Occurrence, Reason, ReasonKind, Source
 from jobs.store.selection import list_similar_topics
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import Host
@@ -44,7 +44,7 @@ def explain_no_message_with_key(source: Source, wanted: KeyQuery) -> Reason:
         found = ((next(source.by_key(KeyQuery(kind, topic, key)), None), kind) for kind in KeyKind)
         seen += [Occurrence(message, kind, is_indexed=True) for message, kind in found if message is not None]
     seen.sort(key=age)
-    is_part = len(seen) >= MAX_OCCURRENCES or not source.searches_all
+    is_part = len(seen) >= MAX_OCCURRENCES or not source.searches_all or source.search_stopped_at is not None
     here = [occurrence for occurrence in seen if occurrence.message.topic == topic]
     same_kind = [occurrence for occurrence in here if occurrence.kind is wanted.kind]
     if same_kind:
@@ -121,6 +121,12 @@ def explain_no_message_in_any_topic(source: Source, key: str, kind: KeyKind) -> 
         return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
     lacks = f"; {source.damage_text}" if source.damage_text else ""
     hint = other_case_hint(source, key)
+    if source.search_stopped_at is not None and not hint:
+        text = (
+            f"the key {key!r} was not found. The search for it in other topics and spellings stopped after "
+            f"{EXPLAINED_S:g} s: messages before offset {source.search_stopped_at:,} were not searched"
+        )
+        return Reason(ReasonKind.NOT_ALL_SEARCHED, f"{text}{lacks}")
     return Reason(ReasonKind.NOT_ON_DISK, f"no message has the key {key!r}{hint}; {coverage_text(source)}{lacks}")
 
 

@@ -20,6 +20,7 @@ from rmq_formats.release import Release
 OnProgress = Callable[[int, int], None]  # bytes done, bytes in all
 
 MAX_QUEUES = 1 << 16  # more queues than any topic of a broker has; a damaged setting may be any number
+EXPLAINED_S = 10.0  # time that a search takes to explain an empty answer
 MAX_OCCURRENCES = 20  # this many messages under a text are enough to explain an empty answer
 
 
@@ -255,6 +256,7 @@ class Source(Protocol):
     store_id: str = ""  # the id of the store in a lake
     broker: str | None  # the broker's name, if known
     damage_text: str | None = None  # a remark on messages that are missing in the store, whichever question is asked
+    search_stopped_at: int | None = None  # offset before which `occurrences` has not searched, to save time
     searches_all: bool  # whether every message is searched where an index leaves a question open
     knows_topics: bool  # whether a topic that `topics` does not name certainly does not exist
     is_lake: bool = False  # whether answers come from the tables of a lake

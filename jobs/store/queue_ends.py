@@ -7,7 +7,7 @@ far the log was dispatched, the second, with the files listed again, where the q
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from jobs.store.queue_files import (
@@ -57,27 +57,31 @@ _Wish = tuple[StoredQueue, int | None, int]
 """A queue to probe, the position after its known units, and an offset that is past the records of these units."""
 
 
-def probe_queue_ends(
+def probe_queue_ends(  # noqa: PLR0913, PLR0917 - the store, the state of the last run, and which queues are wanted
     workers: Workers,
     store: Store,
     processed_ends: Mapping[QueueName, int] | None = None,
     from_offset: int = 0,
     wants_topic: Callable[[str], bool] | None = None,
+    topics: Collection[str] | None = None,
 ) -> QueueEnds:
     """
     Probe every queue twice; a store that was shut down properly was dispatched to its end.
 
     Earlier runs processed every unit before *from_offset*, up to the *processed_ends*. *wants_topic* selects topics:
-    other queues only show how far the log was dispatched.
+    other queues only show how far the log was dispatched. With *topics*, no queue of another topic is probed: no new
+    record has a unit there.
     """
     known = processed_ends or {}
+    if topics is not None:
+        store = relist_store(store, topics).with_queues_of(topics)
     every = list_queues(store)
     looks = _look_at_all(workers, [(queue, known.get(queue.name), from_offset) for queue in every])
     dispatched = _find_dispatched_end(every, looks, store)
     closed = store.is_closed
     first = {queue.name: look for queue, look in zip(every, looks, strict=True)}
     # Dispatched units may be in a file, or a queue, that was created after the store was listed.
-    queues = every if closed else list_queues(relist_store(store))
+    queues = every if closed else list_queues(relist_store(store, topics))
     queues = [queue for queue in queues if wants_topic is None or wants_topic(queue.name.topic)]
     if closed:
         seen = [first[queue.name] for queue in queues]

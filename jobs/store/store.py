@@ -18,7 +18,7 @@ from typing import NamedTuple
 from jobs.console.result import RequestError
 from jobs.storage import AnyStorage
 from jobs.storage.local import LocalStorage, ReadLimits, read_small_file
-from jobs.storage.locations import is_local, join_location, normalise_location
+from jobs.storage.locations import is_local, join_location, local_path, normalise_location
 from jobs.storage.model import FileInfo, Reader, Storage
 from jobs.storage.paths import is_directory
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
@@ -32,6 +32,7 @@ from rmq_formats.properties import MAX_LONG
 from rmq_formats.store import (
     CHECKPOINT_SIZE,
     LOG_KINDS,
+    QUEUE_FOLDERS,
     QUEUE_KINDS,
     Checkpoint,
     FileKind,
@@ -133,6 +134,10 @@ class Store:
         found = self.segment_before(offset)
         return found if found and offset < found.base_offset + found.readable_bytes else None
 
+    def with_queues_of(self, topics: Collection[str]) -> "Store":
+        """Return the store without the queue files of other topics."""
+        return replace(self, queue_files=tuple(file for file in self.queue_files if file.path_facts.topic in topics))
+
     def path_below_root(self, location: str | None) -> str:
         """Return the path of a file, or folder, below the store's root."""
         return (location or "").removeprefix(f"{self.root}/")
@@ -192,7 +197,7 @@ def list_store(
 def _list(
     root: str, commitlog: Sequence[str], storage: AnyStorage, skips: Callable[[str], bool] | None = None
 ) -> Store:
-    infos = storage.list_files(root) if skips is None else LocalStorage().list_files(root, skips=skips)
+    infos = storage.list_files(root) if skips is None else LocalStorage().list_files(root, skips)
     files = list(_describe_files(root, infos))
     logs = [file for file in files if file.path_facts.kind in LOG_KINDS]
     if commitlog:
@@ -237,9 +242,37 @@ def _no_segment_error(directories: Sequence[str], own: StoredFile) -> WrongLocat
     return WrongLocationError(reason, None, ", ".join(directories))
 
 
-def relist_store(store: Store) -> Store:
-    """List the store again."""
-    return _list(store.root, store.commitlog, store.storage)
+def relist_store(store: Store, topics: Collection[str] | None = None) -> Store:
+    """
+    List the store again.
+
+    With *topics*, only queue files of these topics are listed; those of other topics are taken from *store*, unless the
+    topic's directory was deleted.
+    """
+    if topics is None or not is_local(store.root):
+        return _list(store.root, store.commitlog, store.storage)
+
+    def skips(path: str) -> bool:
+        folder, _, name = path.partition("/")
+        return folder in QUEUE_FOLDERS and bool(name) and "/" not in name and name not in topics
+
+    listed = _list(store.root, store.commitlog, store.storage, skips)
+    names = {folder: _list_names(f"{local_path(store.root)}/{folder}") for folder in QUEUE_FOLDERS}
+    others = (
+        file
+        for file in store.queue_files
+        if file.path_facts.topic not in topics
+        and file.path_facts.topic in names.get(file.path_facts.path.partition("/")[0], ())
+    )
+    queue_files = sorted((*listed.queue_files, *others), key=lambda file: file.path_facts.path)
+    return replace(listed, queue_files=tuple(queue_files))
+
+
+def _list_names(directory: str) -> frozenset[str]:
+    try:
+        return frozenset(os.listdir(directory))  # noqa: PTH208 - the names alone
+    except FileNotFoundError:
+        return frozenset()
 
 
 def is_set_aside(path: str) -> bool:
@@ -358,9 +391,9 @@ class StoreRequest:
         limits = self.read_limits.share_among(processes) if self.read_limits else None
         return list_store(self.store, commitlog=self.commitlog, options=options, read_limits=limits)
 
-    def list_store_without(self, directories: Collection[str]) -> Store:
-        """List the local store, except the files in these directories below its root."""
-        return _list(normalise_location(self.store), self.commitlog, AnyStorage(), skips=set(directories).__contains__)
+    def list_store_without_queues(self) -> Store:
+        """List the local store, except its queue directories."""
+        return _list(normalise_location(self.store), self.commitlog, AnyStorage(), skips=QUEUE_FOLDERS.__contains__)
 
 
 def geometry_stated_by_index_files(

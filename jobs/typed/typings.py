@@ -30,7 +30,6 @@ from jobs.lake.commit import (
 )
 from jobs.lake.lake import Lake
 from jobs.lake.runs import (
-    MANIFEST_VERSION,
     delete_manifests_up_to,
     delete_uncommitted_files,
     discard_files,
@@ -121,7 +120,7 @@ class Typing:
     topics: Mapping[str, TopicState]
     changes: tuple[TableCommit, ...]
     detail: Mapping[str, object] = field(default_factory=dict)
-    version: int = MANIFEST_VERSION
+    version: int = 1
 
     @property
     def naming(self) -> FileNaming:

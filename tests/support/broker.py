@@ -96,6 +96,11 @@ class Broker:
         for path in sorted(self._logs[0].iterdir())[:-1][:segments]:
             path.unlink()
 
+    def delete_queues(self, topic: str) -> None:
+        """Delete the queues of a topic; its next message has queue offset 0."""
+        shutil.rmtree(self.root / "consumequeue" / topic)
+        self._queues = {queue: offsets for queue, offsets in self._queues.items() if queue[0] != topic}
+
     def truncate(self, offset: int) -> None:
         """Truncate the log as recovery does: later bytes in the same file remain, later files are deleted."""
         for number, log in enumerate(self._logs):

@@ -7,28 +7,45 @@ may lose their beginnings at different times: every unit gets its row in exactly
 before its unit was seen, the unit is compared with the record's row in the lake.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.committed_records import read_committed_records
-from jobs.products.product import FinishedProduct, Run, RunOutput, StartedProduct, State
+from jobs.products.product import ChangedQueues, FinishedProduct, Run, RunOutput, StartedProduct, State
 from jobs.products.queues import KINDS_WITHOUT_QUEUE_FAULT, DifferenceKind, JoinResult
 from jobs.products.queues.join import collect_topic_evidence_with_queues, compare_queues
+from jobs.products.queues.processed_ends import read_processed_ends, store_processed_ends
 from jobs.products.queues.settings import determine_unit_rules
-from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits, choose_group_count
+from jobs.products.queues.unit_files import (
+    RangeUnitCollector,
+    RangeUnits,
+    choose_group_count,
+    new_range_unit_collector,
+    read_units,
+)
 from jobs.products.queues.unmatched import CollectedLog
-from jobs.store.chain import RangeOutcome, collect_damaged_ranges, ranges_deleted_meanwhile
+from jobs.storage.locations import is_local
+from jobs.store.chain import (
+    RangeOutcome,
+    collect_damaged_ranges,
+    complete_records_end,
+    ranges_deleted_meanwhile,
+    read_ranges_not_deleted,
+)
 from jobs.store.log_ends import find_lost_ends
 from jobs.store.queue_ends import probe_queue_ends
-from jobs.store.queue_storage import QueueStorage, detect_queue_storage
-from jobs.store.ranges import Range
+from jobs.store.queue_storage import QueueStorage, detect_queue_storage, rocksdb_queue_folder
+from jobs.store.ranges import Range, plan_ranges, written_size
 from jobs.store.selection import Selection
-from jobs.store.store import Store
+from jobs.store.store import DEFAULT_RANGE_SIZE, Store
 from jobs.store.topics import TopicFate
+from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.segment import UNDECIDED_REASON
-from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, UnitRules
+from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueName, UnitRules
+
+_LARGEST_SCAN = 64 << 20  # bytes of new records that are scanned before their queues are probed
 
 # Shared by all ranges of a run, and sent to tasks: rules, number of groups, output, whether there are scratch files,
 # and the selection of topics.
@@ -53,7 +70,12 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
     """Probe the queues before the log is read, so that the log contains the record of each unit found."""
     wants_topic = run.selection.topic_filter
     taken_to = int(state["dispatched"]) if state else 0
-    seen = probe_queue_ends(run.workers, run.store, _processed_ends(state), taken_to, wants_topic)
+    changed = run.changed_queues
+    topics_to_probe = None if changed is None else changed.topics
+    processed_ends = read_processed_ends(run.output.lake, state)
+    seen = probe_queue_ends(run.workers, run.store, processed_ends, taken_to, wants_topic, topics_to_probe)
+    if changed is not None:  # a newer record may have its unit in a queue that was not probed
+        seen = seen._replace(dispatched_offset=min(seen.dispatched_offset, changed.scanned_to))
     from_offset = max(taken_to, run.store.start_offset)
     # Queues may have been deleted since; records that were dispatched stay so.
     seen = seen._replace(dispatched_offset=max(seen.dispatched_offset, from_offset))
@@ -86,10 +108,14 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
         ends = find_lost_ends(run.store, seen.newest_offset, to_offset) if run.store.has_clean_shutdown else ()
         lost = [one for one in ends if state is None or one.end >= to_offset]  # a run looks for those after a crash
         gaps = [(one.start, one.end, f"{one.text}; `verify` shows details") for one in lost]
+        # A store without any queue has no contradictions: only its log was copied, or its queues were in memory when
+        # the broker was killed.
+        is_probed_in_part = changed is not None and any(map(selection.includes, _list_topics(run.store)))
+        has_queues = bool(joined.queues) or is_probed_in_part
         if outcomes and outcomes[-1].facts.last_reason == UNDECIDED_REASON:
             gaps.append((to_offset, seen.newest_offset, UNDECIDED_REASON))
         finished = FinishedProduct(
-            state=next_run_state(joined, state),
+            state=_next_run_state(run, joined, state, processed_ends),
             units={
                 "matched": joined.figures.matched,
                 "expired": joined.figures.expired,
@@ -97,13 +123,38 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
             },
             undispatched_bytes=joined.behind,
             gaps=gaps,
-            notes=list(undecided_topic_notes(joined)),
-            contradictions=count_contradictions(joined, run.store),
+            notes=list(undecided_topic_notes(joined)) if has_queues else (),
+            contradictions=count_contradictions(joined, run.store) if has_queues else 0,
         )
         finished.add(CONSUME_QUEUE, *joined.figures.row_files)
         return finished
 
     return StartedProduct(boundary, collector, finish)
+
+
+def find_changed_queues(
+    store: Store, rules: UnitRules, state: State | None, changed_topics: Collection[str]
+) -> ChangedQueues | None:
+    """
+    Return the topics of new records, together with *changed_topics*; None if all queues should be probed.
+
+    Queues in RocksDB are read from one database, and a large new part of the log names most topics.
+    """
+    if state is None or rocksdb_queue_folder(store) is not None or not is_local(store.root):
+        return None
+    ranges = plan_ranges(store, max(_boundary(state), store.start_offset), DEFAULT_RANGE_SIZE)
+    if written_size(ranges) > _LARGEST_SCAN:
+        return None
+    start, outcomes = read_ranges_not_deleted(
+        SerialWorkers(), store, ranges, [partial(new_range_unit_collector, rules, 1, None)]
+    )
+    units = [outcome.payload[0] for outcome in outcomes]
+    names = {part.name.topic for parts in read_units(None, units, 0) for part in parts}
+    return ChangedQueues(frozenset(names.union(changed_topics)), complete_records_end(outcomes, start))
+
+
+def _list_topics(store: Store) -> set[str]:
+    return {file.path_facts.topic for file in store.queue_files if file.path_facts.topic}
 
 
 def _collect_deleted(
@@ -127,14 +178,7 @@ def _collect_deleted(
 
 
 def count_contradictions(joined: JoinResult, store: Store) -> int:
-    """
-    Return the number of units that contradict the log, except for losses of the log and deleted topics.
-
-    A store without any queue has no contradictions: only its log was copied, or its queues were in memory when the
-    broker was killed.
-    """
-    if not joined.queues:
-        return 0
+    """Return the number of units that contradict the log, except for losses of the log and deleted topics."""
     is_double = detect_queue_storage(store) is QueueStorage.BOTH
     missing = [
         name
@@ -148,8 +192,6 @@ def count_contradictions(joined: JoinResult, store: Store) -> int:
 
 def undecided_topic_notes(joined: JoinResult) -> Iterator[str]:
     """Yield the topics whose messages have no queue, if it is unknown whether they were deleted."""
-    if not joined.queues:
-        return
     topics = {
         name.topic: joined.topic_evidence.explain_undecided(name.topic)
         for name in sorted(joined.figures.queues_without_files)
@@ -162,21 +204,15 @@ def undecided_topic_notes(joined: JoinResult) -> Iterator[str]:
         yield f"it is unknown whether the topic {topic!r} was deleted or its queues were lost: {why}"
 
 
-def next_run_state(joined: JoinResult, state: State | None = None) -> State:
+def _next_run_state(run: Run, joined: JoinResult, state: State | None, ends: Mapping[QueueName, int]) -> State:
     """Return the start of the next run: the record after which it continues, and the end of each queue."""
-    processed_ends = {**_processed_ends(state), **joined.figures.processed_ends}
     return {
         "dispatched": joined.dispatched_offset,
         # The end of a record: units do not prove where the log ends, and a log is read from a record boundary on.
         "boundary": _boundary(state) if joined.records_end is None else joined.records_end,
-        "queues": [[*name, position] for name, position in sorted(processed_ends.items())],
+        **store_processed_ends(run.output, state, {**ends, **joined.figures.processed_ends}),
     }
 
 
 def _boundary(state: State | None) -> int:
     return int(state["boundary"]) if state else 0
-
-
-def _processed_ends(state: State | None) -> Mapping[QueueName, int]:
-    queues = state["queues"] if state else ()
-    return {QueueName(QueueKind(kind), topic, queue_id): position for kind, topic, queue_id, position in queues}

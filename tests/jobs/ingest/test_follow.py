@@ -274,12 +274,12 @@ def test_following_ends_immediately_when_the_jvm_dies(death: str | None, trials:
     script = FollowScript([do_nothing, lambda: broker.append(some_records(3, seed=2))])
     real, tried = run.run_steps, 0
 
-    def steps(requested: IngestRequest, workers: SerialWorkers) -> object:
+    def steps(requested: IngestRequest, workers: SerialWorkers, followed: run.FollowedStore) -> object:
         nonlocal tried
         if script.steps:
             tried += 1
             raise ConnectionRefusedError(111, "Connection refused")
-        return real(requested, workers)
+        return real(requested, workers, followed)
 
     with (
         patch.multiple(following, _PAUSE_S=0.0, run_steps=steps, jvm_death_text=lambda: death),

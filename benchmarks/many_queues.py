@@ -1,0 +1,85 @@
+"""
+Measure what runs cost that depends on the number of queues, not on the number of messages.
+
+    python -m benchmarks.many_queues [--queues N N N] [--folder DIR]
+
+For each number of queues: `ingest` without new messages, as a command and without the note of an earlier one, and one
+step of `--follow` with 20 new messages. The baseline is the run without a note, which examines every queue.
+"""
+
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measuring import parse_options, print_result
+from benchmarks.stores import FOLDER, LiveStore, Recipe
+from jobs.ingest import IngestRequest, Summary
+from jobs.ingest.run import FollowedStore, run_steps
+from jobs.lake.snapshots import cache_snapshots
+from jobs.products.index.entries import cache_open_slots
+from jobs.store.workers import SerialWorkers
+
+_QUEUES_PER_TOPIC = 50
+_NEW_MESSAGES = 20
+
+
+def measure(folder: Path, queues: int) -> dict[str, Any]:
+    """Return the figures for one number of queues."""
+    shutil.rmtree(folder, ignore_errors=True)
+    recipe = Recipe(0, 400, compressible=True, topics=queues // _QUEUES_PER_TOPIC, queues=_QUEUES_PER_TOPIC)
+    store, lake = LiveStore(folder / "store", recipe), folder / "lake"
+    store.append(queues)
+    command = ["ingest", str(store.root), "--lake", str(lake), "--broker", "b"]
+    _measure_command(command)
+    note, no_note = _measure_command(command), _measure_command([*command, "--min-age", "1ms"])
+    followed, steps = FollowedStore(), []
+    request = IngestRequest(str(store.root), str(lake), broker="b")
+    with cache_snapshots(), cache_open_slots():
+        for _ in range(3):  # the first one examines every queue
+            store.append(_NEW_MESSAGES)
+            before = _cpu_s(resource.RUSAGE_SELF)
+            (summary,) = run_steps(request, SerialWorkers(), followed)
+            steps.append(_cpu_s(resource.RUSAGE_SELF) - before)
+            _refuse_wrong(summary)
+    manifests = (lake / "_manifests").glob("*.json")
+    return {
+        "queues": queues,
+        "ingest_nothing_new_s": note,
+        "baseline_without_note_s": no_note,
+        "baseline_first_step_s": round(steps[0], 2),
+        "step_of_follow_s": round(steps[-1], 2),
+        "manifest_kib": round(max(path.stat().st_size for path in manifests) / 1024, 1),
+    }
+
+
+def _refuse_wrong(summary: Summary) -> None:
+    if (summary.messages, summary.units["matched"], summary.behind) != (_NEW_MESSAGES, _NEW_MESSAGES, 0):
+        raise ValueError(f"the step has not ingested the new messages: {summary}")
+
+
+def _measure_command(words: list[str]) -> float:
+    """Run a command, and return its CPU seconds."""
+    before = _cpu_s(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "jobs.main", *words, "--quiet"], check=True, stdout=subprocess.DEVNULL)
+    return round(_cpu_s(resource.RUSAGE_CHILDREN) - before, 2)
+
+
+def _cpu_s(who: int) -> float:
+    used = resource.getrusage(who)
+    return used.ru_utime + used.ru_stime
+
+
+def main() -> None:
+    """Print the figures as JSON."""
+    options = parse_options(__doc__, queues=[2000, 10_000, 50_000], folder=FOLDER)
+    folder = options.folder / "many-queues"
+    figures = [measure(folder, queues) for queues in options.queues]
+    shutil.rmtree(folder)
+    print_result({"sizes": figures})
+
+
+if __name__ == "__main__":
+    main()
