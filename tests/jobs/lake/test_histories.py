@@ -1,0 +1,218 @@
+"""
+Random histories of a store and its lake against a model in plain Python: no message is lost, twice, or back.
+
+A history mixes growth of the log, faults of its segments, repairs, runs, fills from a replica, `type`, `optimize` and
+`optimize --keep`, each of which may be killed after any effect on the disk and is then repeated. At the end, the store
+is repaired and ingested: the lake then has each message once, except those that have expired.
+"""
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from jobs.console.result import Severity
+from jobs.lake.lake import Lake
+from jobs.lake.retention import Retention, remove_expired_rows
+from jobs.lake.upkeep import optimize
+from jobs.store.workers import SerialWorkers
+from jobs.typed.declaration import read_types
+from jobs.typed.run import TypeRequest, type_lake
+from jobs.typed.typings import list_tables_by_topic
+from rmq_formats.commitlog.record import MessageRecord, encode_record
+from tests.rmq_formats.builders import STORED
+from tests.support.lakes import compare_with_lake, ingest_store, raw_rows, rows_of
+from tests.support.query_stores import SEGMENT_SIZE, Sent, stored, write_store
+from tests.support.stopping import KilledError, killing_after
+
+HISTORIES = 300
+STEPS = 14
+TOPICS = ("Orders", "Audit")
+HOUR_S = 3600
+KILL_PROBABILITY = 0.4
+TYPES = '[topic."Orders"]\nformat = "json"\nschema = "id bigint"\n'
+
+
+@dataclass
+class History:
+    """A store, its replica and its lake, and the messages that the lake must have."""
+
+    folder: Path
+    random: Random
+    sent: list[Sent] = field(default_factory=list)
+    faults: dict[int, Callable[[bytes], bytes | None]] = field(default_factory=dict)  # by number of the segment
+    gone: set[int] = field(default_factory=set)  # offsets of messages that have expired
+    expired_to: int = 0
+    cutoffs: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        (self.folder / "types.toml").write_text(TYPES)
+        self.grow()
+        self.run_command(self.ingest)
+
+    @property
+    def records(self) -> list[MessageRecord]:
+        return stored(self.sent)
+
+    @property
+    def lake(self) -> Path:
+        return self.folder / "lake"
+
+    # the store
+
+    def grow(self) -> None:
+        count = self.random.randint(5, 60)
+        first = len(self.sent)
+        self.sent += [
+            Sent(self.random.choice(TOPICS), body=b'{"id": %d}' % number) for number in range(first, first + count)
+        ]
+        self.write_log()
+
+    def write_log(self) -> None:
+        """Write the replica, and the store with the faults of its segments."""
+        shutil.rmtree(self.folder / "replica", ignore_errors=True)
+        write_store(self.folder / "replica", self.records, with_index=False, with_queues=False)
+        log = self.folder / "store" / "commitlog"
+        log.mkdir(parents=True, exist_ok=True)
+        segments = sorted((self.folder / "replica" / "commitlog").iterdir())
+        for number, path in enumerate(segments):
+            change = self.faults.get(number)
+            data = path.read_bytes() if change is None else change(path.read_bytes())
+            if data is None:
+                (log / path.name).unlink(missing_ok=True)
+            elif not (log / path.name).exists() or (log / path.name).read_bytes() != data:
+                (log / path.name).write_bytes(data)
+
+    def damage(self) -> None:
+        """Damage a segment; the newest two stay, because a log that lost its end is another case."""
+        count = len(list((self.folder / "replica" / "commitlog").iterdir()))
+        if count <= 3:
+            return
+        number, cut = self.random.randrange(1, count - 2), self.random.randrange(200, SEGMENT_SIZE - 200)
+        flipped = self.random.randrange(100, SEGMENT_SIZE - 100)
+
+        def lose(_: bytes) -> None:
+            return None
+
+        def truncate(data: bytes) -> bytes:
+            return data[:cut]
+
+        def flip(data: bytes) -> bytes:
+            return data[:flipped] + bytes([data[flipped] ^ 0x55]) + data[flipped + 1 :]
+
+        def overwrite(data: bytes) -> bytes:
+            return data[:cut] + b"\xff" * 150 + data[cut + 150 :]
+
+        self.faults[number] = self.random.choice([lose, truncate, flip, overwrite])
+        self.write_log()
+
+    def repair(self) -> None:
+        self.faults.clear()
+        self.write_log()
+
+    # the commands
+
+    def run_command(self, command: Callable[[], object]) -> None:
+        """Do a command; some are killed, and repeated."""
+        if self.random.random() < KILL_PROBABILITY:
+            with killing_after(self.random.randint(1, 25)), suppress(KilledError):
+                command()
+        command()
+
+    def ingest(self) -> None:
+        ingest_store(self.folder / "store", self.lake, "b")
+
+    def fill_from_replica(self) -> None:
+        ingest_store(self.folder / "replica", self.lake, "b", fill_gaps=True)
+
+    def type(self) -> None:
+        type_lake(TypeRequest(Lake(str(self.lake)), read_types(self.folder / "types.toml")), SerialWorkers())
+
+    def merge(self) -> None:
+        optimize(str(self.lake), SerialWorkers())
+
+    def keep(self) -> None:
+        """Expire messages; the model removes those that the lake has."""
+        now = STORED + len(self.sent) * 100 + HOUR_S * 1000
+        times = {topic: self.random.randrange(len(self.sent) // 2 + 1) * 100 + STORED for topic in TOPICS}
+        if self.random.random() < 0.5:
+            times = {"": times["Orders"]}
+        retention = {topic: (now - time) / 1000 for topic, time in times.items()}
+
+        def remove() -> None:
+            place = Lake(str(self.lake))
+            asked = Retention(retention.get(""), {topic: kept for topic, kept in retention.items() if topic})
+            list(remove_expired_rows(place, asked, list_tables_by_topic(place), now_ms=now))
+
+        there = {row["physical_offset"] for row in rows_of(self.lake)}
+        before, wanted = self.cutoffs.get("", 0), times.get("", 0)
+        cutoffs = {
+            topic: max(times.get(topic, wanted), self.cutoffs.get(topic, before))
+            for topic in ("", *TOPICS)
+        }  # fmt: skip
+        records = [one for one in self.records if one.physical_offset in there]
+        old = {one.physical_offset for one in records if one.store_timestamp < cutoffs[one.topic]}
+        if old:
+            kept = there - old
+            end = min(kept) if kept else max(one.end_offset for one in self.records if one.physical_offset in there)
+            self.cutoffs, self.expired_to = cutoffs, max(self.expired_to, end)
+            self.gone |= old
+        self.run_command(remove)
+
+    # the checks
+
+    def check(self) -> None:
+        """Check that each row is a message that was sent, once, and that none is back."""
+        sent = {one.physical_offset: encode_record(one) for one in self.records}
+        found = raw_rows(self.lake)
+        assert len({offset for offset, _ in found}) == len(found), "twice"
+        assert [] == [offset for offset, data in found if sent.get(offset) != data]
+        assert set() == {offset for offset, _ in found} & self.gone, "back"
+
+    def end(self) -> None:
+        """Repair the store, and check that nothing is lost."""
+        self.repair()
+        self.run_command(self.ingest)
+        self.ingest()
+        self.run_command(self.type)
+        place = Lake(str(self.lake))
+        list(remove_expired_rows(place, Retention(), list_tables_by_topic(place)))
+        self.check()
+        expected = {
+            one.physical_offset
+            for one in self.records
+            if one.physical_offset >= self.expired_to and one.physical_offset not in self.gone
+        }
+        rows = rows_of(self.lake)
+        assert expected == {row["physical_offset"] for row in rows}, "lost"
+        orders = sorted(row["physical_offset"] for row in rows if row["topic"] == "Orders")
+        assert orders == [row["physical_offset"] for row in rows_of(self.lake, "typed/Orders")]
+        assert compare_with_lake(self.folder / "replica", self.lake).severity is Severity.HEALTHY
+
+
+def play(seed: int, folder: Path) -> None:
+    history = History(folder, Random(seed))
+    for _ in range(STEPS):
+        step, is_command = history.random.choices(
+            (
+                (history.grow, False), (history.damage, False), (history.repair, False), (history.ingest, True),
+                (history.fill_from_replica, True), (history.type, True), (history.merge, True), (history.keep, False),
+            ),
+            (4, 3, 1, 5, 1, 2, 1, 2),
+        )[0]  # fmt: skip
+        if is_command:
+            history.run_command(step)
+        else:
+            step()
+        history.check()
+    history.end()
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("seed", range(HISTORIES))
+def test_no_message_is_lost_twice_or_back_after_a_random_history(seed: int, tmp_path: Path) -> None:
+    play(seed, tmp_path)
