@@ -67,7 +67,7 @@ def test_translated_pages_show_only_commands_of_the_original(page: Path) -> None
 
 
 _FENCES = fences(ROOT / "docs" / "guides" / "schedule.md")
-_DELETION = list(fences(ROOT / "docs" / "guides" / "delete-a-customer.md"))[0][1]
+_DELETION = next(iter(fences(ROOT / "docs" / "guides" / "delete-a-customer.md")))[1]
 _COMMAND = "/opt/rocketmq-lake/spark-submit.sh"
 _UNITS = {text.splitlines()[0].rpartition("/")[2]: text for language, text in _FENCES if language == "ini"}
 _QUIET = {ExitCode.CLEAN, ExitCode.HELD, ExitCode.INTERRUPTED}

@@ -416,7 +416,7 @@ def test_rows_that_another_engine_deleted_are_never_shown(spark: SparkSession, t
         Registrar(HERE).register(lake)
 
 
-DELETION = list(fences(ROOT / "docs" / "guides" / "delete-a-customer.md"))[0][1]
+DELETION = next(iter(fences(ROOT / "docs" / "guides" / "delete-a-customer.md")))[1]
 # Values of each type of column that has views, or that readers filter by.
 FILTERS = (
     "topic = 'Orders'",
