@@ -26,6 +26,7 @@ from jobs.ingest.known_queue_files import (
     find_known_queue_files,
 )
 from jobs.lake.lake import Lake
+from jobs.launch.arguments import file_system_options
 from jobs.launch.cache import cache_directory
 from jobs.products import PRODUCTS
 from jobs.storage.locations import is_local, local_path, normalise_location
@@ -51,8 +52,8 @@ class PreRunCheck:
 
     def __init__(self, request: IngestRequest) -> None:
         self._request = request
-        places = (request.store, request.lake, *request.commitlog)
-        self._is_local = all(is_local(normalise_location(place)) for place in places)
+        self._has_local_store = all(is_local(normalise_location(one)) for one in (request.store, *request.commitlog))
+        self._has_local_lake = is_local(normalise_location(request.lake))
         self._began_ns = time_ns()
         self._seen: str | None = None  # digest of the store, before the run
         self._runs: list[str] = []  # runs in the lake, before this run
@@ -63,13 +64,17 @@ class PreRunCheck:
         return self._request.list_store()
 
     @cached_property
+    def _lake(self) -> Lake:
+        return Lake(self._request.lake, {} if self._has_local_lake else file_system_options())
+
+    @cached_property
     def _root(self) -> str:
         return local_path(normalise_location(self._request.store))
 
     def summary_if_nothing_new(self) -> Summary | None:
         """Return the summary of a run that finds nothing to do; None if it may find something, or fail."""
         began = monotonic()
-        if not self._is_local or self._request.dry_run or self._request.acknowledge:
+        if not self._has_local_store or self._request.dry_run or self._request.acknowledge:
             return None
         try:
             self._runs = self._list_manifests()
@@ -149,16 +154,20 @@ class PreRunCheck:
         return cache_directory() / "nothing-new" / f"{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}.json"
 
     def _describe_lake(self, store_id: str) -> list[Any]:
-        """Return the newest runs of a store, and whether one is unfinished or at work."""
-        lake = Lake(self._request.lake)
+        """
+        Return the newest runs of a store, and whether one is unfinished or at work.
+
+        On another machine, each file would be a request: the names of the files in each table's log are compared.
+        """
+        lake, read = self._lake, _read_transaction if self._has_local_lake else _digest_log
         manifests = [name for name in self._list_manifests() if name.startswith(store_id)]
         locks = [info.size for info in lake.list_files(_LOCKS) if info.name == store_id]
         tables = sorted({_RUNS, *(table for product in PRODUCTS for table in product.tables)})
-        return [manifests, locks, {table: _read_transaction(lake, table, store_id) for table in tables}]
+        return [manifests, locks, {table: read(lake, table, store_id) for table in tables}]
 
     def _list_manifests(self) -> list[str]:
         try:
-            return sorted(info.name for info in Lake(self._request.lake).list_files(_MANIFESTS))
+            return sorted(info.name for info in self._lake.list_files(_MANIFESTS))
         except FileNotFoundError:  # a new lake
             return []
 
@@ -171,7 +180,7 @@ class PreRunCheck:
     def estimate_new_bytes(self) -> int | None:
         """Return roughly how many bytes of log a run has to read; None if only the run can determine it."""
         try:
-            if not self._is_local or len(self._store.queue_files) > _MOST_QUEUE_FILES:
+            if not (self._has_local_store and self._has_local_lake) or len(self._store.queue_files) > _MOST_QUEUE_FILES:
                 return None
         except _DOUBTS:
             return None
@@ -182,7 +191,7 @@ class PreRunCheck:
 
     def _find_end_in_lake(self) -> int:
         """Return the end of the part of the log that the lake has."""
-        lake, store = Lake(self._request.lake), self._store
+        lake, store = self._lake, self._store
         listed = (info.name for info in lake.list_files(_MANIFESTS))
         names = (name for name in listed if not name.startswith(".") and name.endswith(".json"))
         ordered = sorted(names, key=lambda name: int(name[_ID_LENGTH + 1 :].partition("-")[0]))
@@ -230,3 +239,9 @@ def _read_transaction(lake: Lake, table: str, store_id: str) -> int:
         return read_newest_transaction(open_delta(lake.locate(table), lake.options), store_id)
     except TableNotFoundError:
         return -1
+
+
+def _digest_log(lake: Lake, table: str, _store_id: str) -> str:
+    """Return a digest of the names and sizes of the files in a table's log, which change with each commit."""
+    files = [f"{info.name} {info.size}\n" for info in lake.list_files(f"{table}/_delta_log")]
+    return sha256("".join(files).encode()).hexdigest()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from deltalake import DeltaTable
@@ -18,6 +19,7 @@ from pyiceberg.catalog import load_catalog
 
 from jobs.console.result import ExitCode, OtherRunActiveError
 from jobs.ingest import IngestRequest, Summary
+from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.ingest.run import ingest
 from jobs.lake.catalog import Registrar
 from jobs.lake.lake import Lake
@@ -26,6 +28,7 @@ from jobs.launch.cache import cache_directory
 from jobs.query.lake_tables import LakeTables
 from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
 from jobs.restore.run import RestoreRequest, restore
+from jobs.storage.s3 import ObjectStorage
 from jobs.storage.settings import file_system_settings
 from jobs.store.workers import Item, Result, SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
@@ -95,6 +98,31 @@ def uploaded(
 @pytest.fixture(scope="module")
 def ingested(uploaded: UploadedStore) -> tuple[UploadedStore, Summary]:
     return uploaded, uploaded.ingest()
+
+
+@pytest.mark.parametrize("runs", [2, 6, 18])
+def test_an_idle_run_lists_the_logs_of_the_tables_and_opens_none(
+    runs: int, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of requests does not grow with the number of runs."""
+    monkeypatch.setattr("jobs.ingest.pre_run_check.file_system_options", lambda: s3.options)
+    broker = Broker(tmp_path / "store", dispatches=True)
+    request = IngestRequest(str(broker.root), s3.uri(f"idle-{runs}", "lake"), broker="b")
+    for number in range(runs):
+        broker.append(some_records(3, seed=number))
+        check = PreRunCheck(request)
+        assert check.summary_if_nothing_new() is None
+        check.remember(ingest(request, SerialWorkers(s3.options)))
+
+    with (
+        patch.object(ObjectStorage, "list_files", autospec=True, side_effect=ObjectStorage.list_files) as listed,
+        patch.object(ObjectStorage, "open", side_effect=AssertionError("a request for a file")),
+        patch("jobs.lake.snapshots.open_delta", side_effect=AssertionError("requests for a table")),
+    ):
+        summary = PreRunCheck(request).summary_if_nothing_new()
+
+    assert summary is not None
+    assert 14 >= listed.call_count
 
 
 def without_secrets(*places: Path | str) -> bool:
