@@ -472,6 +472,7 @@ PRODUCT_TABLES = (
     *(CONFIG_FILES, BROKER_CONFIG, CONSUMER_OFFSETS, TRACES, TIERED),
 )
 WRITTEN_BY_RUNS = (*PRODUCT_TABLES, SUPERSEDED_MESSAGES, RUNS)
+TYPING_APPLICATION = "typing"  # the application of Delta transactions; in file names it replaces the store id
 TYPING_TABLES = (DEAD_LETTERS, TYPINGS)  # written by `type`, in addition to one table for each type of a topic
 TABLES = (*PRODUCT_TABLES, FINDINGS, ACCEPTED_FINDINGS, RUNS, SUPERSEDED_MESSAGES, *TYPING_TABLES)
 TABLES_BY_NAME = {table.name: table for table in TABLES}

@@ -51,6 +51,7 @@ from jobs.lake.commit import (
     TransactionTakenError,
     commit,
     file_paths,
+    find_newest_transaction,
     keeps_replaced_files_briefly,
     merge_by_spark,
     open_table,
@@ -69,7 +70,7 @@ from jobs.lake.snapshot_files import (
 )
 from jobs.lake.snapshots import cache_snapshots, deltalake_errors_as_oserror, read_newest_transaction
 from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming, TableFile
-from jobs.lake.tables import INDEX_FILES, RUNS, WRITTEN_BY_RUNS, Table
+from jobs.lake.tables import INDEX_FILES, RUNS, TYPING_APPLICATION, TYPING_TABLES, TYPINGS, WRITTEN_BY_RUNS, Table
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.paths import is_regular_file
 from jobs.store.workers import Workers
@@ -319,7 +320,7 @@ def is_clustered(file: SnapshotFile) -> bool:
 
 
 def _list_mergeable(lake: Lake, table: Table, stored: Iterable[SnapshotFile]) -> list[SnapshotFile]:
-    left = (CLUSTERED_PREFIX, *(_spared_prefixes(lake) if table.name == RUNS.name else ()))
+    left = (CLUSTERED_PREFIX, *_spared_prefixes(lake, table))
     small = [file for file in stored if _is_small(file, table) and not file.path.startswith(left)]
     return sorted(small, key=lambda file: (_store(file), file.minimum("physical_offset", 0), file.path))
 
@@ -329,13 +330,19 @@ def _is_small(file: SnapshotFile, table: Table) -> bool:
     return file.size < SMALL_FILE_BYTES and (table.sorted_by is None or file.row_count < _MOST_ROWS // 2)
 
 
-def _spared_prefixes(lake: Lake) -> tuple[str, ...]:
+def _spared_prefixes(lake: Lake, table: Table) -> tuple[str, ...]:
     """
-    Return the name pattern of those files of `runs` that are never merged: newest runs and registrations.
+    Return the beginnings of the names of files that are never merged.
+
+    Of `runs`: newest runs and registrations. Of `typings`: the newest run of `type`.
 
     A process that checks whether a commit was its own looks for its file. And each run reads all registrations: in a
     merged file, it would have to read them among hundreds of thousands of rows.
     """
+    if table.name == TYPINGS.name:
+        return (f"{TYPING_APPLICATION}-{find_newest_transaction(lake, TYPINGS.name, TYPING_APPLICATION)}-",)
+    if table.name != RUNS.name:
+        return ()
     snapshot = open_table(lake, RUNS.name)
     newest: dict[str, int] = {}
     for path in file_paths(snapshot) if snapshot is not None else ():
@@ -454,16 +461,24 @@ def _select_deletable(lake: Lake, table: Table, snapshot: DeltaTable, found: Ite
 
 
 @cache_snapshots()
-def optimize(location: str, workers: Workers, *, dry_run: bool = False) -> list[Savings]:
-    """Finish prepared runs, merge small files, delete obsolete ones (*dry_run*: only count); return the savings."""
+def optimize(
+    location: str, workers: Workers, typed_tables: Sequence[Table] = (), *, dry_run: bool = False
+) -> list[Savings]:
+    """
+    Finish prepared runs, merge small files, delete obsolete ones (*dry_run*: only count); return the savings.
+
+    Of the *typed tables* and the other tables of `type`, only small files are merged and replaced files deleted.
+    """
     lake = Lake(location, workers.options)
     if open_table(lake, RUNS.name) is None:
         reason = "not a lake: it has no table `runs`"
         raise NotAStore(reason, None, lake.location)
     refuse_unsupported_tables(lake, WRITTEN_BY_RUNS)
 
+    of_type = [*(TYPING_TABLES if open_table(lake, TYPINGS.name) is not None else ()), *typed_tables]
+    refuse_unsupported_tables(lake, of_type)
     if dry_run:
-        return [estimate_savings(lake, table) for table in WRITTEN_BY_RUNS]
+        return [estimate_savings(lake, table) for table in (*WRITTEN_BY_RUNS, *of_type)]
     for store in list_known_stores(lake):
         leftover = find_unfinished_run(lake, store)  # only its manifest names its files: the vacuum would delete them
         if leftover is not None:
@@ -476,6 +491,9 @@ def optimize(location: str, workers: Workers, *, dry_run: bool = False) -> list[
     saved = []
     for table in WRITTEN_BY_RUNS:
         merged = merge_small_files(lake, table, merge=merge).plus(cluster_by_hash(lake, table, merge))
+        saved.append(merged._replace(vacuumed=vacuum(lake, table)))
+    for table in of_type:
+        merged = merge_small_files(lake, table, merge=merge)
         saved.append(merged._replace(vacuumed=vacuum(lake, table)))
     return saved
 

@@ -14,7 +14,6 @@ from jobs.lake.tables import INGESTED_AT, PROVENANCE_COLUMNS, SQL_TYPES, TIMESTA
 from rmq_formats.arrow import column
 
 TYPED_FOLDER = "typed"
-TYPING_APPLICATION = "typing"  # the application of Delta transactions; in file names it replaces the store id
 TYPING = "typing"
 # Columns of typed tables, unless the body has a column of this name.
 LOAD_COLUMNS = (

@@ -33,11 +33,12 @@ from jobs.lake.tables import (
     MESSAGES,
     RUN,
     SUPERSEDED_MESSAGES,
+    TYPING_APPLICATION,
     TYPING_TABLES,
 )
 from jobs.store.selection import list_similar_topics
 from jobs.store.workers import Workers
-from jobs.typed.ddl import TYPING, TYPING_APPLICATION, SchemaError
+from jobs.typed.ddl import TYPING, SchemaError
 from jobs.typed.declaration import TopicType, needs_rebuild
 from jobs.typed.formats import UnknownField
 from jobs.typed.task import TypingResult, type_file

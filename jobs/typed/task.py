@@ -19,8 +19,17 @@ from jobs.lake.bodies import add_inflated_bodies
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import SnapshotFile, read_batches
 from jobs.lake.table_file import AddedFile, FileNaming, TableFile
-from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, DEAD_LETTERS, MESSAGES, PROVENANCE_COLUMNS, RUN, Table
-from jobs.typed.ddl import TYPING, TYPING_APPLICATION, typed_table
+from jobs.lake.tables import (
+    BODY_ERROR,
+    BODY_INFLATED,
+    DEAD_LETTERS,
+    MESSAGES,
+    PROVENANCE_COLUMNS,
+    RUN,
+    TYPING_APPLICATION,
+    Table,
+)
+from jobs.typed.ddl import TYPING, typed_table
 from jobs.typed.declaration import JSON_FORMAT, TopicType
 from jobs.typed.formats import BodyReader, TypedRows, UnknownField, merge_unknown
 from jobs.typed.values import Refusal, TimeDefaults

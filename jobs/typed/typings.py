@@ -29,6 +29,7 @@ from jobs.lake.commit import (
     rewrite_without_rows,
 )
 from jobs.lake.lake import Lake
+from jobs.lake.lock import hold_lock
 from jobs.lake.runs import (
     delete_manifests_up_to,
     delete_uncommitted_files,
@@ -37,9 +38,9 @@ from jobs.lake.runs import (
     storing_manifest,
 )
 from jobs.lake.table_file import AddedFile, FileNaming
-from jobs.lake.tables import DEAD_LETTERS, TYPINGS, Table, sql_columns
+from jobs.lake.tables import DEAD_LETTERS, TYPING_APPLICATION, TYPINGS, Table, sql_columns
 from jobs.storage.json_file import find_problem
-from jobs.typed.ddl import TYPING_APPLICATION, parse_columns, typed_table
+from jobs.typed.ddl import parse_columns, typed_table
 
 _KEPT = 8  # manifests
 _DECLARED = {"columns": str, "from": dict, "properties": [str]}  # the keys that the next typing compares
@@ -213,6 +214,15 @@ def commit_typing(lake: Lake, typing: Typing) -> None:
         with suppress(TransactionTakenError):  # another process committed it
             rewrite = rewrite_without_rows(lake, table, change.removed, transaction) if change.removed else None
             commit(lake, table, change.added, transaction, note, rewrite, replaces=change.replaces)
+
+
+def complete_typing(lake: Lake) -> None:
+    """Commit the newest prepared typing to the tables that do not have it yet, unless a process is at work on it."""
+    if not find_newest_transaction(lake, TYPINGS.name, TYPING_APPLICATION):
+        return
+    # If files of the typing were lost, `type` reads the messages again.
+    with suppress(OtherRunActiveError, FileNotFoundError), hold_lock(lake, TYPING_APPLICATION):
+        commit_typing(lake, without_committed_changes(lake, read_newest_typing(lake)))
 
 
 def without_committed_changes(lake: Lake, typing: Typing) -> Typing:

@@ -247,8 +247,8 @@ def optimize(  # noqa: PLR0913 - one argument an option
     Compact the tables of LAKE, and delete files that have been obsolete for longer than the retention time.
 
     The retention time of files is seven days, or at most one day for tables that `ingest --follow` writes. Without
-    --keep, rows and their order do not change. Ingest runs may continue at the same time. Typed tables, dead letters
-    and findings are not compacted; any Delta engine can compact them with OPTIMIZE.
+    --keep, rows and their order do not change. Runs of ingest and type may continue at the same time. Findings are not
+    compacted; any Delta engine can compact them with OPTIMIZE.
     """
     topics = [topic for topic, _ in keep]
     twice = next((topic for topic in topics if topics.count(topic) > 1), None)
@@ -258,12 +258,15 @@ def optimize(  # noqa: PLR0913 - one argument an option
 
     from jobs.lake.retention import Retention, remove_expired_rows
     from jobs.lake.upkeep import optimize as optimize_lake
-    from jobs.typed.typings import list_tables_by_topic
+    from jobs.typed.typings import complete_typing, list_tables_by_topic
 
     place, times = Lake(lake, workers.options), dict(keep)
     retention = Retention(times.pop("", None), times)
-    expired = list(remove_expired_rows(place, retention, list_tables_by_topic(place), dry_run=dry_run))
-    saved = optimize_lake(lake, workers, dry_run=dry_run)
+    typed_tables = list_tables_by_topic(place)
+    expired = list(remove_expired_rows(place, retention, typed_tables, dry_run=dry_run))
+    if not dry_run:
+        complete_typing(place)  # only its manifest names its files: the vacuum would delete them
+    saved = optimize_lake(lake, workers, [table for _, table in typed_tables], dry_run=dry_run)
     registrations = IcebergRegistrations(None if dry_run else iceberg)
     registrations.register(place)
     would = "would be " * dry_run

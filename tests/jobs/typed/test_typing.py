@@ -106,6 +106,27 @@ def test_typed_rows_have_the_start_of_their_typing_unless_the_body_has_such_a_co
     assert before <= row["ingested_at"] <= datetime.now(UTC)
 
 
+def test_optimize_merges_typed_tables_dead_letters_and_the_runs_of_type(tmp_path: Path, run: Run) -> None:
+    broker, lake = Broker(tmp_path / "store"), tmp_path / "lake"
+    for number in range(4):
+        write(broker, b'{"id": %d, "name": "a"}' % number, b"-")
+        ingested(tmp_path)
+        typed(tmp_path)
+    tables = ("typed/Orders", "dead_letters", "typings")
+    before = {table: rows_of(lake, table, "typing" if table == "typings" else "physical_offset") for table in tables}
+
+    assert ExitCode.CLEAN == run("optimize", lake, "--engine", "local").code
+
+    assert before == {
+        table: rows_of(lake, table, "typing" if table == "typings" else "physical_offset") for table in tables
+    }
+    assert [1, 1, 2] == [len(DeltaTable(lake / table).file_uris()) for table in tables]
+    write(broker, b'{"id": 9, "name": "a"}')
+    ingested(tmp_path)
+    assert typed(tmp_path).topics[0].rows == 1
+    count_rows_and_dead_letters(lake)
+
+
 def test_messages_of_a_gap_that_was_filled_later_are_typed_once(tmp_path: Path) -> None:
     records = stored([Sent(body=b'{"id": %d}' % number) for number in range(80)])
     store = write_store(tmp_path / "store", records)
