@@ -20,14 +20,21 @@ from numpy.typing import NDArray
 from jobs.console.amounts import count_text
 from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_severity, worst_severity_met
 from jobs.diagnosis import kinds
-from jobs.diagnosis.broker_state import BrokerState, ReadSpan, check_broker_state, span_reader
-from jobs.diagnosis.findings import QUEUES, Finding
+from jobs.diagnosis.broker_state import (
+    BrokerState,
+    LatePosition,
+    check_broker_state,
+    describe_late_positions,
+    find_late_positions,
+    span_reader,
+)
+from jobs.diagnosis.findings import CONFIGURATION, Finding
 from jobs.diagnosis.log_check import RangeCheck
 from jobs.lake.identity import identify_store
 from jobs.lake.lake import Lake
 from jobs.lake.runs import Expiry, KnownStore
 from jobs.lake.tables import RECORD_CRC
-from jobs.products.broker_config import FILES_KEY, Offsets, parse_state
+from jobs.products.broker_config import FILES_KEY, parse_state
 from jobs.restore import (
     EXPIRED,
     NothingToRestoreError,
@@ -39,13 +46,9 @@ from jobs.restore import (
 from jobs.restore.segment import RowMask, check_crcs, read_segment_rows
 from jobs.store.broker_config import (
     CONFIG_FOLDER,
-    CONSUMERS_FILE,
-    DELAY_FILE,
-    BrokerConfig,
     ConsumerKind,
     read_broker_config,
     read_config_files,
-    unpack_offsets,
 )
 from jobs.store.intervals import Interval, merge_and_find_overlaps, uncovered_parts
 from jobs.store.log_ends import find_lost_start
@@ -217,7 +220,7 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
     ]
     results = workers.map(works, diff_segment, "comparing")
     lost = [f"{name} {reason}" for name, reason in sorted(plan.lost_files.items())] if plan else []
-    state = compare_broker_state(store, known)
+    state = compare_broker_state(store, known).state
     return DiffSummary(
         store.root,
         request.lake.location,
@@ -235,8 +238,15 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
     )
 
 
-def compare_broker_state(store: Store, known: KnownStore) -> BrokerState:
-    """Return the faults of a store's configuration and positions, also those that only the lake shows."""
+class StateComparison(NamedTuple):
+    """The faults of a store's configuration and positions, and the positions that are behind those in the lake."""
+
+    state: BrokerState
+    late_positions: list[LatePosition]
+
+
+def compare_broker_state(store: Store, known: KnownStore) -> StateComparison:
+    """Compare a store's configuration and positions with themselves and with those of the newest run."""
     queues: Sequence[StoredQueue] = ()
     with suppress(FormatError):  # a damaged queue database is a finding of `verify`
         queues = list_queues(store)
@@ -255,38 +265,18 @@ def compare_broker_state(store: Store, known: KnownStore) -> BrokerState:
                 "as in the lake",
                 "a run of `ingest` found the file: it was lost since, or this copy of the store is older",
             )
-            state.findings.append(Finding(QUEUES, kinds.MISSING_CONFIGURATION, path, None, *values))
+            state.findings.append(Finding(CONFIGURATION, kinds.MISSING_CONFIGURATION, path, None, *values))
     _, offsets = parse_state(recorded.get(_SETTINGS_STATE))
-    state.findings.extend(_find_positions_behind_lake(config, offsets, read_span))
-    return state
-
-
-def _find_positions_behind_lake(config: BrokerConfig, recorded: Offsets, read_span: ReadSpan) -> Iterator[Finding]:
-    """Yield a finding on each reader of a topic with positions that are before those that a run recorded."""
-    if config.errors:
-        return
-    positions: dict[tuple[str, str | None, str, int], tuple[int | None, str]] = {
-        (str(kind), group, topic, queue): (offset, place)
-        for kind, group, topic, offsets, place in config.readers
-        for queue, offset in unpack_offsets(offsets)
-    }
-    for (kind, group, topic), queues in sorted(recorded.items(), key=str):
-        repeated, place = 0, f"{CONFIG_FOLDER}/{DELAY_FILE if kind == ConsumerKind.DELAY else CONSUMERS_FILE}"
-        for queue, before in queues.items():
-            span = read_span(topic, int(queue))
-            now, place = positions.get((kind, group, topic, int(queue)), (None, place))
-            if span is None or (now is not None and now >= before):
-                continue  # the topic was deleted, or the reader went on
-            repeated += max(min(before, span[1]) - max(now or 0, span[0]), 0)
-        if repeated:
-            reader = f"{topic}@{group}" if group is not None else topic
-            what = "the broker will deliver" if group is None else f"the group {group} will receive"
-            cause = (
-                f"{what} {count_text(repeated, 'message')} again; either the positions were set back on purpose, or "
-                "the file is an earlier version or was lost"
-            )
-            values = reader, "before the positions in the lake", "at or after them", cause
-            yield Finding(QUEUES, kinds.POSITIONS_BEHIND_LAKE, place, None, *values, repeated)
+    earlier = (
+        (ConsumerKind(kind), group, topic, ((int(queue), offset) for queue, offset in queues.items()))
+        for (kind, group, topic), queues in offsets.items()
+    )
+    late = list(find_late_positions(config, earlier, read_span))
+    behind = list(describe_late_positions(late, kinds.POSITIONS_BEHIND_LAKE, "the lake"))
+    readers = {(one.file, one.field) for one in behind}
+    of_backup = kinds.POSITIONS_BEHIND_BACKUP
+    kept = [one for one in state.findings if one.kind != of_backup or (one.file, one.field) not in readers]
+    return StateComparison(state._replace(findings=[*kept, *behind]), late)
 
 
 def find_known_store(lake: Lake, store: Store, broker: str | None) -> KnownStore:

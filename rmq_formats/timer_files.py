@@ -117,6 +117,11 @@ def decode_timer_progress(buffer: Buffer) -> TimerProgress:
     return TimerProgress(*map(int, TIMER_PROGRESS.unpack(buffer)))
 
 
+def encode_timer_progress(progress: TimerProgress) -> bytes:
+    """Return the content of `config/timercheck`."""
+    return TIMER_PROGRESS.pack(*progress).ljust(TIMER_PROGRESS_SIZE, b"\0")
+
+
 def used_slots(read: Read, size: int) -> Iterator[tuple[int, Slot]]:
     """Yield the number and the content of every slot of a wheel that was ever used."""
     import numpy as np  # lazy import: a store without a wheel does not need it

@@ -5,7 +5,15 @@ from typing import Any
 
 from jobs.browse.groups import LAG_COLUMNS, list_group_rows
 from jobs.browse.matches import count_matches
-from jobs.browse.rendering import MAX_CHAIN_ENTRIES_SHOWN, Histogram, IndexChain, PageTable, message_rate, spread_evenly
+from jobs.browse.rendering import (
+    MAX_CHAIN_ENTRIES_SHOWN,
+    USAGE_COLUMNS,
+    Histogram,
+    IndexChain,
+    PageTable,
+    message_rate,
+    spread_evenly,
+)
 from jobs.diagnosis.findings import Finding
 from jobs.query import ListConditions, Message
 from jobs.query.lake_source import LakeSource
@@ -210,6 +218,21 @@ class LakeLists:
         columns = (*LAG_COLUMNS[:2], *self._broker, *LAG_COLUMNS[2:])
         by_group = sorted(shown, key=lambda row: (str(row[0]), str(row[1]), str(row[2])))
         return PageTable(columns, by_group if self._broker else shown, note=note if is_unknown else "")
+
+    def usage(self) -> PageTable:
+        """Return the space that the messages of each topic take in the log, by the lake's view."""
+        names = ", ".join(("topic", *self._broker))
+        sql = (
+            f"SELECT {names}, content, consumer_group, record_bytes, round(percent, 1) AS percent, messages, "  # noqa: S608 - quoted
+            "round(average_bytes) AS average_bytes, first_stored, last_stored FROM disk_usage "
+            f"WHERE {self.restrict_to_stores('disk_usage')} ORDER BY record_bytes DESC, {names}"
+        )
+        columns = (USAGE_COLUMNS[0], *self._broker, *USAGE_COLUMNS[1:])
+        if "disk_usage" not in self._tables.view_descriptions:
+            return PageTable(columns, (), sql, "the lake has no table `messages` that can be read")
+        rows = [tuple(row.values()) for row in self._tables.rows(sql)]
+        note = "The sizes are those of the records in the log; the files of the lake are compressed."
+        return PageTable(columns, rows, sql, note)
 
     def unfinished_messages(self) -> Sequence[tuple[str, PageTable]]:
         """Return dead letters, open transactions and pending timers, by the lake's views."""

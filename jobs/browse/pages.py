@@ -77,6 +77,7 @@ class Pages:
             "/body": self._body,
             "/topics": self._topics,
             "/groups": self._groups,
+            "/usage": self._usage,
             "/unfinished": self._make_unfinished_page,
         }
         view = self._table if request.path.startswith("/tables/") else views.get(request.path)
@@ -314,6 +315,9 @@ class Pages:
 
     def _groups(self, lists: PageLists, request: PageRequest) -> PageReply:
         return self._render("rows.html", title="Consumer groups", table=lists.groups(), **_describe_choice(request))
+
+    def _usage(self, lists: PageLists, request: PageRequest) -> PageReply:
+        return self._render("rows.html", title="Disk usage", table=lists.usage(), **_describe_choice(request))
 
     def _make_unfinished_page(self, lists: PageLists, request: PageRequest) -> PageReply:
         return self._render("unfinished.html", shown=lists.unfinished_messages(), **_describe_choice(request))

@@ -139,6 +139,12 @@ def spread_evenly(counts: list[int], messages: int, first: int, last: int) -> No
         counts[first + slot] += messages * (slot + 1) // width - messages * slot // width
 
 
+USAGE_COLUMNS = (
+    *("topic", "content", "consumer group", "bytes", "percent", "messages", "average bytes"),
+    *("first stored", "last stored"),
+)
+
+
 class PageTable(NamedTuple):
     """A table."""
 

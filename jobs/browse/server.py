@@ -76,6 +76,7 @@ _TITLES = {
     "/find": "Find",
     "/topics": "Topics",
     "/groups": "Consumer groups",
+    "/usage": "Disk usage",
     "/unfinished": "Unfinished",
 }
 _INTERVALS = ("5", "30")  # seconds between two refreshes of a page

@@ -9,14 +9,24 @@ from time import monotonic
 
 from jobs.browse.groups import LAG_COLUMNS, list_group_rows
 from jobs.browse.matches import SECONDS_OF_HISTOGRAM, count_matches
-from jobs.browse.rendering import Cell, Histogram, IndexChain, PageTable, message_rate, spread_evenly
+from jobs.browse.rendering import (
+    USAGE_COLUMNS,
+    Cell,
+    Histogram,
+    IndexChain,
+    PageTable,
+    message_rate,
+    spread_evenly,
+)
+from jobs.diagnosis.broker_state import BrokerState, check_broker_state, span_reader
 from jobs.query import MIN_TIME, ListConditions, Message
 from jobs.query.lookups import read_page
 from jobs.query.reasons import find_open_half_messages
 from jobs.query.store_source import StoreSource
-from jobs.store.broker_config import ConsumerKind
+from jobs.store.broker_config import BrokerConfig, ConsumerKind
 from jobs.store.pending_messages import read_timer_state
 from jobs.store.queue_files import StoredQueue
+from jobs.store.store import Store
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.consumequeue.dispatch import DLQ_PREFIX, SCHEDULE_TOPIC, is_system_topic
 from rmq_formats.errors import CorruptData
@@ -115,12 +125,40 @@ class StoreLists:
         return PageTable(("topic", "queues", "messages", "per second", "first stored", "last stored"), rows, note=note)
 
     def groups(self) -> PageTable:
-        """Return the lag of each group in each topic, according to the broker's table of offsets."""
-        config = self.source.config
-        note = (
-            f"not all of the broker's configuration can be read: {config.unread_reason}" if config.unread_reason else ""
+        """Return the lag of each group in each topic, and the faults of positions and configuration."""
+        config, store = self.source.config, self._reader.store
+        notes = [finding.text for finding in self._check_positions(config, store).findings]
+        if config.unread_reason:
+            notes.append(f"not all of the broker's configuration can be read: {config.unread_reason}")
+        return PageTable(LAG_COLUMNS, list_group_rows(self.source), note=". ".join(notes))
+
+    def _check_positions(self, config: BrokerConfig, store: Store) -> BrokerState:
+        queues, are_ends_known = self._reader.stored_queues[0], store.has_clean_shutdown
+        return check_broker_state(store, config, span_reader(queues, store.start_offset), are_ends_known=are_ends_known)
+
+    def usage(self) -> PageTable:
+        """Return the space that each topic takes in the log, with the rest; the lines add up to the log's size."""
+        from jobs.inspect.usage import measure_usage_of_open_store  # lazy import: numpy is slow to load
+
+        usage = measure_usage_of_open_store(self._reader, self._reader.log_end)
+        rows: list[tuple[Cell, ...]] = []
+        for one in usage.topics:
+            own = one.record_bytes if one.has_own_records else None
+            times = one.first_store_timestamp, one.last_store_timestamp
+            average = own // one.records if own is not None and one.records else None
+            share = None if own is None else usage.percent(own)
+            rows.append((one.topic, one.content, one.group, own, share, one.records, average, *times))
+        totals = (
+            ("not attributed to a topic", usage.unattributed_bytes),
+            ("not used yet", usage.unused_bytes),
+            ("log", usage.log_bytes),
         )
-        return PageTable(LAG_COLUMNS, list_group_rows(self.source), note=note)
+        rows += [(None, name, None, size, usage.percent(size), None, None, None, None) for name, size in totals]
+        estimated = (
+            "Sizes are estimated from a sample of the queues' units, to about 1 %." if usage.is_estimated else ""
+        )
+        note = " ".join(filter(None, (estimated, usage.describe_next_deletion(self._reader.store.root))))
+        return PageTable(USAGE_COLUMNS, rows, note=note)
 
     def unfinished_messages(self) -> Sequence[tuple[str, PageTable]]:
         """Return pending timers, and the dead letters and half messages among the newest messages of their queues."""

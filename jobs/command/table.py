@@ -29,7 +29,7 @@ _ALL = (
     ("inspect", "jobs.verbs.viewers:inspect", False, "Show what a store contains, and recommend the next command."),
     ("dump", "jobs.verbs.viewers:dump", False, "Decode files of a store."),
     ("ingest", "jobs.verbs.ingest:ingest", True, "Append a store's new messages to Delta tables exactly once.", _EXACT),
-    ("verify", "jobs.verbs.verify:verify", True, "Compare log, queues and index files with each other."),
+    ("verify", "jobs.verbs.verify:verify", True, "Compare log, queues, index files and configuration with each other."),
     ("rebuild-index", "jobs.verbs.rebuild:rebuild_index", True, "Rebuild a store's index files.", _EMPTY),
     ("rebuild-consumequeue", "jobs.verbs.rebuild:rebuild_consumequeue", True, "Rebuild a store's queues.", _EMPTY),
     ("restore", "jobs.verbs.lake:restore", True, "Restore a store from a lake, byte for byte.",

@@ -8,14 +8,13 @@ are written by every clean stop, and before the filters of consumers. A store th
 library alone, has none of these files: its messages lack the properties that clients and brokers add.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Self
 
 from jobs.console.amounts import count_text, names_text
 from jobs.diagnosis import kinds
-from jobs.diagnosis.findings import QUEUES, Finding
+from jobs.diagnosis.findings import CONFIGURATION, Finding
 from jobs.store.broker_config import (
     BACKUP_SUFFIX,
     CONFIG_FOLDER,
@@ -30,14 +29,20 @@ from jobs.store.broker_config import (
     BrokerConfig,
     ConsumerKind,
     ConsumerProgress,
+    decode_config_file,
     has_database_of_table,
+    read_backup_readers,
     read_broker_config,
+    read_config_file,
     read_json_config,
+    unpack_offsets,
 )
 from jobs.store.epochs import has_damaged_epochs, is_damaged_epoch_file
 from jobs.store.pending_messages import (
     TIMER_PROGRESS_FILE,
+    find_timer_log_end,
     open_rocksdb_store,
+    read_last_timer_unit,
     read_timer_progress,
     read_timer_state,
     read_timers,
@@ -51,7 +56,7 @@ from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.detection import CLUSTER, MSG_REGION, TIMER_TOPIC
 from rmq_formats.errors import FormatError
-from rmq_formats.properties import MAX_LONG, PropertyParser, parse_properties
+from rmq_formats.properties import PropertyParser, parse_properties
 from rmq_formats.store import FileKind
 from rmq_formats.timer_files import TimerProgress
 
@@ -70,6 +75,7 @@ _RETRY, _DEAD = "%RETRY%", "%DLQ%"
 _OF_BROKERS = (TOPICS_FILE, CONSUMERS_FILE, GROUPS_FILE, LIGHT_FILE, FILTERS_FILE)
 _WITH_FINDINGS = (TOPICS_FILE, GROUPS_FILE, CONSUMERS_FILE, LIGHT_FILE, DELAY_FILE)
 _GROUPS_NAMED = 5  # in notes
+_QUEUES_NAMED = 5
 _TIMER_FILES = {FileKind.TIMER_WHEEL: "timerwheel", FileKind.TIMER_LOG: "timerlog"}
 _MOST_TIMERS = 10_000  # timer messages that are read
 _SYSTEM_GROUPS = (
@@ -139,6 +145,7 @@ def _check(store: Store, config: BrokerConfig, read_span: ReadSpan, *, are_ends_
     state.notes.extend(_notes_on_replica(store))
     if are_ends_known:
         state.findings.extend(_find_positions_past_end(config.progress, read_span))
+    state.findings.extend(_find_positions_behind_backup(store, config, read_span))
     state.notes.extend(_notes_on_expired_positions(config.progress, read_span))
     return state
 
@@ -146,15 +153,6 @@ def _check(store: Store, config: BrokerConfig, read_span: ReadSpan, *, are_ends_
 def _is_restored(store: Store) -> bool:
     """Return whether `restore` wrote a store on which no broker has started yet."""
     return store.other_file("MANIFEST.json") is not None and not store.other_files_of_kind(FileKind.LOCK)
-
-
-_KINDS = kinds.LOST_STATE_KINDS | {kinds.DAMAGED_CONFIGURATION, kinds.DAMAGED_TIMER}
-_KINDS |= {kinds.CONSUMER_PAST_QUEUE_END, kinds.DELAY_PAST_QUEUE_END}
-
-
-def is_about_broker_state(finding: Finding) -> bool:
-    """Return whether no queue, index file or checkpoint corrects a finding."""
-    return finding.kind in _KINDS
 
 
 def span_reader(queues: Iterable[StoredQueue], start_offset: int) -> ReadSpan:
@@ -182,14 +180,15 @@ def find_damaged_files(store: Store) -> Iterator[Finding]:
     """Yield findings on files that a broker could not load."""
     for path in sorted(file.path_facts.path for file in _list_json_files(store)):
         name = path.removeprefix(f"{CONFIG_FOLDER}/")
-        if not name.endswith(BACKUP_SUFFIX) and _is_damaged(store, name):
-            has_backup = read_json_config(store, name + BACKUP_SUFFIX) is not None
+        damage = None if name.endswith(BACKUP_SUFFIX) else _find_damage(store, name)
+        if damage is not None:
+            has_backup = read_config_file(store, name + BACKUP_SUFFIX) is not None
             expected = f"a JSON object, as in {path}{BACKUP_SUFFIX}" if has_backup else "a JSON object"
-            values = "file", NOT_JSON, expected, f"the broker would {_effect_of_loss(store, name)}"
-            yield Finding(QUEUES, kinds.DAMAGED_CONFIGURATION, path, None, *values)
+            values = "file", damage, expected, f"the broker would {_effect_of_loss(store, name)}"
+            yield Finding(CONFIGURATION, kinds.DAMAGED_CONFIGURATION, path, None, *values)
     if has_damaged_epochs(store):
         damaged = ("not valid", "a list of epochs with its checksum")
-        yield Finding(QUEUES, kinds.DAMAGED_CONFIGURATION, EPOCH_FILE, None, "file", *damaged, _EPOCHS_LOST)
+        yield Finding(CONFIGURATION, kinds.DAMAGED_CONFIGURATION, EPOCH_FILE, None, "file", *damaged, _EPOCHS_LOST)
 
 
 def _list_json_files(store: Store) -> Iterator[StoredFile]:
@@ -200,9 +199,20 @@ def _list_json_files(store: Store) -> Iterator[StoredFile]:
             yield file
 
 
-def _is_damaged(store: Store, name: str) -> bool:
+def _find_damage(store: Store, name: str) -> str | None:
+    """Return why a broker cannot load a file; None if it can, or if there is no such file."""
     file = store.other_file(f"{CONFIG_FOLDER}/{name}")
-    return file is not None and file.size <= LARGEST_FILE and read_json_config(store, name) is None
+    if file is None or file.size > LARGEST_FILE or read_config_file(store, name) is not None:
+        return None
+    if read_json_config(store, name) is None:
+        return NOT_JSON
+    try:
+        decode_config_file(name, store.read(file, 0, LARGEST_FILE))
+    except FormatError as error:
+        return error.reason
+    except FileNotFoundError:  # a broker replaces it at this moment
+        return None
+    return None
 
 
 def _effect_of_loss(store: Store, name: str) -> str:
@@ -210,9 +220,9 @@ def _effect_of_loss(store: Store, name: str) -> str:
     backup = f"{CONFIG_FOLDER}/{name}{BACKUP_SUFFIX}"
     if store.other_file(backup) is None:
         return EFFECTS.get(name, "start without its contents")
-    if read_json_config(store, name + BACKUP_SUFFIX) is not None:
+    if read_config_file(store, name + BACKUP_SUFFIX) is not None:
         return f"load {backup}, an earlier version"
-    return f"not start, because {backup} is not valid JSON either"
+    return f"not start, because {backup} cannot be loaded either"
 
 
 # files that are missing
@@ -290,7 +300,7 @@ def _find_lost_files(
             who = f"the consumer {'group' if len(known) == 1 else 'groups'} {names_text(known)}" if known else "a group"
             cause += f". So {who} will receive up to {count_text(count, 'message')} again, or will skip some"
         path = f"{CONFIG_FOLDER}/{name}"
-        found.append(Finding(QUEUES, kinds.MISSING_CONFIGURATION, path, None, "file", "missing", content, cause))
+        found.append(Finding(CONFIGURATION, kinds.MISSING_CONFIGURATION, path, None, "file", "missing", content, cause))
     return found
 
 
@@ -322,7 +332,7 @@ def _find_unlisted_topics(store: Store, config: BrokerConfig, clients: Mapping[s
         "until they are created again"
     )
     values = f"lacks {names_text(unlisted)}", "every topic that has queues", cause
-    return [Finding(QUEUES, kinds.MISSING_TOPICS, path, None, "topics", *values, len(unlisted))]
+    return [Finding(CONFIGURATION, kinds.MISSING_TOPICS, path, None, "topics", *values, len(unlisted))]
 
 
 def _notes_on_files(store: Store, clients: Mapping[str, int], queues: Sequence[StoredQueue]) -> Iterator[str]:
@@ -332,8 +342,9 @@ def _notes_on_files(store: Store, clients: Mapping[str, int], queues: Sequence[S
         path = f"{CONFIG_FOLDER}/{name}"
         if name not in there.names and name not in _WITH_FINDINGS:
             yield f"{path} does not exist, but its backup does: the broker loads the backup, an earlier version"
-        elif _is_damaged(store, name + BACKUP_SUFFIX):
-            yield f"{path}{BACKUP_SUFFIX} is not valid JSON; the broker needs it only if it cannot load {path}"
+        elif (damage := _find_damage(store, name + BACKUP_SUFFIX)) is not None:
+            backup = f"{path}{BACKUP_SUFFIX}"
+            yield f"{backup} cannot be loaded ({damage}); the broker needs it only if it cannot load {path}"
     if there.is_closed and not there.has_any_version(FILTERS_FILE):
         yield (
             f"{CONFIG_FOLDER}/{FILTERS_FILE} does not exist, although every clean stop since RocketMQ 4.1.0 writes it: "
@@ -432,7 +443,98 @@ def _find_positions_past_end(progress: Iterable[ConsumerProgress], read_span: Re
                 "the offset of this delay level is past the end of its queue: the queue was truncated or recreated, so "
                 f"up to {skipped} of this level will not be delivered"
             )
-        yield Finding(QUEUES, kind, reader.recorded_in, None, field, str(reader.next_offset), f"at most {end}", cause)
+        yield Finding(
+            CONFIGURATION, kind, reader.recorded_in, None, field, str(reader.next_offset), f"at most {end}", cause
+        )
+
+
+class LatePosition(NamedTuple):
+    """A position that is before an earlier one of the same reader in the same queue, or that is missing."""
+
+    kind: ConsumerKind
+    consumer_group: str | None
+    topic: str
+    queue_id: int
+    position: int | None  # None: the reader has no position in this queue
+    earlier_position: int  # at most the end of the queue
+    span: QueueSpan
+    recorded_in: str
+
+    @property
+    def repeated_count(self) -> int:
+        """The number of messages that the reader receives again if it continues from its position."""
+        start, end = self.span
+        return max(min(self.earlier_position, end) - max(self.position or 0, start), 0)
+
+
+EarlierOffsets = Iterable[tuple[ConsumerKind, str | None, str, Iterable[tuple[int, int]]]]
+"""Kind of reader, consumer group, topic; queue ids and offsets."""
+
+
+def find_late_positions(config: BrokerConfig, earlier: EarlierOffsets, read_span: ReadSpan) -> Iterator[LatePosition]:
+    """Yield the positions that are before earlier ones; those of deleted topics and of damaged files are left out."""
+    damaged = {error.file for error in config.errors}
+    positions: dict[tuple[ConsumerKind, str | None, str, int], int] = {}
+    places: dict[ConsumerKind, str] = {}
+    for kind, group, topic, offsets, place in config.readers:
+        positions |= {(kind, group, topic, queue): offset for queue, offset in unpack_offsets(offsets)}
+        places[kind] = place
+    for kind, group, topic, queues in earlier:
+        default = f"{CONFIG_FOLDER}/{DELAY_FILE if kind == ConsumerKind.DELAY else CONSUMERS_FILE}"
+        place = places.get(kind, default)
+        for queue, offset in queues if place not in damaged else ():
+            span, now = read_span(topic, queue), positions.get((kind, group, topic, queue))
+            if span is None:
+                continue
+            late = LatePosition(kind, group, topic, queue, now, min(offset, span[1]), span, place)
+            if late.repeated_count:
+                yield late
+
+
+def describe_late_positions(late: Iterable[LatePosition], finding_kind: str, where: str) -> Iterator[Finding]:
+    """Yield a finding on each reader of a topic whose positions are before those in another source."""
+    by_reader: dict[tuple[ConsumerKind, str | None, str, str], list[LatePosition]] = {}
+    for one in late:
+        by_reader.setdefault((one.kind, one.consumer_group, one.topic, one.recorded_in), []).append(one)
+    for (_, group, topic, place), own in sorted(by_reader.items(), key=str):
+        repeated = sum(one.repeated_count for one in own)
+        missing = [one for one in own if one.position is None]
+        skipped = sum(one.span[1] - one.earlier_position for one in missing)
+        what = "the broker will deliver" if group is None else f"the group {group} will receive"
+        again = f"{what} {count_text(repeated, 'message')} again"
+        again += f", or will skip {count_text(skipped, 'message')}" if skipped else ""
+        found = f"before the positions in {where}"
+        if missing:
+            ids = ", ".join(str(one.queue_id) for one in missing[:_QUEUES_NAMED])
+            more = f" and {len(missing) - _QUEUES_NAMED:,} more" if missing[_QUEUES_NAMED:] else ""
+            found = f"no position in {'queue' if len(missing) == 1 else 'queues'} {ids}{more}"
+        cause = f"{again}; either the positions were set back on purpose, or the file is an earlier version or was lost"
+        reader = f"{topic}@{group}" if group is not None else topic
+        values = reader, found, "at or after them" if not missing else f"as in {where}", cause
+        yield Finding(CONFIGURATION, finding_kind, place, None, *values, repeated)
+
+
+def _find_positions_behind_backup(store: Store, config: BrokerConfig, read_span: ReadSpan) -> Iterator[Finding]:
+    """
+    Yield findings on positions that are before those in the backup of their file.
+
+    A broker writes both files every few seconds, so its consumers are at or after the positions in the backup, unless
+    they were set back in the last seconds before a stop.
+    """
+    if not store.has_clean_shutdown:
+        return
+    earlier = (
+        (kind, group, topic, unpack_offsets(offsets))
+        for kind, group, topic, offsets, _ in read_backup_readers(store)
+        # A broker removes the positions of a deleted group or topic.
+        if group is None or (_may_exist(topic, config.topics) and _may_exist(group, config.groups))
+    )
+    late = find_late_positions(config, earlier, read_span)
+    yield from describe_late_positions(late, kinds.POSITIONS_BEHIND_BACKUP, f"the backup ({BACKUP_SUFFIX})")
+
+
+def _may_exist(name: str, table: Mapping[str, object]) -> bool:
+    return not table or name in table
 
 
 def _notes_on_expired_positions(progress: Iterable[ConsumerProgress], read_span: ReadSpan) -> Iterator[str]:
@@ -468,25 +570,27 @@ def _find_lost_timer_files(store: Store, queues: Sequence[StoredQueue], read_spa
             f"{count_text(count, 'timer message')} again"
         )
         values = "file", "missing", "the progress of timer messages", cause
-        return [Finding(QUEUES, kinds.MISSING_TIMER, TIMER_PROGRESS_FILE, None, *values)]
+        return [Finding(CONFIGURATION, kinds.MISSING_TIMER, TIMER_PROGRESS_FILE, None, *values)]
     lost = [path for kind, path in _TIMER_FILES.items() if not store.other_files_of_kind(kind)]
-    pending = count_pending_timers(store, queues) if len(lost) == 1 else 0
-    if not pending:
+    pending = count_pending_timers(store, queues) if len(lost) == 1 else PendingTimers(0)
+    if not pending.number:
         return []
-    cause = f"the broker would never deliver {count_text(pending, 'pending timer message')}"
+    cause = f"the broker would never deliver {pending.text}"
     values = "files", "missing", "the pending timer messages", cause
-    return [Finding(QUEUES, kinds.MISSING_TIMER, lost[0], None, *values)]
+    return [Finding(CONFIGURATION, kinds.MISSING_TIMER, lost[0], None, *values)]
 
 
 def _doubts_on_timers(store: Store, queues: Sequence[StoredQueue]) -> Iterator[str]:
     """Yield why timer messages were not verified: a copy of a store may leave out both kinds of large files."""
     if any(map(store.other_files_of_kind, _TIMER_FILES)) or _has_timers_in_rocksdb(store):
         return
+    if _is_restored(store):  # `restore` has written the progress so that no pending message is left out
+        return
     pending = count_pending_timers(store, queues)
-    if pending:
+    if pending.number:
         yield (
             "timerwheel and timerlog are missing: if this is the directory of the broker, and not a copy without these "
-            f"files, the broker will never deliver {count_text(pending, 'pending timer message')}"
+            f"files, the broker will never deliver {pending.text}"
         )
 
 
@@ -502,18 +606,55 @@ def _find_wrong_timer_files(store: Store, queues: Sequence[StoredQueue], read_sp
             f"{count_text(count, 'timer message')} again"
         )
         values = "file", "only zeros", "the progress of timer messages", cause
-        yield Finding(QUEUES, kinds.DAMAGED_TIMER, TIMER_PROGRESS_FILE, 0, *values)
+        yield Finding(CONFIGURATION, kinds.DAMAGED_TIMER, TIMER_PROGRESS_FILE, 0, *values)
         return
-    timers = None
+    timers = last_queue_offset = None
     with suppress(FormatError):  # `verify` and `inspect` report files that cannot be read
         timers = read_timer_state(store)
-    pending = count_pending_timers(store, queues) if timers is not None and not timers.waiting_count else 0
-    if timers is not None and pending:
+        last_queue_offset = _read_last_timer_offset(store)
+    if progress is not None:
+        yield from _find_wrong_progress(store, progress, last_queue_offset, read_span)
+    is_empty = timers is not None and not timers.waiting_count
+    pending = count_pending_timers(store, queues) if is_empty else PendingTimers(0)
+    if timers is not None and pending.number:
+        cause = f"the file was overwritten; the broker would never deliver {pending.text}"
+        values = "slots", "no pending message", f"{pending.number:,} pending, as in the log", cause
+        yield Finding(CONFIGURATION, kinds.DAMAGED_TIMER, timers.wheel, None, *values)
+
+
+def _find_wrong_progress(
+    store: Store, progress: TimerProgress, last_queue_offset: int | None, read_span: ReadSpan
+) -> Iterator[Finding]:
+    """Yield findings on a progress file that contradicts the queue of timer messages, or the timer log."""
+    span = read_span(TIMER_TOPIC, 0)
+    next_offset = progress.queue_offset
+    if span is not None and next_offset > span[1]:
         cause = (
-            f"the file was overwritten; the broker would never deliver {count_text(pending, 'pending timer message')}"
+            f"the broker would skip {count_text(next_offset - span[1], 'timer message')}: the file belongs to another "
+            f"store, or the queue of {TIMER_TOPIC} was truncated"
         )
-        values = "slots", "no pending message", f"{pending:,} pending, as in the log", cause
-        yield Finding(QUEUES, kinds.DAMAGED_TIMER, timers.wheel, None, *values)
+        values = "queue offset", str(next_offset), f"at most {span[1]}", cause
+        yield Finding(CONFIGURATION, kinds.DAMAGED_TIMER, TIMER_PROGRESS_FILE, None, *values)
+    if last_queue_offset is not None and next_offset <= last_queue_offset:
+        count = last_queue_offset + 1 - next_offset
+        cause = (
+            f"the file is an earlier version: the broker would put {count_text(count, 'timer message')} into the wheel "
+            "again, and deliver them a second time"
+        )
+        values = "queue offset", str(next_offset), f"{last_queue_offset + 1}, as in the timer log", cause
+        yield Finding(CONFIGURATION, kinds.DAMAGED_TIMER, TIMER_PROGRESS_FILE, None, *values)
+    end = find_timer_log_end(store)
+    if end is not None and progress.log_flushed_position > end:
+        cause = "the end of the timer log was lost: the broker would never deliver the messages in it"
+        values = "files", f"up to position {end:,}", f"up to position {progress.log_flushed_position:,}", cause
+        yield Finding(CONFIGURATION, kinds.DAMAGED_TIMER, "timerlog", None, *values)
+
+
+def _read_last_timer_offset(store: Store) -> int | None:
+    """Return the queue offset of the last message that was put into the wheel; None if it is unknown."""
+    unit = read_last_timer_unit(store)
+    record = None if unit is None else find_record(store, unit.physical_offset)
+    return None if record is None or record.topic != TIMER_TOPIC else record.queue_offset
 
 
 def _has_timers_in_rocksdb(store: Store) -> bool:
@@ -528,7 +669,19 @@ def _read_progress(store: Store) -> TimerProgress | None:
     return None
 
 
-def count_pending_timers(store: Store, queues: Sequence[StoredQueue]) -> int:
+class PendingTimers(NamedTuple):
+    """The number of timer messages that wait in the wheel."""
+
+    number: int
+    is_lower_bound: bool = False  # only the newest messages were read
+
+    @property
+    def text(self) -> str:
+        """The number with its noun."""
+        return f"{'at least ' if self.is_lower_bound else ''}{count_text(self.number, 'pending timer message')}"
+
+
+def count_pending_timers(store: Store, queues: Sequence[StoredQueue]) -> PendingTimers:
     """
     Return the number of timer messages that the wheel contained and that were not delivered yet.
 
@@ -536,36 +689,19 @@ def count_pending_timers(store: Store, queues: Sequence[StoredQueue]) -> int:
     """
     progress = _read_progress(store)
     if progress is None:
-        return 0
-    pending, _ = _count_timers(store, queues, progress.read_timestamp, progress.queue_offset)
-    return pending
-
-
-def count_timers_delivered_again(store: Store, queues: Sequence[StoredQueue], delivered_ms: int) -> int:
-    """
-    Return how many timer messages a broker without timer files delivers a second time.
-
-    It reads all of them from the log. Those that were due up to *delivered_ms* were delivered, and of a message that
-    was put into the wheel again, each record is delivered. Only the newest messages are read.
-    """
-    _, again = _count_timers(store, queues, delivered_ms + 1, MAX_LONG)
-    return again
-
-
-def _count_timers(store: Store, queues: Sequence[StoredQueue], from_ms: int, end_offset: int) -> tuple[int, int]:
-    """Return the number of timer messages that are due from a time on, and the number of their other records."""
-    waiting, records, cancelled = set[str](), Counter[str](), set[str]()
+        return PendingTimers(0)
+    waiting, cancelled, is_lower_bound = set[str](), set[str](), False
     for queue in (queue for queue in queues if queue.name.topic == TIMER_TOPIC):
-        end = min(queue.find_written_end(), end_offset)
-        for number in range(max(queue.first_unit_number, end - _MOST_TIMERS), end):
+        end = min(queue.find_written_end(), progress.queue_offset)
+        start = max(queue.first_unit_number, end - _MOST_TIMERS)
+        is_lower_bound |= start > queue.first_unit_number
+        for number in range(start, end):
             unit = queue.read_unit(number)
             record = None if unit is None else find_record(store, unit.physical_offset)
             properties = {} if record is None else parse_properties(record.properties_raw, PropertyParser.SCAN)
             due, key = properties.get("TIMER_OUT_MS", ""), properties.get("UNIQ_KEY", str(number))
             if (cancels := properties.get("TIMER_DEL_UNIQKEY")) is not None:
                 cancelled.add(cancels)
-            elif due.isascii() and due.isdigit():
-                records[key] += 1
-                waiting |= {key} if int(due) >= from_ms else set()
-    delivered = sum(count for key, count in records.items() if key not in cancelled)
-    return len(waiting - cancelled), delivered - len(waiting - cancelled)
+            elif due.isascii() and due.isdigit() and int(due) >= progress.read_timestamp:
+                waiting.add(key)
+    return PendingTimers(len(waiting - cancelled), is_lower_bound)

@@ -5,13 +5,13 @@ from typing import NamedTuple, Self
 from jobs.console.result import Severity
 from jobs.diagnosis import kinds
 
-LOG, QUEUES, INDEX = "log", "queues", "index"
+LOG, QUEUES, INDEX, CONFIGURATION = "log", "queues", "index", "configuration"
 
 
 class Finding(NamedTuple):
     """One problem: something that contradicts the log, or damage of the log itself."""
 
-    part: str  # log, queues, index
+    part: str  # log, queues, index, configuration
     kind: str  # scripts branch on this value
     file: str  # below the store's root
     offset: int | None  # position in the file of the first wrong byte

@@ -40,10 +40,14 @@ _GROUP_PREFIXES = (("%RETRY%", RETRIES), ("%DLQ%", DEAD_LETTERS))
 
 def measure_usage(root: str, commitlog: Sequence[str], log_end: int | None) -> Usage:
     """Return the space that topics take in a log that ends at *log_end*."""
-    store = list_store(root, commitlog=commitlog, options=file_system_options())
-    with StoreReader(store) as reader:
-        queues = [(queue, *reader.find_live_units(queue)[:2]) for queue in reader.stored_queues[0]]
-        return _measure(store, [one for one in queues if one[1] < one[2]], log_end)
+    with StoreReader(list_store(root, commitlog=commitlog, options=file_system_options())) as reader:
+        return measure_usage_of_open_store(reader, log_end)
+
+
+def measure_usage_of_open_store(reader: StoreReader, log_end: int | None) -> Usage:
+    """Return the space that topics take in a log that ends at *log_end*."""
+    queues = [(queue, *reader.find_live_units(queue)[:2]) for queue in reader.stored_queues[0]]
+    return _measure(reader.store, [one for one in queues if one[1] < one[2]], log_end)
 
 
 def _measure(store: Store, queues: Sequence[_LiveQueue], log_end: int | None) -> Usage:

@@ -102,8 +102,16 @@ class Usage:
             yield "~ estimated from a sample of the queues' units, to about 1 %"
         yield from self._next_deletion_lines(store)
 
+    def percent(self, size: int) -> float | None:
+        """Return a size in percent of the log."""
+        return round(size * _PERCENT / self.log_bytes, 1) if self.log_bytes else None
+
     def _share_text(self, size: int) -> str:
-        return f"{size * _PERCENT / self.log_bytes:.1f} %" if self.log_bytes else ""
+        return f"{self.percent(size):.1f} %" if self.log_bytes else ""
+
+    def describe_next_deletion(self, store: str) -> str:
+        """Return the segment that retention deletes next, and the messages in it that groups have not consumed."""
+        return ". ".join(line.strip() for line in self._next_deletion_lines(store))
 
     def _next_deletion_lines(self, store: str) -> Iterator[str]:
         deletion = self.next_deletion

@@ -36,7 +36,9 @@ EXPIRY_DETAIL_SHAPE: Shape = {
 }
 _LARGEST = 1 << 30  # ten times the manifest of a run with 100,000 ranges
 _VIEWS = {  # and the tables that each one reads
+    "consumer_lag": ("messages", "consumer_offsets"),
     "dead_letters": ("messages",),
+    "disk_usage": ("messages",),
     "not_consumed": ("messages", "consumer_offsets"),
     "timers_pending": ("messages",),
     "transactions": ("messages",),

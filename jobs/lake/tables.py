@@ -366,7 +366,7 @@ FINDINGS = Table(
     (
         column("verification", pa.int64(), "number of the verification, counted per store"),
         column("time", TIMESTAMP, "when the verification ended"),
-        column("part", pa.string(), "log, queues or index"),
+        column("part", pa.string(), "log, queues, index or configuration"),
         column("kind", pa.string(), "kind of the finding"),
         column("file", pa.string(), "path of the file, relative to the store's root"),
         column("offset", pa.int64(), "position in the file of the first wrong byte"),

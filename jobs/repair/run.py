@@ -25,8 +25,8 @@ from jobs.console.lines import PLAN_HEADING, abridged_lines_under_heading
 from jobs.console.result import RatedOutcome, RequestError, Result, Severity
 from jobs.diagnosis import kinds
 from jobs.diagnosis.acceptance import Acceptances, is_accepted
-from jobs.diagnosis.broker_state import is_about_broker_state
-from jobs.diagnosis.findings import INDEX, LOG, QUEUES, Finding
+from jobs.diagnosis.broker_state import LatePosition
+from jobs.diagnosis.findings import CONFIGURATION, INDEX, LOG, QUEUES, Finding
 from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, compare_broker_state, diff, find_known_store
 from jobs.lake.commit import read_snapshot
 from jobs.lake.integrity import read_accepted_findings
@@ -52,6 +52,16 @@ from jobs.rebuild.install import (
 )
 from jobs.rebuild.lost_queues import path_in_store
 from jobs.repair import CHECKPOINT_PART, JOURNAL_FILE, Journal
+from jobs.repair.configuration import (
+    POSITION_FILES,
+    ConfigVersion,
+    choose_version,
+    decode_version,
+    list_config_names,
+    raise_positions,
+    read_version,
+    refuse_other_log,
+)
 from jobs.repair.range_cache import CachingWorkers
 from jobs.repair.segments import (
     RepairedSegments,
@@ -75,7 +85,7 @@ from jobs.storage.local import LocalStorage, make_directory
 from jobs.storage.locations import is_local, local_path, normalise_location
 from jobs.storage.paths import path_exists
 from jobs.storage.scratch import Scratch, open_scratch_below_output
-from jobs.store.broker_config import CONFIG_FOLDER
+from jobs.store.broker_config import BACKUP_SUFFIX, CONFIG_FOLDER
 from jobs.store.log_ends import find_end_after_crash
 from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.release import ASSUMED, GIVEN, UndecidedError
@@ -136,6 +146,8 @@ class RepairRequest(StoreRequest):
         frozenset()
     )  # names or patterns of undecided files for which the user trusts the log
     accepted_findings: frozenset[str] = frozenset()  # names of findings, also if the lake does not have them
+    replica: str | None = None  # the store of a replica, from which configuration files are copied
+    raises_positions: bool = False  # set positions that are behind those in the lake to these
 
 
 @dataclass(slots=True)
@@ -353,8 +365,7 @@ class _Repair:
         if request.bridge:
             verdict = self._bridge(verdict)
         self._make_files(verdict)
-        if request.lake is not None and self.known is not None:
-            self._make_config_files(request.lake, self.known)
+        self._make_config_files()
         plans = self._plan_installations()
         if plans:
             self.summary.withheld_reason = why_plan_is_withheld(self.summary.verdict_before, verdict)
@@ -380,6 +391,8 @@ class _Repair:
                     dict.fromkeys(str(plan.aside) for plan in plans if path_exists(plan.aside))
                 )
             self.summary.verdict_after = verdict = verify(self.asked, self.workers)
+            if self.known is not None:
+                _add_findings_of_lake(verdict, compare_broker_state(self.store, self.known).state.findings)
         after = predict_start_after_repair(verdict)
         self.summary.messages_at_risk = 0 if after is None or request.bridge else after.deletes_messages or 0
         store = self.store
@@ -540,7 +553,7 @@ class _Repair:
             return
         own = [one for one in verdict.findings if not one.follows and one.severity.is_alarm]
         own = [one for one in own if not is_about_rocksdb_rows(one, store)]
-        if any(one.part == QUEUES and not is_about_broker_state(one) for one in own):
+        if any(one.part == QUEUES for one in own):
             self._make_queues(verdict)
         index = verdict.parts[INDEX]
         has_wrong_index = index.is_absent or {one.kind for one in own if one.part == INDEX} - _NO_FILE_IS_WRONG
@@ -552,7 +565,7 @@ class _Repair:
         times = {one.field: one.right_time for one in own if one.kind in of_checkpoint and one.right_time is not None}
         # Another wrong file may be the one that the times are compared with; a killed broker leaves any times.
         is_alone = all(
-            is_about_broker_state(one) or one.kind in {*of_checkpoint, kinds.TRUNCATED_CHECKPOINT} for one in own
+            one.part == CONFIGURATION or one.kind in {*of_checkpoint, kinds.TRUNCATED_CHECKPOINT} for one in own
         )
         newest = verdict.walked_log.newest_timestamp if verdict.walked_log is not None else 0
         checkpoint = _correct_checkpoint(store, times, newest, is_alone=is_alone)
@@ -560,22 +573,74 @@ class _Repair:
             self.checkpoint = self.work / CHECKPOINT_PART
             LocalStorage().create(str(self.checkpoint), encode_checkpoint(checkpoint))
 
-    def _make_config_files(self, lake: Lake, known: KnownStore) -> None:
-        """Write the newest versions of configuration files that are missing or that a broker cannot load."""
+    def _make_config_files(self) -> None:
+        """Write files of `config/` that are missing or that a broker cannot load, and positions if requested."""
+        before, notes, store = self.summary.verdict_before, self.summary.notes, self.store
+        late: Sequence[LatePosition] = ()
+        if self.known is not None:
+            compared = compare_broker_state(store, self.known)
+            late = compared.late_positions
+            _add_findings_of_lake(before, compared.state.findings)
         wanted = [
             one.file.removeprefix(f"{CONFIG_FOLDER}/")
-            for one in compare_broker_state(self.store, known).findings
+            for one in before.parts[CONFIGURATION].findings
             if one.kind in {kinds.MISSING_CONFIGURATION, kinds.DAMAGED_CONFIGURATION}
             and one.field == "file"
             and one.file.startswith(f"{CONFIG_FOLDER}/")
         ]
+        replica = None
+        if self.request.replica is not None:
+            replica = list_store(self.request.replica, options=self.workers.options)
+            notes += filter(None, [refuse_other_log(store, replica)])
+            there = {*list_config_names(store)}
+            wanted += [name for name in list_config_names(replica) if wanted and name not in {*there, *wanted}]
         for name in wanted:
-            data = read_newest_config_file(lake, known.store_id, name)
-            if data is None:
-                self.summary.notes.append(f"{CONFIG_FOLDER}/{name}: the lake has no version that a broker can load")
-                continue
-            self.config_files[name] = self.work / CONFIG_FOLDER / name
-            LocalStorage().create(str(self.config_files[name]), data)
+            versions = self._list_versions(store, replica, name)
+            if versions:
+                self._write_config_file(name, choose_version(name, versions), is_noted=versions[1:] or replica)
+            elif self.known is not None:
+                notes.append(f"{CONFIG_FOLDER}/{name}: the lake has no version that a broker can load")
+            elif replica is not None:
+                notes.append(f"{CONFIG_FOLDER}/{name}: the replica has no version that a broker can load")
+        self._set_positions(store, [one for one in late if one.recorded_in.removeprefix("config/") not in wanted])
+
+    def _list_versions(self, store: Store, replica: Store | None, name: str) -> list[ConfigVersion]:
+        """Return the versions of a file in the lake, in the replica and in its backup that a broker can load."""
+        versions: list[ConfigVersion | None] = []
+        if self.request.lake is not None and self.known is not None:
+            data = read_newest_config_file(self.request.lake, self.known.store_id, name)
+            versions.append(decode_version(name, "the lake", data))
+        if replica is not None:
+            versions.append(read_version(replica, name, "the replica"))
+        if any(versions):
+            versions.append(read_version(store, f"{name}{BACKUP_SUFFIX}", "its backup"))
+        return [one for one in versions if one is not None]
+
+    def _write_config_file(self, name: str, version: ConfigVersion, *, is_noted: object) -> None:
+        self.config_files[name] = self.work / CONFIG_FOLDER / name
+        LocalStorage().create(str(self.config_files[name]), version.data)
+        if is_noted:
+            self.summary.notes.append(f"{CONFIG_FOLDER}/{name} is written from {version.origin}")
+
+    def _set_positions(self, store: Store, late: Sequence[LatePosition]) -> None:
+        """Write the positions of the lake that are after those of readable files, if requested."""
+        by_file: dict[str, list[LatePosition]] = {}
+        for one in late:
+            by_file.setdefault(one.recorded_in, []).append(one)
+        for path, own in sorted(by_file.items()):
+            name = path.removeprefix(f"{CONFIG_FOLDER}/")
+            version = read_version(store, name, path) if name in POSITION_FILES else None
+            readers = count_text(len({(one.consumer_group, one.topic) for one in own}), "group or delay level")
+            behind = f"{path}: the positions of {readers} are behind those in the lake"
+            if name not in POSITION_FILES:
+                self.summary.notes.append(f"{behind}, and stay, because `repair` does not modify RocksDB databases")
+            elif not self.request.raises_positions:
+                self.summary.notes.append(
+                    f"{behind}, and stay, because they may have been set back on purpose. To set them to those in the "
+                    "lake, pass --positions lake"
+                )
+            elif version is not None:
+                self._write_config_file(name, raise_positions(name, version, own), is_noted=False)
 
     def _make_queues(self, verdict: Verdict) -> None:
         request, wanted, notes = self.request, self.request.given_settings, self.summary.notes
@@ -701,6 +766,14 @@ class _Repair:
                 self.request.store, self.index, advance_checkpoint=advances, refuses_deletion=False
             )
         return [plan for plan in plans if plan.new or plan.set_aside]
+
+
+def _add_findings_of_lake(verdict: Verdict, findings: Sequence[Finding]) -> None:
+    """Add the findings on configuration and positions that only the lake shows."""
+    part = verdict.parts[CONFIGURATION]
+    reported = {(one.kind, one.file, one.field) for one in findings}
+    kept = [one for one in part.findings if (one.kind, one.file, one.field) not in reported]
+    part.findings = [*(one for one in kept if one.kind != kinds.POSITIONS_BEHIND_BACKUP), *findings]
 
 
 def _doubtful_record(names: Sequence[str], verdict: Verdict) -> str:

@@ -26,11 +26,10 @@ from jobs.products.index.settings import GivenSettings, rules_text
 from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats
 from jobs.restore import ROWS_DELETED, TableFiles, find_table_files
 from jobs.storage.local import LocalStorage, read_file
-from jobs.store.broker_config import CONFIG_FOLDER, START_WITHOUT_OFFSET, TOPICS_FILE
+from jobs.store.broker_config import CONFIG_FOLDER, START_WITHOUT_OFFSET, TOPICS_FILE, decode_config_file
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, UndecidedError, parse_rules
 from jobs.store.running_broker import FileState
 from jobs.store.topics import RecordedTopics, recorded_topics_in
-from rmq_formats.broker_conf import decode_json_config
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE, rounded_file_size
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry
@@ -129,7 +128,7 @@ def read_newest_config_file(lake: Lake, store_id: str, name: str) -> bytes | Non
     for run in sorted({run for (run,) in read_rows(lake, CONFIG_FILES.name, ["run"], wanted)}, reverse=True):
         for (data,) in read_rows(lake, CONFIG_FILES.name, ["bytes"], wanted & (pc.field("run") == run)):
             with suppress(FormatError):  # a run may have found the file damaged
-                decode_json_config(data)
+                decode_config_file(name, data)
                 return bytes(data)
     return None
 

@@ -18,7 +18,6 @@ from typing import Any
 from jobs.console.amounts import count_text, utc_time_text
 from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_severity_met
 from jobs.diagnosis import gather_start_facts
-from jobs.diagnosis.broker_state import count_timers_delivered_again
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, list_known_broker_stores
 from jobs.products.index.file_builder import BuiltFileKind
@@ -37,12 +36,13 @@ from jobs.restore import (
 )
 from jobs.restore.config import RebuiltFileSettings, changed_file_error, create_or_accept_file, restore_config_files
 from jobs.restore.segment import ATTEMPT_PREFIX, RestoredSegment, restore_segment
+from jobs.restore.timers import plan_timers
 from jobs.storage.json_file import Shape, parse_json_file
 from jobs.storage.local import LocalStorage, explaining_full_disk, read_file, sha256_of
 from jobs.storage.paths import is_regular_file, list_directory, path_exists, walk_tree
 from jobs.storage.scratch import open_scratch_below_output
 from jobs.store.intervals import Interval
-from jobs.store.queue_files import list_queues
+from jobs.store.pending_messages import TIMER_PROGRESS_FILE
 from jobs.store.running_broker import FileState, list_file_states
 from jobs.store.store import Store, list_store
 from jobs.store.workers import Workers
@@ -242,7 +242,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     store = list_store(str(request.out), commitlog=log_folders)
     summary.notes += _notes_of_truncation(store, plan, sorted([*summary.missing, *summary.expired]))
     summary.newest_store_timestamp = read_last_store_timestamp(request.lake, known, plan.end)
-    summary.notes += _notes_on_timers(store, summary.newest_store_timestamp)
+    summary.notes += _write_timer_progress(request, summary, written)
     # The state after a clean shutdown: everything up to the last message is on the disk.
     indexed = max((file.header.end_timestamp for file in list_index_files(store)), default=0)
     stored = summary.newest_store_timestamp
@@ -275,14 +275,22 @@ def _list_parts(request: RestoreRequest) -> Sequence[tuple[str, bool]]:
     return ("queues", request.with_queues), ("index", request.with_index)
 
 
-def _notes_on_timers(store: Store, newest_ms: int) -> Iterator[str]:
-    """Yield a note if the broker delivers timer messages again, because a lake has no timer files."""
-    again = count_timers_delivered_again(store, list_queues(store), newest_ms)
-    if again:
+def _write_timer_progress(
+    request: RestoreRequest, summary: RestoreSummary, written: dict[str, FileState | None]
+) -> Iterator[str]:
+    """Write the file from which a broker continues to deliver timer messages; yield a note on repeated messages."""
+    timers = plan_timers(
+        request.lake, summary.store_id, summary.from_offset, summary.to_offset, summary.newest_store_timestamp
+    )
+    if timers.progress is not None:
+        path = request.out / TIMER_PROGRESS_FILE
+        written[str(path)] = create_or_accept_file(path, timers.progress)
+        summary.config.append(path.name)
+    if timers.repeated_count:
         yield (
-            f"{count_text(again, 'timer message')} will be delivered a second time when a broker starts on this store: "
-            "the lake has no timer files, so the broker reads all timer messages of the log again. Messages that are "
-            "not due yet are delivered once"
+            f"{count_text(timers.repeated_count, 'timer message')} will be delivered a second time when a broker "
+            "starts on this store: the lake has no timer files, so the broker reads all timer messages after the first "
+            "pending one again. Pending messages are delivered once"
         )
 
 

@@ -10,6 +10,7 @@ With this version brokers never read the JSON files, and without it never the da
 is in use.
 """
 
+import json
 import re
 import struct
 from array import array
@@ -59,6 +60,15 @@ _V2_JSON = b"\x01"  # precedes the JSON of a value
 _V2_SEPARATOR = b"\x01"  # between the parts of a key of progress
 _V2_QUEUE_ID, _V2_OFFSET = struct.Struct(">i"), struct.Struct(">q")  # the last part of such a key, and its value
 VERSION_FAMILY, VERSION_KEY = "kvDataVersion", b"kvDataVersionKey"
+
+_LONGEST_SHOWN = 40  # characters of an invalid offset
+_TABLES_OF_FILES = {
+    TOPICS_FILE: (TOPIC_TABLE,),
+    GROUPS_FILE: ("subscriptionGroupTable",),
+    CONSUMERS_FILE: (_OFFSETS,),
+    LIGHT_FILE: (_OFFSETS, _LIGHT_TABLE),
+    DELAY_FILE: (_OFFSETS,),
+}
 
 _Row = tuple[str, Mapping[str, object]]
 _Table = Mapping[str, Mapping[str, object]]
@@ -199,6 +209,47 @@ def read_config(store: Store, name: str) -> dict[str, object] | None:
     return config
 
 
+def decode_config_file(name: str, data: bytes) -> dict[str, object]:
+    """
+    Return the content of the file `config/<name>`; `CorruptData` if a broker cannot load it, or would load no table.
+
+    The content must be a JSON object with the tables that every release writes. Offsets must be 64-bit integers.
+    """
+    values = decode_json_config(data)
+    name = name.removesuffix(BACKUP_SUFFIX)
+    for table in _TABLES_OF_FILES.get(name, ()):
+        entries = values.get(table)
+        if not isinstance(entries, dict):
+            raise CorruptData(f"valid JSON, but without the object {table}")
+        is_flat = name == DELAY_FILE or table == _LIGHT_TABLE
+        for key, entry in entries.items():
+            if not is_flat and not isinstance(entry, dict):
+                raise CorruptData(f"{table}: the value of {key!r} is not an object")
+            if table in {_OFFSETS, _LIGHT_TABLE}:
+                _check_offsets(key, {"0": entry} if is_flat else dict(_items(entry)))
+    return values
+
+
+def _check_offsets(name: str, offsets: Mapping[str, object]) -> None:
+    """Raise `CorruptData` if a broker cannot load offsets: the keys are queue ids, the values numbers."""
+    for queue_id, offset in offsets.items():
+        number = int(offset) if isinstance(offset, str) and _NUMBER.fullmatch(offset) else offset
+        is_number = isinstance(number, int) and not isinstance(number, bool) and _fits(number, 64)
+        if not is_number or not _NUMBER.fullmatch(queue_id) or not _fits(int(queue_id), 32):
+            shown = json.dumps(offset)[:_LONGEST_SHOWN]
+            raise CorruptData(f"{name!r} has an invalid queue id or offset: queue {queue_id!r}, offset {shown}")
+
+
+def read_config_file(store: Store, name: str) -> dict[str, object] | None:
+    """Return the content of the store's `config/<name>`; None if it does not exist or a broker cannot load it."""
+    file = store.other_file(f"{CONFIG_FOLDER}/{name}")
+    if file is None or file.size > LARGEST_FILE:
+        return None
+    with skip_lost_file():
+        return decode_config_file(name, read_settled_file(store, file, LARGEST_FILE, _is_json))
+    return None
+
+
 def read_json_config(store: Store, name: str) -> dict[str, object] | None:
     """Return the content of the store's `config/<name>`; None if it does not exist or cannot be read."""
     file = store.other_file(f"{CONFIG_FOLDER}/{name}")
@@ -307,6 +358,11 @@ class BrokerConfig(NamedTuple):
         return str(self.errors[0]) if self.errors else None
 
     @property
+    def position_count(self) -> int:
+        """The number of queues in which a reader has a position."""
+        return sum(len(offsets) // 2 for _, _, _, offsets, _ in self.readers)
+
+    @property
     def progress(self) -> Iterator[ConsumerProgress]:
         """Yield each reader's next offset in each queue."""
         for kind, group, topic, offsets, place in self.readers:
@@ -329,22 +385,42 @@ def _read_table(store: Store, files: _Files, table: ConfigTable, unread: list[Fo
     return dict(object_entries(config.get(table.table))), f"{CONFIG_FOLDER}/{table.file}"
 
 
+def read_backup_readers(store: Store) -> tuple[ConsumerOffsets, ...]:
+    """Return the positions in the backups of files that a broker uses; none if a backup cannot be loaded."""
+    files = dict[str, bytes | None]()
+    for name in (CONSUMERS_FILE, LIGHT_FILE, DELAY_FILE):
+        file = store.other_file(f"{CONFIG_FOLDER}/{name}{BACKUP_SUFFIX}")
+        if file is not None and file.size <= LARGEST_FILE and not has_database_of_table(store, name):
+            with skip_lost_file():
+                files[name] = store.read(file, 0, LARGEST_FILE)
+                decode_config_file(name, files[name] or b"")
+                continue
+            files.pop(name, None)
+    table = dict(object_entries(_decode_file(files, CONSUMERS_FILE, []).get(_OFFSETS)))
+    consumers = _offsets_of_groups(ConsumerKind.CONSUMER, table, f"{CONFIG_FOLDER}/{CONSUMERS_FILE}", [])
+    return (*consumers, *_read_other_readers(files, []))
+
+
 def _read_readers(store: Store, files: _Files, unread: list[FormatError]) -> Iterator[ConsumerOffsets]:
-    """Yield consumers, those of light queues, pulls, and levels of delayed messages."""
+    """Yield consumers, pulls, consumers of light queues, and levels of delayed messages."""
     table, place = _read_table(store, files, ConfigTable.CONSUMER_OFFSETS, unread)
     yield from _offsets_of_groups(ConsumerKind.CONSUMER, table, place, unread)
+    pulls = _read_database(store, ConfigTable.PULL_OFFSETS, unread)  # only configManagerVersion=v2 stores this table
+    if pulls is not None:
+        yield from _offsets_of_groups(ConsumerKind.PULL, pulls.rows, pulls.folder, unread)
+    yield from _read_other_readers(files, unread)
+
+
+def _read_other_readers(files: _Files, unread: list[FormatError]) -> Iterator[ConsumerOffsets]:
     light, place = _decode_file(files, LIGHT_FILE, unread), f"{CONFIG_FOLDER}/{LIGHT_FILE}"
     yield from _offsets_of_groups(ConsumerKind.CONSUMER, dict(object_entries(light.get(_OFFSETS))), place, unread)
     of_one_queue = {name: {"0": offset} for name, offset in _items(light.get(_LIGHT_TABLE))}
     yield from _offsets_of_groups(ConsumerKind.CONSUMER, of_one_queue, place, unread)
-    pulls = _read_database(store, ConfigTable.PULL_OFFSETS, unread)  # only configManagerVersion=v2 stores this table
-    if pulls is not None:
-        yield from _offsets_of_groups(ConsumerKind.PULL, pulls.rows, pulls.folder, unread)
     place = f"{CONFIG_FOLDER}/{DELAY_FILE}"
     levels = _items(_decode_file(files, DELAY_FILE, unread).get(_OFFSETS))
     queues = ((int(level) - 1, offset) for level, offset in levels if _NUMBER.fullmatch(level))
     valid = ((one, offset) for one, offset in queues if one >= 0)
-    offsets = _loadable_offsets(valid, f"{place}: {SCHEDULE_TOPIC}", unread)
+    offsets = _loadable_offsets(valid, SCHEDULE_TOPIC, place, unread)
     yield ConsumerKind.DELAY, None, SCHEDULE_TOPIC, offsets, place
 
 
@@ -354,17 +430,20 @@ def _offsets_of_groups(
     for name, offsets in table.items():
         topic, _, group = name.partition("@")
         queues = ((int(queue), offset) for queue, offset in offsets.items() if _NUMBER.fullmatch(queue))
-        yield kind, group, topic, _loadable_offsets(queues, f"{place}: {name}", unread), place
+        yield kind, group, topic, _loadable_offsets(queues, name, place, unread), place
 
 
-def _loadable_offsets(queues: Iterable[tuple[int, object]], reader: str, unread: list[FormatError]) -> QueueOffsets:
+def _loadable_offsets(
+    queues: Iterable[tuple[int, object]], reader: str, place: str, unread: list[FormatError]
+) -> QueueOffsets:
     """Return the offsets that a broker could load; note a number that it could not."""
     checked: dict[int, int] = {}
     for queue_id, offset in queues:
         if isinstance(offset, int) and _fits(queue_id, 32) and _fits(offset, 64):
             checked[queue_id] = offset
         elif isinstance(offset, int | float) and not unread:  # the first reason is reported
-            unread.append(CorruptData(f"{reader} has an invalid queue id or offset: queue {queue_id}, offset {offset}"))
+            reason = f"{reader} has an invalid queue id or offset: queue {queue_id}, offset {offset}"
+            unread.append(CorruptData(reason, None, place))
     return array("q", chain.from_iterable(sorted(checked.items())))
 
 

@@ -106,6 +106,21 @@ def read_waiting_units(store: Store, state: TimerState) -> Iterator[TimerUnit]:
                 at = unit.previous
 
 
+def find_timer_log_end(store: Store) -> int | None:
+    """Return the position after the last file of the timer log; None if there is no file."""
+    files = store.other_files_of_kind(FileKind.TIMER_LOG)
+    return max((file.base_offset + file.size for file in files), default=None)
+
+
+def read_last_timer_unit(store: Store) -> TimerUnit | None:
+    """Return the unit before the position up to which the timer log was flushed; None if there is none."""
+    progress = read_timer_progress(store)
+    if progress is None or progress.log_flushed_position < UNIT.size:
+        return None
+    with ExitStack() as files:
+        return _timer_log_reader(store, files)(progress.log_flushed_position - UNIT.size)
+
+
 _UnitAt = Callable[[int], TimerUnit | None]
 
 

@@ -24,7 +24,7 @@ from jobs.command.options import (
     settings_and_rate_options,
     store_options,
 )
-from jobs.command.places import LAKE, OUTPUT_DIRECTORY, OUTPUT_LOCATION, STORE_OR_LAKE, refuse_nonempty_directory
+from jobs.command.places import LAKE, OUTPUT_DIRECTORY, OUTPUT_LOCATION, STORE, STORE_OR_LAKE, refuse_nonempty_directory
 from jobs.console.amounts import count_text
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, RecommendedStep, Result, Severity
@@ -72,7 +72,7 @@ def verify(  # noqa: PLR0913 - one argument an option
     engine: str = engine_option,
     answer: ResultPrinter = verbose_answer_options,
 ) -> ExitCode:
-    """Compare the queues and index files of STORE with its log, and check the log."""
+    """Compare queues, index files, positions and configuration of STORE with its log, and check the log."""
     from jobs.diagnosis.acceptance import Acceptances, names_finding
 
     patterns = [name for name in accepted if not names_finding(name)]
@@ -179,6 +179,19 @@ def repair(  # noqa: PLR0913 - one argument an option
     lake: str | None = option(
         "LAKE", "The lake from which lost and damaged segments and configuration files are restored.", LAKE
     ),
+    replica: str | None = option(
+        "REPLICA_STORE",
+        "The store of a replica, from which missing and damaged files of config/ are copied, such as positions of "
+        "consumer groups.",
+        STORE,
+        names="--positions-from",
+    ),
+    positions: str | None = option(
+        "SOURCE",
+        "With `lake`: set positions that are behind those in --lake to these, for each group and queue. Without this "
+        "option, they are only reported, because they may have been set back on purpose.",
+        click.Choice(["lake"]),
+    ),
     broker: str | None = label_option,
     applies: bool = flag(
         "Install the files in STORE, and keep the replaced files for --undo. The broker must be stopped.",
@@ -211,13 +224,16 @@ def repair(  # noqa: PLR0913 - one argument an option
     """
     Write corrected files for STORE into DIR, and print a plan.
 
-    These are queues, index files and the checkpoint, and from LAKE also segments and configuration files.
+    These are queues, index files and the checkpoint, from LAKE also segments, configuration files and positions, and
+    from REPLICA_STORE configuration files and positions.
 
     Without --apply or --undo, STORE is only read. With --apply, the command also installs the files in STORE, while it
     holds the broker's lock, and verifies STORE again. --undo restores the replaced files.
     """
     if deliver_empty and not bridges:
         raise click.UsageError("--deliver-empty requires --bridge")
+    if positions is not None and lake is None:
+        raise click.UsageError("--positions lake requires --lake LAKE")
     if applies and undoes:
         raise click.UsageError("--apply and --undo cannot be combined")
     if applies or undoes:
@@ -252,6 +268,8 @@ def repair(  # noqa: PLR0913 - one argument an option
         restore_older,
         frozenset(name for name in accepted if not names_finding(name)),
         frozenset(name for name in accepted if names_finding(name)),
+        replica,
+        positions is not None,
         commitlog=run.commitlog,
         read_limits=run.read_limits,
         options=format_store_options(place, settings),

@@ -15,7 +15,7 @@ import numpy as np
 
 from jobs.console.amounts import count_text, utc_time_text
 from jobs.diagnosis import kinds
-from jobs.diagnosis.broker_state import ReadSpan, check_broker_state, find_damaged_files
+from jobs.diagnosis.broker_state import ReadSpan
 from jobs.diagnosis.findings import QUEUES, Finding
 from jobs.products.queues import (
     KINDS_OF_EARLIER_QUEUES,
@@ -28,11 +28,6 @@ from jobs.products.queues import (
 from jobs.products.queues.join import collect_log_units, collect_topic_evidence_with_queues, compare_queues
 from jobs.products.queues.unit_files import choose_group_count
 from jobs.storage.scratch import Scratch
-from jobs.store.broker_config import (
-    CONFIG_FOLDER,
-    BrokerConfig,
-    read_broker_config,
-)
 from jobs.store.chain import NewCollector, RangeOutcome, Results, complete_records_end, read_ranges_not_deleted
 from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_files import QUEUE_KIND_OF_FILE, StoredQueue, queue_file_sizes, undecided_queue_file_sizes
@@ -54,7 +49,7 @@ from jobs.verify.rocksdb_queues import (
 )
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, UnitRules
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
-from rmq_formats.errors import FormatError, SizeLimitExceeded, UnsupportedFormat
+from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.store import FileKind, file_name_of_offset, is_queue_id
 
 _CAUSES = {
@@ -123,18 +118,17 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
 
     Also return the results of *new_collectors*, which see each record.
     """
-    config = read_broker_config(store)  # read before the queues, because consumers may advance meanwhile
     try:
         database = find_queue_database(store)
         if database is not None:
             database.list_queue_files()
             database.check_all_rows()
     except FormatError as error:
-        findings = [*_damaged_databases(store, config), *find_damaged_files(store)]
-        unreadable = PartReport(findings, unverified=str(error))
+        unreadable = PartReport(unverified=str(error))
         if not isinstance(error, UnsupportedFormat):
-            damage = unreadable_database_finding(QUEUES, error, store, ", or may start without these queues")
-            unreadable = PartReport([damage, *findings])
+            unreadable = PartReport(
+                [unreadable_database_finding(QUEUES, error, store, ", or may start without these queues")]
+            )
         ranges = plan_ranges(store, store.start_offset, range_size)
         start, outcomes = read_ranges_not_deleted(workers, store, ranges, new_collectors)
         return unreadable, JoinResult(log_end=complete_records_end(outcomes, start)), outcomes
@@ -169,8 +163,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         _attribute_to_unit(one, doubted) if one.times == 1 and one.kind in MISSING_UNIT_KINDS else one for one in units
     ]
     units += _earlier_messages(joined, [one for one in joined.differences if one.kind in earlier_kinds])
-    state = check_broker_state(store, config, _span_reader(queues, joined, store.start_offset))
-    notes = [*_notes(store, joined, double, left_out), *state.notes]
+    notes = list(_notes(store, joined, double, left_out))
     facts = (
         {kinds.DELETED_TOPIC, kinds.DELETED_OR_LOST_QUEUE}
         if joined.topic_evidence.unsupported_reason
@@ -182,7 +175,6 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     report = PartReport(
         [
             *files,
-            *_damaged_databases(store, config),
             *_all_missing(joined, store),
             *_missing_folders([finding for finding in missing if finding.kind not in facts], joined),
             *(finding for finding in units if finding.file not in wrong_sizes and finding.kind not in facts),
@@ -190,7 +182,6 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
             *_double_write_findings(double),
             *findings_on_queue_ends(store),
             *findings_on_sequence(joined, store),
-            *state.findings,
         ],
         {
             "queues": len(joined.queues),
@@ -204,8 +195,6 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         deleted,
         doubts=[
             *[f"it is unknown which topics were deleted: {joined.topic_evidence.unsupported_reason}"] * is_unknown,
-            *state.doubts,
-            *(str(error) for error in config.errors if isinstance(error, SizeLimitExceeded)),
         ],
         database_step=step_for_rocksdb_queues(store, alarms),
     )
@@ -215,19 +204,6 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
 def _attribute_to_unit(finding: Finding, doubted: Mapping[int | None, Finding]) -> Finding:
     """Return the finding on a record without a unit, as a consequence if a unit elsewhere points to that record."""
     return finding._replace(follows=doubted.get(finding.log_offset))
-
-
-def _damaged_databases(store: Store, config: BrokerConfig) -> Iterator[Finding]:
-    """Yield findings on databases of the configuration that cannot be read."""
-    databases = {
-        error.file: error
-        for error in config.errors
-        if error.file and not isinstance(error, SizeLimitExceeded | UnsupportedFormat)
-    }
-    for location, error in databases.items():
-        if not location.startswith(f"{CONFIG_FOLDER}/"):  # `check_broker_state` reports a file
-            finding = unreadable_database_finding(QUEUES, error, store)
-            yield finding._replace(kind=kinds.DAMAGED_CONFIGURATION)
 
 
 def _notes(
@@ -416,8 +392,9 @@ def _size_and_name(file: StoredFile, usual: int) -> Iterator[Finding]:
         )
 
 
-def _span_reader(queues: Mapping[QueueName, StoredQueue], joined: JoinResult, start_offset: int) -> ReadSpan:
+def make_span_reader(joined: JoinResult, start_offset: int) -> ReadSpan:
     """Return a function that reads the offsets of a queue; a killed broker's next start adds rows of newer messages."""
+    queues = {queue.name: queue for queue in joined.queues}
     newer = {run.queue: run.first_queue_offset + run.record_count for run in joined.figures.undispatched_records}
 
     def read_span(topic: str, queue_id: int) -> tuple[int, int] | None:

@@ -17,7 +17,7 @@ from rmq_formats.store import file_name_of_offset
 
 @dataclass(slots=True)
 class PartReport:
-    """The report of one part: log, queues or index."""
+    """The report of one part: log, queues, index or configuration."""
 
     findings: list[Finding] = field(default_factory=list)
     numbers: Mapping[str, int] = field(default_factory=dict)  # compared items, and those that are not dispatched yet

@@ -23,7 +23,7 @@ from jobs.console.amounts import count_text
 from jobs.console.process import tool_command
 from jobs.console.result import RecommendedStep
 from jobs.diagnosis import kinds
-from jobs.diagnosis.findings import QUEUES, Finding
+from jobs.diagnosis.findings import CONFIGURATION, QUEUES, Finding
 from jobs.products.queues import DifferenceKind
 from jobs.store.broker_config import has_topics_of_rocksdb_broker
 from jobs.store.pending_messages import (
@@ -277,7 +277,7 @@ _Checked = tuple[int, int, int]
 
 
 def verify_waiting_messages(part: PartReport, store: Store) -> None:
-    """Add the numbers of pending transactions and timer messages, and findings on those without a record."""
+    """Add the pending transactions and timer messages in RocksDB, and findings on those without a record."""
     with ExitStack() as files:
         try:
             _verify_rocksdb(part, store, _record_reader(store, files))
@@ -285,12 +285,17 @@ def verify_waiting_messages(part: PartReport, store: Store) -> None:
             part.doubts.append(f"transactions and timer messages: {error}")
         except FormatError as error:
             part.findings.append(unreadable_database_finding(QUEUES, error, store))
+
+
+def verify_timer_files(part: PartReport, store: Store) -> None:
+    """Add the number of pending timer messages in files, and findings on those without a record."""
+    with ExitStack() as files:
         try:
             _verify_timer_files(part, store, _record_reader(store, files))
         except FormatError as error:
             place = store.path_below_root(error.file) or "timerwheel", error.offset, "unit"
             cause = "the timer file is damaged; a broker may fail to deliver the timer messages in it"
-            part.findings.append(Finding(QUEUES, kinds.DAMAGED_TIMER, *place, error.reason, "", cause))
+            part.findings.append(Finding(CONFIGURATION, kinds.DAMAGED_TIMER, *place, error.reason, "", cause))
 
 
 _RecordAt = Callable[[int], MessageRecord | None]
@@ -337,8 +342,10 @@ def _verify_rocksdb(part: PartReport, store: Store, record_at: _RecordAt) -> Non
             f"RocksDB has {count_text(transactions[0], 'pending transaction')} and "
             f"{count_text(timers[0], 'pending timer message')}"
         )
-    part.findings += _findings(transactions, kinds.ORPHANED_TRANSACTION_ROW, ROCKSDB_HALF_TOPIC, ROCKSDB_STORE_FOLDER)
-    part.findings += _findings(timers, kinds.ORPHANED_TIMER_ROW, TIMER_TOPIC, ROCKSDB_STORE_FOLDER)
+    part.findings += _findings(
+        QUEUES, transactions, kinds.ORPHANED_TRANSACTION_ROW, ROCKSDB_HALF_TOPIC, ROCKSDB_STORE_FOLDER
+    )
+    part.findings += _findings(QUEUES, timers, kinds.ORPHANED_TIMER_ROW, TIMER_TOPIC, ROCKSDB_STORE_FOLDER)
 
 
 def _verify_timer_files(part: PartReport, store: Store, record_at: _RecordAt) -> None:
@@ -347,7 +354,7 @@ def _verify_timer_files(part: PartReport, store: Store, record_at: _RecordAt) ->
         part.notes.append(f"{state.wheel} has {count_text(state.waiting_count, 'pending timer message')}")
         units = ((unit.physical_offset, unit.record_size, "") for unit in read_waiting_units(store, state))
         checked = _check(units, TIMER_TOPIC, store.start_offset, record_at)
-        part.findings += _findings(checked, kinds.ORPHANED_TIMER_UNIT, TIMER_TOPIC, state.wheel)
+        part.findings += _findings(CONFIGURATION, checked, kinds.ORPHANED_TIMER_UNIT, TIMER_TOPIC, state.wheel)
 
 
 def _check(rows: Iterable[_Row], topic: str, start_offset: int, record_at: _RecordAt) -> _Checked:
@@ -360,12 +367,12 @@ def _check(rows: Iterable[_Row], topic: str, start_offset: int, record_at: _Reco
     return count, wrong, lowest
 
 
-def _findings(checked: _Checked, kind: str, topic: str, place: str) -> Iterator[Finding]:
+def _findings(part: str, checked: _Checked, kind: str, topic: str, place: str) -> Iterator[Finding]:
     _, wrong, lowest = checked
     if wrong:
         cause = f"these messages were lost or damaged in the log, or {place} belongs to another log"
         found = f"{count_text(wrong, 'row')}, the first for log offset {lowest}"
-        yield Finding(QUEUES, kind, place, None, "rows", found, f"messages of {topic}", cause, wrong, lowest)
+        yield Finding(part, kind, place, None, "rows", found, f"messages of {topic}", cause, wrong, lowest)
 
 
 def _is_message_of_row(size: int, name: str, record: MessageRecord | None, topic: str) -> bool:

@@ -20,12 +20,13 @@ from typing import Any, NamedTuple
 from jobs.console.amounts import count_text
 from jobs.diagnosis import WalkedLog, keeps_incomplete_record, kinds, predict_store_start, unknown_start
 from jobs.diagnosis.acceptance import NOTHING_ACCEPTED, Acceptances
-from jobs.diagnosis.findings import INDEX, LOG, QUEUES, Finding
+from jobs.diagnosis.findings import CONFIGURATION, INDEX, LOG, QUEUES, Finding
 from jobs.diagnosis.log_check import RangeCheck, complete_checks, list_doubtful_ranges, new_range_check, summarize_walk
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.products.queues import MISSING_UNIT_KINDS, OVERWRITTEN_UNIT_KINDS, DifferenceKind, JoinResult
 from jobs.products.queues.settings import determine_unit_rules
 from jobs.storage.scratch import Scratch, open_scratch
+from jobs.store.broker_config import read_broker_config
 from jobs.store.chain import NewCollector, RangeOutcome, Results, read_ranges_not_deleted
 from jobs.store.epochs import Promotion, find_last_promotion
 from jobs.store.log_ends import find_newest_known_offset
@@ -38,9 +39,10 @@ from jobs.store.store import Segment, Store, StoredFile, StoreRequest, relist_st
 from jobs.store.topics import RecordedTopics
 from jobs.store.workers import Workers
 from jobs.verify import LostRanges, PartReport, locate_offset
+from jobs.verify.configuration import verify_configuration
 from jobs.verify.index import IndexVerification
 from jobs.verify.log import early_log_end_finding, findings_on_log
-from jobs.verify.queues import verify_queues
+from jobs.verify.queues import make_span_reader, verify_queues
 from jobs.verify.rocksdb_queues import verify_waiting_messages
 from jobs.verify.unreadable_files import (
     find_unreadable_files,
@@ -112,7 +114,7 @@ def _compare(request: VerifyRequest, workers: Workers, store: Store, left_out: f
     check_disk_space(store.root, place or gettempdir(), int(store.log_size * share))
     with open_scratch(request.scratch, workers.options) as scratch:
         read = partial(_log_and_queues, request, workers, scratch)
-        indexing, queues, joined, checks, writers, outcomes = repeat_after_expiry(store, read, relist)
+        indexing, queues, configuration, joined, checks, writers, outcomes = repeat_after_expiry(store, read, relist)
         store = indexing.store
         compare = partial(_index, request, workers, checks, indexing, outcomes, scratch, left_out)
         index = repeat_after_expiry(store, compare, relist)
@@ -129,8 +131,8 @@ def _compare(request: VerifyRequest, workers: Workers, store: Store, left_out: f
     log, lost = findings_on_log(store, checks, joined.log_end, ahead, request.given_settings.conf, writers.newest)
     if promotion is not None:
         _set_apart(promotion, log, [queues, index], store)
-    _attribute(log, [queues, index], lost, checks, store)
-    parts: dict[str, PartReport] = {LOG: log, QUEUES: queues, INDEX: index}
+    _attribute(log, [queues, index, configuration], lost, checks, store)
+    parts: dict[str, PartReport] = {LOG: log, QUEUES: queues, INDEX: index, CONFIGURATION: configuration}
     start = None
     stops = [(one.queue, one.position, one.unit_count) for one in joined.differences if one.kind in _STOPPING_KINDS]
     walked = summarize_walk(checks, joined.log_end)._replace(queue_stops=stops)
@@ -190,6 +192,7 @@ class _LogAndQueues(NamedTuple):
 
     indexing: IndexVerification
     queues: PartReport
+    configuration: PartReport
     joined: JoinResult
     checks: list[RangeCheck]
     writers: Writers
@@ -201,6 +204,7 @@ def _log_and_queues(request: VerifyRequest, workers: Workers, scratch: Scratch, 
     new_collectors: list[NewCollector[Any]] = [new_range_check, *indexing.new_collectors]
     releases = indexing.releases
     rules = determine_unit_rules(store, releases.value.rules, request.given_settings.conf)
+    config = read_broker_config(store)  # read before the queues, because consumers may advance meanwhile
     queues, joined, outcomes = verify_queues(
         workers, store, rules, request.range_size, new_collectors, scratch, request.recorded_topics
     )
@@ -209,7 +213,8 @@ def _log_and_queues(request: VerifyRequest, workers: Workers, scratch: Scratch, 
         queues.notes.append("the copies of messages in compacted logs (`compaction/`) are not verified")
     queues.notes.append(f"queue format: RocketMQ {releases.value} ({releases.origin_text})")
     checks = complete_checks(outcomes, 0, releases.value)
-    return _LogAndQueues(indexing, queues, joined, checks, releases.value, outcomes)
+    configuration = verify_configuration(store, config, make_span_reader(joined, store.start_offset))
+    return _LogAndQueues(indexing, queues, configuration, joined, checks, releases.value, outcomes)
 
 
 def _index(  # noqa: PLR0913, PLR0917 - the request, and data from the pass over the log
@@ -242,7 +247,7 @@ def _attribute(
     """
     Attribute findings to their causes in the log, and mark those that a foreign segment explains as undecided.
 
-    *others* are the reports on queues and on index files; dangling units show a foreign segment.
+    *others* are the reports on the other parts, queues first: dangling units show a foreign segment.
     """
     dangling = (one.log_offset for one in others[0].findings if one.kind == DifferenceKind.DANGLING)
     segments = {store.segment_before(offset) for offset in dangling if offset is not None}

@@ -6,8 +6,9 @@ from dataclasses import replace
 from functools import partial
 
 from jobs.diagnosis import kinds
-from jobs.diagnosis.findings import INDEX, LOG, QUEUES, Finding
+from jobs.diagnosis.findings import CONFIGURATION, INDEX, LOG, QUEUES, Finding
 from jobs.products.queues import MISSING_UNIT_KINDS
+from jobs.store.broker_config import CONFIG_FOLDER
 from jobs.store.store import Store, StoredFile
 from jobs.store.workers import Workers
 from jobs.verify import PartReport
@@ -18,7 +19,8 @@ from rmq_formats.store import QUEUE_KINDS, FileKind, classify
 
 _BLOCK = 1 << 20
 _QUEUE_FOLDERS = tuple(f"{kind}/" for kind in QueueKind)
-_PART_OF_KIND = {FileKind.INDEX: INDEX, FileKind.CHECKPOINT: LOG}
+_STATE_KINDS = (FileKind.CONTROLLER, FileKind.TIMER_LOG, FileKind.TIMER_METRICS, FileKind.TIMER_WHEEL)
+_PART_OF_KIND = {FileKind.INDEX: INDEX, FileKind.CHECKPOINT: LOG, **dict.fromkeys(_STATE_KINDS, CONFIGURATION)}
 _FOLLOWING_KINDS = frozenset({*MISSING_UNIT_KINDS, kinds.MISSING_INDEX_ENTRIES, kinds.DELETED_OR_LOST_QUEUE})
 _PROGRESS_KINDS = frozenset({kinds.CONSUMER_PAST_QUEUE_END, kinds.DELAY_PAST_QUEUE_END})
 
@@ -71,7 +73,7 @@ def report_unreadable_file(file: StoredFile, error: OSError, parts: Mapping[str,
     The file is there: findings and notes that it is missing are removed.
     """
     path, kind = file.path_facts.path, file.path_facts.kind
-    name = _PART_OF_KIND.get(kind, QUEUES)
+    name = _find_part(path, kind)
     reason = os.strerror(error.errno or 0)
     cause = "the disk cannot read this file, so its contents were not compared"
     found = Finding(name, kinds.UNREADABLE_RANGE, path, None, "", reason, "", cause)
@@ -83,19 +85,27 @@ def report_unreadable_file(file: StoredFile, error: OSError, parts: Mapping[str,
     ]
     parts[name].notes = [note for note in parts[name].notes if not note.startswith(f"{path} does not exist")]
     folder = path.rpartition("/")[0]
-    for number, one in enumerate(parts[name].findings):
-        follows = one.kind in _FOLLOWING_KINDS and (one.file == folder or one.file.startswith(f"{folder}/"))
-        follows |= one.kind in _PROGRESS_KINDS and kind in QUEUE_KINDS
-        follows |= one.kind == kinds.MISSING_INDEX_ENTRIES and kind is FileKind.INDEX
-        if follows and not one.follows:
-            parts[name].findings[number] = one._replace(follows=found, cause=f"caused by: {found.title}")
+    for part in {name: parts[name], CONFIGURATION: parts[CONFIGURATION]}.values():
+        for number, one in enumerate(part.findings):
+            follows = one.kind in _FOLLOWING_KINDS and (one.file == folder or one.file.startswith(f"{folder}/"))
+            follows |= one.kind in _PROGRESS_KINDS and kind in QUEUE_KINDS
+            follows |= one.kind == kinds.MISSING_INDEX_ENTRIES and kind is FileKind.INDEX
+            if follows and not one.follows:
+                part.findings[number] = one._replace(follows=found, cause=f"caused by: {found.title}")
     parts[name].findings.append(found)
+
+
+def _find_part(path: str, kind: FileKind, default: str = QUEUES) -> str:
+    """Return the part of the store that a file belongs to."""
+    if path.startswith(f"{CONFIG_FOLDER}/"):
+        return CONFIGURATION
+    return _PART_OF_KIND.get(kind, QUEUES if path.startswith(_QUEUE_FOLDERS) else default)
 
 
 def report_unreadable_at_start(error: OSError, parts: Mapping[str, PartReport], store: Store) -> None:
     """Add the finding on a file that the disk could not read again for the prediction of the broker's next start."""
     path = store.path_below_root(str(error.filename or store.root))
-    name = _PART_OF_KIND.get(classify(path).kind, QUEUES if path.startswith(_QUEUE_FOLDERS) else LOG)
+    name = _find_part(path, classify(path).kind, LOG)
     reason = os.strerror(error.errno or 0)
     cause = "the disk could not read this file again, so it is unknown whether the broker's next start deletes messages"
     if not any(one.file == path and one.kind == kinds.UNREADABLE_RANGE for one in parts[name].findings):

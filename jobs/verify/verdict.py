@@ -10,8 +10,7 @@ from jobs.console.process import tool_command
 from jobs.console.result import RatedOutcome, RecommendedStep, Result, Severity, worst_severity
 from jobs.diagnosis import WalkedLog, kinds, recreated_index_notes, start_warning_lines
 from jobs.diagnosis.acceptance import Acceptances, AcceptedFinding, is_accepted, name_finding
-from jobs.diagnosis.broker_state import NOT_JSON
-from jobs.diagnosis.findings import INDEX, LOG, QUEUES, Finding
+from jobs.diagnosis.findings import CONFIGURATION, INDEX, LOG, QUEUES, Finding
 from jobs.products.queues import DifferenceKind
 from jobs.store.broker_config import BACKUP_SUFFIX
 from jobs.store.store import Store
@@ -20,6 +19,8 @@ from rmq_formats.broker_start import StartOutcome
 
 PartRow = tuple[str, Severity, str, str]
 PART_COLUMNS = ("part", "verdict", "problems", "compared")
+_PARTS = (LOG, QUEUES, INDEX, CONFIGURATION)
+_TITLES = {CONFIGURATION: "positions and configuration"}
 
 
 CauseWithConsequences = tuple[Finding, tuple[Finding, ...]]  # one cause, and the findings that follow from it
@@ -61,13 +62,13 @@ class Verdict(RatedOutcome):
 
     @property
     def findings_by_cause(self) -> list[CauseWithConsequences]:
-        """The findings under their causes: the log first, then queues, then index files."""
+        """The findings under their causes: the log first, then queues, index files and configuration."""
         following: dict[tuple[object, ...], list[Finding]] = {}
         for finding in self.findings:
             if finding.follows is not None:
                 following.setdefault(finding.follows.place, []).append(finding)
         causes = [one for one in self.findings if one.follows is None]
-        causes.sort(key=lambda finding: (LOG, QUEUES, INDEX).index(finding.part))
+        causes.sort(key=lambda finding: _PARTS.index(finding.part))
         return [(cause, tuple(following.get(cause.place, ()))) for cause in causes]
 
     @property
@@ -184,7 +185,7 @@ def part_row(name: str, part: PartReport, reasons: Sequence[str]) -> PartRow:
     texts += reasons
     if behind := part.numbers.get("behind"):
         texts.append(f"{count_text(behind, 'key' if name == INDEX else 'byte')} behind the log")
-    return name, part.severity, ", ".join(texts) or "-", _describe_comparison(name, part.numbers)
+    return _TITLES.get(name, name), part.severity, ", ".join(texts) or "-", _describe_comparison(name, part.numbers)
 
 
 def _describe_comparison(name: str, numbers: Mapping[str, int]) -> str:
@@ -200,6 +201,9 @@ def _describe_comparison(name: str, numbers: Mapping[str, int]) -> str:
         return f"{count_text(numbers['keys'], 'key')} in {count_text(numbers['rows'], 'RocksDB row')}"
     if name == INDEX and "keys" in numbers:
         return f"{count_text(numbers['keys'], 'key')} in {count_text(numbers['files'], 'file')}"
+    if name == CONFIGURATION and any(numbers.values()):
+        topics, groups = count_text(numbers["topics"], "topic"), count_text(numbers["groups"], "consumer group")
+        return f"{topics}, {groups}, {count_text(numbers['positions'], 'position')}"
     return "nothing compared"
 
 
@@ -223,8 +227,7 @@ _IN_ROCKSDB = frozenset(
 # Kinds of queue findings that no repair can fix.
 _OF_TIMER_FILES = frozenset({kinds.DAMAGED_TIMER, kinds.MISSING_TIMER, kinds.ORPHANED_TIMER_UNIT})
 _OF_PROGRESS = frozenset({kinds.CONSUMER_PAST_QUEUE_END, kinds.DELAY_PAST_QUEUE_END})
-_NOT_MADE = _OF_TIMER_FILES | _OF_PROGRESS
-_NOT_MADE |= kinds.LOST_STATE_KINDS | {kinds.UNREADABLE_RANGE, kinds.UNREADABLE_DATABASE, kinds.DAMAGED_CONFIGURATION}
+_NOT_MADE = frozenset({kinds.UNREADABLE_RANGE, kinds.UNREADABLE_DATABASE})
 _COPY = "from a replica, a backup or another copy, and verify again. If a lake has the messages, repair or export:"
 REPAIR_COMMAND = "{repair}"
 REPAIR_FROM_LAKE_COMMAND = f"{REPAIR_COMMAND} --lake LAKE"
@@ -275,29 +278,37 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
         "reads only the newest segments (commitLogRecoverMaxNum; the default is 10)."), (),
     ),
     (
-        QUEUES, {kinds.DAMAGED_CONFIGURATION},
+        CONFIGURATION, {kinds.UNREADABLE_RANGE}, _UNREADABLE, (),
+    ),
+    (
+        CONFIGURATION, {kinds.DAMAGED_CONFIGURATION},
         ("A configuration file is damaged. With the broker stopped, restore the newest version from a lake, or copy it "
         "from a replica or from its backup:"), (REPAIR_FROM_LAKE_COMMAND, "{copy}"),
     ),
     (
-        QUEUES, {kinds.MISSING_CONFIGURATION},
+        CONFIGURATION, {kinds.MISSING_CONFIGURATION},
         ("Part of the configuration is missing. A broker that starts now goes on without it, and writes new files. "
         "With the broker stopped, restore the newest versions from a lake, or copy the files from a replica or a "
         "backup:"),
         (REPAIR_FROM_LAKE_COMMAND,),
     ),
     (
-        QUEUES, {kinds.MISSING_TOPICS},
+        CONFIGURATION, {kinds.POSITIONS_BEHIND_LAKE, kinds.POSITIONS_BEHIND_BACKUP},
+        ("Positions are behind earlier ones. If nobody has set them back on purpose, set them to those in a lake, with "
+        "the broker stopped:"), (f"{REPAIR_FROM_LAKE_COMMAND} --positions lake",),
+    ),
+    (
+        CONFIGURATION, {kinds.MISSING_TOPICS},
         ("The table of topics lacks topics that have queues. Create them again with `mqadmin updateTopic`, or, with "
         "the broker stopped, copy `config/topics.json` from a replica or a backup."), (),
     ),
     (
-        QUEUES, _OF_TIMER_FILES,
+        CONFIGURATION, _OF_TIMER_FILES,
         ("This tool does not modify timer files. With the broker stopped, restore `timerwheel`, `timerlog` and "
         "`config/timercheck` together from a backup."), (),
     ),
     (
-        QUEUES, _OF_PROGRESS,
+        CONFIGURATION, _OF_PROGRESS,
         ("This tool does not modify offsets of consumers and delay levels. Once the queues have no findings, reset "
         "those of a group with `mqadmin resetOffsetByTime`; with the broker stopped, correct those of delay levels in "
         "`config/delayOffset.json`."), (),
@@ -373,7 +384,7 @@ def recommend_steps(
     }
     databases = {name: part.database_step for name, part in parts.items() if part.database_step is not None}
     found: list[AdvisedStep] = []
-    for part in (LOG, QUEUES, INDEX):
+    for part in _PARTS:
         remedies = () if part != QUEUES and part in databases else (row[1:] for row in _REMEDIES if row[0] == part)
         for of_kinds, text, commands in remedies:
             those = _select_groups(groups, part, of_kinds)
@@ -504,7 +515,7 @@ def _commands(
 
 def _copy_backup(store: str, one: Finding) -> str:
     """Return the command that replaces a damaged file by its backup; empty if the broker would not load that either."""
-    if one.found != NOT_JSON or "://" in store:
+    if "://" in store:
         return ""
     backup = f"{one.file}{BACKUP_SUFFIX}"
     return f"cp -p {store}/{backup} {store}/{one.file}" if one.expected.endswith(backup) else ""

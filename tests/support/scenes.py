@@ -94,6 +94,7 @@ NOT_RUN = {
     r" demo( tour)?$": "the tour has tests of its own: tests/jobs/command/test_every_verb.py",
     r" browse\b": "does not end by itself: tests/jobs/browse open its pages",
     r"(type|--lake) lake\b": "tests/jobs/typed/test_formats.py runs it, with the bodies and declarations of its page",
+    r" --positions": "needs a replica or a lake: tests/jobs/diagnosis/test_positions.py runs it",
     r" --follow\b": "does not end by itself: tests/jobs/ingest follow a store",
 }
 OWN_PROGRAMS = ("./spark-submit.sh", "rmq-lake")

@@ -35,7 +35,7 @@ from tests.support.pages import HOSTILE, Pages, render_page, serve_pages
 from tests.support.stores import list_segments, read_store_records, tree_state
 
 OWN_SCRIPT = '<script src="/bars.js" defer></script>'
-VIEWS = ("/", "/messages", "/topics", "/groups", "/unfinished", "/tables/runs", "/tables/transactions")
+VIEWS = ("/", "/messages", "/topics", "/groups", "/usage", "/unfinished", "/tables/runs", "/tables/transactions")
 
 
 @pytest.fixture(scope="module")

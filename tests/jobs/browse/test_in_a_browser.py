@@ -16,7 +16,7 @@ from tests.support.published import axe
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, needs_chromium]
-VIEWS = ("/", "/messages", "/messages?topic=T1", "/topics", "/topics?system=1", "/groups", "/unfinished")
+VIEWS = ("/", "/messages", "/messages?topic=T1", "/topics", "/topics?system=1", "/groups", "/usage", "/unfinished")
 # Tables that are wider than their container, so that they need scrolling.
 _CUT = """[...document.querySelectorAll('.wide')].filter(one => one.scrollWidth > one.clientWidth)
     .map(one => one.textContent.slice(0, 60))"""

@@ -131,6 +131,19 @@ def test_the_pages_of_one_broker_count_only_its_messages(tmp_path: Path) -> None
     assert Counter({"broker-a": 30}) == Counter(re.findall(r"<dt>key</dt><dd>(broker-\w)</dd>", entries))
 
 
+@BOTH
+def test_disk_usage_states_the_bytes_of_each_topic(kind: str, tmp_path: Path) -> None:
+    sent = [Sent("Large", body=bytes(500)), Sent("Small"), Sent("%RETRY%pay")]
+    sizes = {record.topic: f"{record.total_size:,}" for record in stored(sent)}
+    page = _text(_places(tmp_path, sent)[kind], "/usage")
+    cells = re.sub(r"<[^>]+>", " ", page).split()
+
+    assert "<h1>Disk usage</h1>" in page
+    assert set(sizes.values()) <= set(cells)
+    assert cells.index("Large") < cells.index("Small")
+    assert ("not attributed to a topic" in page) is (kind == "store")
+
+
 def test_numbers_and_keys_of_a_body_are_shown_as_they_were_sent(tmp_path: Path) -> None:
     """12345678901234567.89 was shown as 1.2345678901234568e+16, 10.00 as 10.0, and of two equal keys only one."""
     body = b'{"sum": 12345678901234567.89, "price": 10.00, "huge": 1e400, "a": 1, "a": 2, "list": [-0, 1E2]}'

@@ -24,10 +24,15 @@ from jobs.diagnosis.findings import Finding
 from jobs.store.broker_config import read_broker_config
 from jobs.store.queue_files import list_queues
 from jobs.store.store import list_store
+from rmq_formats.detection import TIMER_TOPIC
 from rmq_formats.errors import FormatError
 from rmq_formats.store import FileKind, classify
+from rmq_formats.timer_files import decode_timer_progress
 from tests.golden import ARCHIVES, SITUATIONS, StoreOf
+from tests.rmq_formats.builders import STORED, make_record
+from tests.support.broker import Broker
 from tests.support.commands import Run, copy_store
+from tests.support.lakes import ingest_store
 
 _CHANGES: dict[str, Callable[[Path], object]] = {
     "lost": Path.unlink,
@@ -211,7 +216,7 @@ def test_a_damaged_file_with_a_damaged_backup_says_that_the_broker_does_not_star
         (store / "config" / name).write_bytes(b"\0" * 40)
 
     cause = find(state_of(store), kinds.DAMAGED_CONFIGURATION)["config/consumerOffset.json"].cause
-    assert cause == "the broker would not start, because config/consumerOffset.json.bak is not valid JSON either"
+    assert cause == "the broker would not start, because config/consumerOffset.json.bak cannot be loaded either"
 
 
 def test_a_damaged_file_with_a_right_backup_is_restored_by_the_printed_command(store: Path, run: Run) -> None:
@@ -233,8 +238,7 @@ def write_positions(store: Path, **positions: int) -> None:
 def test_a_position_past_the_end_says_how_many_messages_are_skipped(store: Path) -> None:
     write_positions(store, T1=108)  # queue 0 of T1 has 8 messages
 
-    (finding,) = state_of(store).findings
-    assert finding.kind == kinds.CONSUMER_PAST_QUEUE_END
+    (finding,) = find(state_of(store), kinds.CONSUMER_PAST_QUEUE_END).values()
     assert finding.cause.endswith("so the group will skip up to 100 messages")
 
 
@@ -345,15 +349,76 @@ def test_a_repair_leaves_readable_positions_unchanged(store: Path, run: Run, tmp
     assert (store / "config/consumerOffset.json").read_bytes() == positions
 
 
-def test_a_restore_says_how_many_timer_messages_are_delivered_again(
+def test_a_restored_store_continues_with_the_first_pending_timer_message(
     situation: StoreOf, tmp_path: Path, run: Run
 ) -> None:
-    """Of 29 records, 21 are pending, one is cancelled, and one cancels it: 6 were delivered."""
+    """The first 6 of 29 messages were delivered; 21 are pending, one is cancelled, and one cancels it."""
     lake, out = tmp_path / "lake", tmp_path / "restored"
     run("ingest", situation(TIMERS) / "store", "--lake", lake)
 
     restored = run("restore", lake, "--out", out)
-    verified = run("verify", out)
-    assert "6 timer messages will be delivered a second time" in restored.out
-    assert verified.code == ExitCode.CLEAN
-    assert "config/timercheck: missing" in verified.out
+    progress = decode_timer_progress((out / "config/timercheck").read_bytes())
+    assert (progress.queue_offset, progress.master_queue_offset) == (6, 6)
+    assert "timer message" not in restored.out
+    assert run("verify", out).code == ExitCode.CLEAN
+
+
+def test_a_restore_says_how_many_timer_messages_are_delivered_again(tmp_path: Path, run: Run) -> None:
+    """Those that were delivered after the first pending one; with and without queues."""
+    due = {"a": 2, "far": 9000, "b": 3, "cancelled": 8000, "c": 5}  # seconds
+    delivered = ["a", "b", "c"]
+    broker = Broker(tmp_path / "store")
+    timers = {"REAL_TOPIC": "T1", "REAL_QID": "0"}
+    records = [
+        make_record(
+            topic=TIMER_TOPIC,
+            properties={"UNIQ_KEY": key, "TIMER_OUT_MS": str(STORED + 1000 * seconds), **timers},
+            store_timestamp=STORED,
+            queue_offset=number,
+        )
+        for number, (key, seconds) in enumerate(due.items())
+    ]
+    cancels = {"TIMER_DEL_UNIQKEY": "T1+cancelled", "TIMER_OUT_MS": str(STORED + 8_000_000), "UNIQ_KEY": "x", **timers}
+    records.append(make_record(topic=TIMER_TOPIC, properties=cancels, store_timestamp=STORED, queue_offset=5))
+    records += [
+        make_record(
+            topic="T1",
+            properties={"UNIQ_KEY": key, "TIMER_OUT_MS": str(STORED + 1000 * due[key]), **timers},
+            store_timestamp=STORED + 1000 * due[key],
+            queue_offset=number,
+        )
+        for number, key in enumerate(delivered)
+    ]
+    broker.append(records)
+    ingest_store(broker.root, tmp_path / "lake")
+    options = ("--no-index", "--release", "5.3.3")
+    for number, more in enumerate([(), ("--no-queues",)]):
+        out = tmp_path / f"restored-{number}"
+        restored = run("restore", tmp_path / "lake", "--out", out, *options, *more)
+
+        assert "2 timer messages will be delivered a second time" in restored.out
+        assert decode_timer_progress((out / "config/timercheck").read_bytes()).queue_offset == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ((2, 7), "would put 22 timer messages into the wheel again"),
+        ((2, 35), "the broker would skip 6 timer messages"),
+        ((1, 1 << 40), "the end of the timer log was lost"),
+    ],
+)
+def test_a_timer_progress_file_that_contradicts_the_other_files_is_found(
+    situation: StoreOf, tmp_path: Path, run: Run, change: tuple[int, int], cause: str
+) -> None:
+    store = copy_store(situation(TIMERS) / "store", tmp_path)
+    path = store / "config/timercheck"
+    data, (field, value) = bytearray(path.read_bytes()), change
+    data[8 * field : 8 * field + 8] = value.to_bytes(8, "big")
+    path.write_bytes(data)
+
+    for command in ("inspect", "verify"):
+        outcome = run(command, store)
+
+        assert outcome.code == ExitCode.DAMAGE
+        assert cause in outcome.out

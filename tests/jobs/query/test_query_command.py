@@ -130,6 +130,44 @@ def test_a_statement_returns_the_same_rows_as_another_engine(run: Run, newer_lak
     assert expected == answer.lines != []
 
 
+def test_views_state_the_space_of_topics_and_the_lag_of_groups(run: Run, tmp_path: Path) -> None:
+    """In both engines: DuckDB runs the same files."""
+    sent = [Sent("T1") for _ in range(10)] + [Sent("%RETRY%pay"), Sent("%DLQ%pay"), Sent("T2", queue_id=1)]
+    records = stored(sent)
+    store = write_store(tmp_path / "store", records)
+    (store / "config").mkdir()
+    positions = {"T1@pay": {"0": 4}, "T2@pay": {"1": 1}, "Other@pay": {"0": 3}}
+    (store / "config/consumerOffset.json").write_text(json.dumps({"offsetTable": positions}), encoding="utf-8")
+    write_lake(store, tmp_path / "lake")
+    size = {record.topic: record.total_size for record in records}
+    log_size = sum(record.total_size for record in records)
+    waited = (records[-1].store_timestamp - records[4].store_timestamp) / 1000
+
+    usage = "topic, content, consumer_group, messages, record_bytes, round(percent, 3) AS percent"
+    lag = "consumer_group, topic, queue_id, next_offset, end_offset, lag, lag_seconds"
+    expected = {
+        "disk_usage": [
+            ("%DLQ%pay", "dead letters", "pay", 1, size["%DLQ%pay"], round(size["%DLQ%pay"] * 100 / log_size, 3)),
+            ("%RETRY%pay", "retries", "pay", 1, size["%RETRY%pay"], round(size["%RETRY%pay"] * 100 / log_size, 3)),
+            ("T1", "messages", None, 10, size["T1"] * 10, round(size["T1"] * 1000 / log_size, 3)),
+            ("T2", "messages", None, 1, size["T2"], round(size["T2"] * 100 / log_size, 3)),
+        ],
+        "consumer_lag": [
+            ("pay", "Other", 0, 3, None, None, None),
+            ("pay", "T1", 0, 4, 10, 6, waited),
+            ("pay", "T2", 1, 1, 1, 0, 0.0),
+        ],
+    }
+    for view, columns in (("disk_usage", usage), ("consumer_lag", lag)):
+        text = (ROOT / f"jobs/lake/views/{view}.sql").read_text(encoding="utf-8")
+        asked = f"SELECT {columns} FROM {{}} ORDER BY topic"
+        answer = run("query", "sql", "--lake", tmp_path / "lake", asked.format(view), "--output", "ndjson").lines
+        by_other_engine = _query_duckdb(tmp_path / "lake", asked.format(f"({text})"))
+
+        assert [tuple(row.values()) for row in answer] == expected[view]
+        assert [tuple(row.values()) for row in by_other_engine] == expected[view]
+
+
 def test_every_output_format_has_the_same_rows(run: Run, newer_lake: Path, tmp_path: Path) -> None:
     sql = (
         "SELECT uniq_key, store_time, keys, properties, body FROM messages WHERE topic = 'T1' ORDER BY physical_offset"
