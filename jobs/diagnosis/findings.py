@@ -25,7 +25,6 @@ class Finding(NamedTuple):
     right_time: int | None = None  # the time that the file should state, ms
     follows: "Finding | None" = None  # the finding that it is a consequence of
     is_undecided: bool = False  # nothing shows which of two files is wrong
-    is_bridge: bool = False  # a repair has written a bridge record over lost bytes
 
     @property
     def title(self) -> str:
@@ -70,7 +69,7 @@ class Finding(NamedTuple):
     def to_row(self) -> dict[str, object]:
         """Return the fields that JSON and tables have."""
         row = {**self._asdict(), "cause": self.cause_text, "follows": self.follows_text}
-        del row["is_undecided"], row["is_bridge"]
+        del row["is_undecided"]
         return row
 
     def to_dict(self) -> dict[str, object]:

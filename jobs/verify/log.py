@@ -145,7 +145,6 @@ def findings_on_records(store: Store, checks: Sequence[RangeCheck]) -> tuple[lis
             cause = _describe_copied_segment(store, piece.offset) or cause
         cause += f" ({piece.reason})" if piece.reason else ""
         finding = _finding_of_range(kind, place, (piece.offset, piece.end), cause)
-        finding = finding._replace(is_bridge=piece.reason == BRIDGE_REASON)
         findings.append(finding)
         lost.append((piece.offset, piece.end, finding))
     findings += (_finding_of_changed_record(one, store) for check in checks for one in check.wrong_records)

@@ -342,8 +342,8 @@ _OPEN = (
 
 
 _ACCEPT = (
-    "If no lake has the lost messages, accept the loss. Later commands then note it, and do not count it as a problem. "
-    "To record this in a lake, add --findings-lake LAKE:"
+    "If nothing can restore these bytes, accept their loss. It is then noted, but is not a problem. To record this in "
+    "a lake, add --findings-lake LAKE:"
 )
 _MOST_ACCEPTED = 10  # findings that one printed command accepts
 _OF_RESTARTED = frozenset({kinds.DELETED_OR_LOST_QUEUE, DifferenceKind.QUEUE_LOST})
@@ -418,10 +418,17 @@ def recommend_steps(
 
 
 def find_step_to_accept(verdict: Verdict) -> Iterator[RecommendedStep]:
-    """Yield the step that accepts the lost messages in whose place a repair has written bridges, if there are any."""
-    bridges = [cause for cause, _ in verdict.findings_by_cause if cause.is_bridge]
-    if bridges:
-        yield RecommendedStep(_ACCEPT, (_accept_command(verdict, bridges),))
+    """
+    Yield the step that accepts damaged records, if there are any: without a copy, nothing restores them.
+
+    If the broker's next start would delete messages after them, a repair must write bridges first.
+    """
+    start = verdict.start.after_repair or verdict.start if verdict.start is not None else None
+    if start is not None and start.cuts_at is not None:
+        return
+    damaged = [cause for cause, _ in verdict.findings_by_cause if cause.kind in kinds.DAMAGED_RECORD_KINDS]
+    if damaged:
+        yield RecommendedStep(_ACCEPT, (_accept_command(verdict, damaged),))
 
 
 def _accept_command(verdict: Verdict, findings: Sequence[Finding]) -> str:

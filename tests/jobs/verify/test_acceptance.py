@@ -123,3 +123,31 @@ def test_inspect_accepts_a_bridged_place_by_the_same_name(bridged: Path, run: Ru
 
     assert ExitCode.CLEAN == outcome.code
     assert "accepted: 3,743 bytes are not a valid record" in outcome.out
+
+
+def test_an_altered_body_can_be_accepted_by_the_printed_command(golden: StoreOf, tmp_path: Path, run: Run) -> None:
+    """Without a lake or a replica, nothing restores it."""
+    store = copy_store(golden("b533-base"), tmp_path)
+    overwrite(list_segments(store)[0], 88, b"\xff")
+
+    before = run("verify", store)
+    assert ExitCode.DAMAGE == before.code
+    (name,) = printed_names(before.out)
+    assert ExitCode.CLEAN == run("verify", store, "--accept", name).code
+
+    overwrite(list_segments(store)[0], 89, b"\xff")
+    assert ExitCode.DAMAGE == run("verify", store, "--accept", name).code
+
+
+def test_damage_at_which_the_broker_would_truncate_its_log_is_bridged_first(
+    golden: StoreOf, tmp_path: Path, run: Run
+) -> None:
+    store = copy_store(golden("b533-base"), tmp_path)
+    overwrite(list_segments(store)[1], _ZEROED, bytes(60))
+    (store / "abort").touch()
+    (store / "checkpoint").unlink()
+
+    out = run("verify", store).out
+
+    assert "--bridge" in out
+    assert "--accept" not in out
