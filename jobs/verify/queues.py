@@ -6,10 +6,11 @@ after the last unit, and the broker's configuration, and describes all of them i
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
 from time import sleep
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -104,42 +105,83 @@ _UNDECIDED_TOPIC = "the topic was deleted, or the queue was lost and consumers r
 _DELETED = "the topic was deleted: its messages need no units, and stay in the log until retention deletes them"
 
 
-def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
+@dataclass(frozen=True, slots=True)
+class LogPass:
+    """How the log is read once for the queues, and for everything else that needs its records."""
+
+    range_size: int = DEFAULT_RANGE_SIZE
+    new_collectors: Sequence[NewCollector[Any]] = ()  # of the other parts; they see each record
+    scratch: Scratch | None = None
+
+
+class VerifiedQueues(NamedTuple):
+    """The report on the queues, the units of the log that it rests on, and the results of the other collectors."""
+
+    report: PartReport
+    joined: JoinResult
+    outcomes: list[RangeOutcome[Results]]
+
+
+def verify_queues(
     workers: Workers,
     store: Store,
     rules: UnitRules,
-    range_size: int = DEFAULT_RANGE_SIZE,
-    new_collectors: Sequence[NewCollector[Any]] = (),
-    scratch: Scratch | None = None,
+    log_pass: LogPass = LogPass(),
     recorded: Sequence[RecordedTopics] | None = None,
-) -> tuple[PartReport, JoinResult, list[RangeOutcome[Results]]]:
-    """
-    Compare the queues of a store with its log in one pass.
+) -> VerifiedQueues:
+    """Compare the queues of a store with its log in one pass; if their database cannot be read, only read the log."""
+    error = _find_error_of_database(store)
+    if error is not None:
+        ranges = plan_ranges(store, store.start_offset, log_pass.range_size)
+        start, outcomes = read_ranges_not_deleted(workers, store, ranges, log_pass.new_collectors)
+        joined = JoinResult(log_end=complete_records_end(outcomes, start))
+        return VerifiedQueues(_report_unreadable_queues(store, error), joined, outcomes)
+    seen, groups = probe_queue_ends(workers, store), choose_group_count(store.log_size)
+    topics = collect_topic_evidence_with_queues(store, seen.queues, recorded)
+    shared = log_pass.scratch if groups > 1 else None  # units of a small log stay in memory
+    log, outcomes = collect_log_units(
+        workers, store, rules, groups, shared, log_pass.range_size, log_pass.new_collectors
+    )
+    joined = compare_queues(workers, store, rules, seen, log, topics)
+    after_ends = _read_queue_ends(workers, store, joined)
+    return VerifiedQueues(_report_queues(store, joined, after_ends), joined, outcomes)
 
-    Also return the results of *new_collectors*, which see each record.
-    """
+
+def _find_error_of_database(store: Store) -> FormatError | None:
+    """Return why the queues in RocksDB cannot be read; None if they can, or if there are none."""
     try:
         database = find_queue_database(store)
         if database is not None:
             database.list_queue_files()
             database.check_all_rows()
     except FormatError as error:
-        unreadable = PartReport(unverified=str(error))
-        if not isinstance(error, UnsupportedFormat):
-            unreadable = PartReport(
-                [unreadable_database_finding(QUEUES, error, store, ", or may start without these queues")]
-            )
-        ranges = plan_ranges(store, store.start_offset, range_size)
-        start, outcomes = read_ranges_not_deleted(workers, store, ranges, new_collectors)
-        return unreadable, JoinResult(log_end=complete_records_end(outcomes, start)), outcomes
-    seen, groups = probe_queue_ends(workers, store), choose_group_count(store.log_size)
-    topics = collect_topic_evidence_with_queues(store, seen.queues, recorded)
-    shared = scratch if groups > 1 else None  # units of a small log stay in memory
-    log, outcomes = collect_log_units(workers, store, rules, groups, shared, range_size, new_collectors)
-    joined = compare_queues(workers, store, rules, seen, log, topics)
+        return error
+    return None
+
+
+def _report_unreadable_queues(store: Store, error: FormatError) -> PartReport:
+    if isinstance(error, UnsupportedFormat):
+        return PartReport(unverified=str(error))
+    return PartReport([unreadable_database_finding(QUEUES, error, store, ", or may start without these queues")])
+
+
+def _read_queue_ends(workers: Workers, store: Store, joined: JoinResult) -> list[Finding]:
+    """Return the findings on bytes after the ends of the queues."""
+    ends = [(queue, joined.figures.ends[queue.name]) for queue in joined.queues]
+    parts = [ends[at : at + _TAILS_A_TASK] for at in range(0, len(ends), _TAILS_A_TASK)]
+    read = partial(_findings_after_queue_ends, looks=1 if store.has_clean_shutdown else _LOOKS)
+    return list(chain.from_iterable(workers.map(parts, read, "reading the ends of queues")))
+
+
+def _list_unit_findings(
+    store: Store, joined: JoinResult, left_out: Collection[QueueName]
+) -> tuple[list[Finding], list[Finding]]:
+    """
+    Return the findings on queues without files, except those *left_out* of double write, and those on units.
+
+    A record without a unit is a consequence if a unit elsewhere points to that record.
+    """
     queues = {queue.name: queue for queue in joined.queues}
-    files = list(_file_findings(store, list(queues.values())))
-    wrong_sizes = {finding.file for finding in files if finding.kind == kinds.WRONG_FILE_SIZE}
     size = queue_file_sizes(store).get(FileKind.CONSUME_QUEUE) or DEFAULT_FILE_SIZE
     earlier_kinds = KINDS_OF_EARLIER_QUEUES.values()
     differences = [one for one in joined.differences if one.kind not in earlier_kinds]
@@ -149,36 +191,34 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         for difference, unit in zip(differences, units, strict=True)
         if difference.may_be_changed_record
     }
-    ends = [(queue, joined.figures.ends[name]) for name, queue in queues.items()]
-    parts = [ends[at : at + _TAILS_A_TASK] for at in range(0, len(ends), _TAILS_A_TASK)]
-    tails = workers.map(
-        parts,
-        partial(_findings_after_queue_ends, looks=1 if store.has_clean_shutdown else _LOOKS),
-        "reading the ends of queues",
-    )
-    double = compare_double_write(store, queues)
-    left_out = frozenset(queues_left_out_of_double_write(double, joined.figures.queues_without_files))
     missing = [_attribute_to_unit(one, doubted) for one in _missing_queues(joined, left_out)]
     units = [
         _attribute_to_unit(one, doubted) if one.times == 1 and one.kind in MISSING_UNIT_KINDS else one for one in units
     ]
     units += _earlier_messages(joined, [one for one in joined.differences if one.kind in earlier_kinds])
-    notes = list(_notes(store, joined, double, left_out))
-    facts = (
-        {kinds.DELETED_TOPIC, kinds.DELETED_OR_LOST_QUEUE}
-        if joined.topic_evidence.unsupported_reason
-        else {kinds.DELETED_TOPIC}
-    )
-    deleted = [finding for finding in (*missing, *units) if finding.kind in facts]
-    is_unknown = any(finding.kind == kinds.DELETED_OR_LOST_QUEUE for finding in deleted)
-    alarms = [one for one in (*missing, *units) if one.kind not in facts]
-    report = PartReport(
+    return missing, units
+
+
+def _report_queues(store: Store, joined: JoinResult, after_ends: Sequence[Finding]) -> PartReport:
+    queues = {queue.name: queue for queue in joined.queues}
+    files = list(_file_findings(store, joined.queues))
+    wrong_sizes = {finding.file for finding in files if finding.kind == kinds.WRONG_FILE_SIZE}
+    double = compare_double_write(store, queues)
+    left_out = frozenset(queues_left_out_of_double_write(double, joined.figures.queues_without_files))
+    missing, units = _list_unit_findings(store, joined, left_out)
+    why_unknown = joined.topic_evidence.unsupported_reason
+    fact_kinds = {kinds.DELETED_TOPIC, *([kinds.DELETED_OR_LOST_QUEUE] if why_unknown else [])}
+    facts = [finding for finding in (*missing, *units) if finding.kind in fact_kinds]
+    missing = [finding for finding in missing if finding.kind not in fact_kinds]
+    units = [finding for finding in units if finding.kind not in fact_kinds]
+    is_unknown = any(finding.kind == kinds.DELETED_OR_LOST_QUEUE for finding in facts)
+    return PartReport(
         [
             *files,
             *_all_missing(joined, store),
-            *_missing_folders([finding for finding in missing if finding.kind not in facts], joined),
-            *(finding for finding in units if finding.file not in wrong_sizes and finding.kind not in facts),
-            *chain.from_iterable(tails),
+            *_missing_folders(missing, joined),
+            *(finding for finding in units if finding.file not in wrong_sizes),
+            *after_ends,
             *_double_write_findings(double),
             *findings_on_queue_ends(store),
             *findings_on_sequence(joined, store),
@@ -189,16 +229,15 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
             "behind": joined.behind,
             **{name: getattr(joined.figures, name) for name in _NUMBERS},
             "damaged_bytes": sum(end - start for start, end in joined.damaged_ranges),
-            "of_deleted_topics": sum(finding.times for finding in deleted),
+            "of_deleted_topics": sum(finding.times for finding in facts),
         },
-        notes,
-        deleted,
+        list(_notes(store, joined, double, left_out)),
+        facts,
         doubts=[
-            *[f"it is unknown which topics were deleted: {joined.topic_evidence.unsupported_reason}"] * is_unknown,
+            *[f"it is unknown which topics were deleted: {why_unknown}"] * is_unknown,
         ],
-        database_step=step_for_rocksdb_queues(store, alarms),
+        database_step=step_for_rocksdb_queues(store, [*missing, *units]),
     )
-    return report, joined, outcomes
 
 
 def _attribute_to_unit(finding: Finding, doubted: Mapping[int | None, Finding]) -> Finding:

@@ -42,7 +42,7 @@ from jobs.verify import LostRanges, PartReport, locate_offset
 from jobs.verify.configuration import verify_configuration
 from jobs.verify.index import IndexVerification
 from jobs.verify.log import early_log_end_finding, findings_on_log
-from jobs.verify.queues import make_span_reader, verify_queues
+from jobs.verify.queues import LogPass, make_span_reader, verify_queues
 from jobs.verify.rocksdb_queues import verify_waiting_messages
 from jobs.verify.unreadable_files import (
     find_unreadable_files,
@@ -205,9 +205,8 @@ def _log_and_queues(request: VerifyRequest, workers: Workers, scratch: Scratch, 
     releases = indexing.releases
     rules = determine_unit_rules(store, releases.value.rules, request.given_settings.conf)
     config = read_broker_config(store)  # read before the queues, because consumers may advance meanwhile
-    queues, joined, outcomes = verify_queues(
-        workers, store, rules, request.range_size, new_collectors, scratch, request.recorded_topics
-    )
+    log_pass = LogPass(request.range_size, new_collectors, scratch)
+    queues, joined, outcomes = verify_queues(workers, store, rules, log_pass, request.recorded_topics)
     verify_waiting_messages(queues, store)
     if store.other_files_of_kind(FileKind.COMPACTION_LOG):
         queues.notes.append("the copies of messages in compacted logs (`compaction/`) are not verified")

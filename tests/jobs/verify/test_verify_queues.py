@@ -21,7 +21,7 @@ from jobs.store.rocksdb import Rows
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify import rocksdb_index
-from jobs.verify.queues import _is_stored, verify_queues
+from jobs.verify.queues import LogPass, _is_stored, verify_queues
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD
@@ -123,7 +123,7 @@ def test_verify_reports_any_content_of_a_queue_and_never_fails(
     store = list_store(str(root))
     rules = determine_unit_rules(store, determine_writers(store, None).value.rules, BrokerConf())
     report, *_ = verify_queues(SerialWorkers(), store, rules)
-    _, joined, _ = verify_queues(SerialWorkers(), store, rules, 4096)
+    _, joined, _ = verify_queues(SerialWorkers(), store, rules, LogPass(4096))
 
     # In a store that was not closed, missing units at the end of all queues may not have been written yet.
     if store.has_clean_shutdown:
@@ -158,7 +158,7 @@ def store_of_one_queue(tmp_path: Path) -> Path:
 
 
 def findings(store_of_one_queue: Path) -> list[Finding]:
-    report, *_ = verify_queues(SerialWorkers(), list_store(str(store_of_one_queue)), UnitRules(), 2 << 20)
+    report, *_ = verify_queues(SerialWorkers(), list_store(str(store_of_one_queue)), UnitRules(), LogPass(2 << 20))
     return report.findings
 
 
