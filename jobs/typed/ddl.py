@@ -16,10 +16,13 @@ from rmq_formats.arrow import column
 TYPED_FOLDER = "typed"
 TYPING = "typing"
 # Columns of typed tables, unless the body has a column of this name.
+STORE_DATE = "store_date"
 LOAD_COLUMNS = (
+    column(STORE_DATE, pa.date32(), "UTC day of store_timestamp; NULL in rows of earlier releases"),
     column(TYPING, pa.int64(), "number of the run of `type` that wrote the row; NULL in rows of earlier releases"),
     column(INGESTED_AT, TIMESTAMP, "time at which this run of `type` started; NULL in rows of earlier releases"),
 )
+_MOST_LIMITS = 32  # declared columns of a table with limits in Delta's log
 MAX_FOLDER_LENGTH = 200  # bytes: file systems allow 255
 RESERVED_COLUMNS = frozenset({"broker", "store_id", *(field.name for field in PROVENANCE_COLUMNS)})
 MAX_DECIMAL_DIGITS = 38
@@ -208,8 +211,17 @@ def typed_table(name: str, columns: Sequence[pa.Field]) -> Table:
         name,
         "the body of one message",
         (*PROVENANCE_COLUMNS, *of_load, *of_body),
-        statistics=("physical_offset", "store_timestamp", *(field.name for field in of_load)),
+        statistics=(
+            *("physical_offset", "store_timestamp"),
+            *(field.name for field in of_load),
+            *[field.name for field in columns if _has_limits(field.type)][:_MOST_LIMITS],
+        ),
     )
+
+
+def _has_limits(type_: pa.DataType) -> bool:
+    """Return whether readers skip files by the limits of a declared column; floats and decimals have no exact ones."""
+    return bool(pa.types.is_integer(type_) or pa.types.is_date(type_) or pa.types.is_string(type_))
 
 
 def refuse_reserved(columns: Sequence[pa.Field]) -> None:

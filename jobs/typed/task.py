@@ -29,7 +29,7 @@ from jobs.lake.tables import (
     TYPING_APPLICATION,
     Table,
 )
-from jobs.typed.ddl import TYPING, typed_table
+from jobs.typed.ddl import STORE_DATE, TYPING, typed_table
 from jobs.typed.declaration import JSON_FORMAT, TopicType
 from jobs.typed.formats import BodyReader, TypedRows, UnknownField, merge_unknown
 from jobs.typed.values import Refusal, TimeDefaults
@@ -165,6 +165,7 @@ class _Work:
         if not typed.num_rows:
             return
         columns = {name: typed.column(name) for name in _KEPT}
+        columns[STORE_DATE] = typed.column("store_time").cast(pa.date32())
         columns |= {column.name: values for column, values in zip(type_.columns, results.columns, strict=True)}
         for name, source in type_.properties.items():
             columns[name] = pc.map_lookup(typed.column("properties"), source, "first")

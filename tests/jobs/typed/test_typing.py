@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import duckdb
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -104,6 +105,19 @@ def test_typed_rows_have_the_start_of_their_typing_unless_the_body_has_such_a_co
     (row,) = rows_of(tmp_path / "lake", "typed/Orders")
     assert "x" == row["typing"]
     assert before <= row["ingested_at"] <= datetime.now(UTC)
+
+
+def test_readers_skip_files_by_the_day_and_by_declared_columns(tmp_path: Path) -> None:
+    ingested(tmp_path, b'{"id": 7, "name": "a"}', b'{"id": 9, "name": "b"}')
+    typed(tmp_path)
+
+    table = DeltaTable(tmp_path / "lake" / "typed" / "Orders")
+    (file,) = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+
+    days = {row["store_time"].date() for row in rows_of(tmp_path / "lake", "typed/Orders")}
+    assert days == {row["store_date"] for row in rows_of(tmp_path / "lake", "typed/Orders")}
+    assert (min(days), max(days)) == (file["min.store_date"], file["max.store_date"])
+    assert (7, 9, "a", "b") == (file["min.id"], file["max.id"], file["min.name"], file["max.name"])
 
 
 def test_optimize_merges_typed_tables_dead_letters_and_the_runs_of_type(tmp_path: Path, run: Run) -> None:
