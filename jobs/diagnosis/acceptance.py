@@ -7,7 +7,6 @@ that it never covers other damage there. Names come from an option of the comman
 `accepted_findings` of a lake.
 """
 
-import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -78,13 +77,15 @@ def names_finding(text: str) -> bool:
 
 def name_finding(finding: Finding, store: Store) -> str:
     """Return the name by which a user accepts a finding: kind, place, and a checksum of the finding and its bytes."""
+    from hashlib import sha256  # lazy import: it loads OpenSSL
+
     place = finding.file if finding.offset is None else f"{finding.file}@{finding.offset}"
     stated: tuple[object, ...] = (finding.kind, finding.file, finding.offset, finding.log_offset, finding.log_end)
     if finding.kind == kinds.DELETED_OR_LOST_QUEUE:  # retention deletes the oldest of these messages
         stated = (finding.kind, finding.file, finding.log_end)
     elif finding.part != LOG:
         stated = (*stated, finding.field, finding.found, finding.expected, finding.times)
-    digest = hashlib.sha256(repr(stated).encode("utf-8", "surrogateescape"))
+    digest = sha256(repr(stated).encode("utf-8", "surrogateescape"))
     if finding.kind not in _WITHOUT_BYTES:
         with skip_lost_file():
             for block in _read_blocks(finding, store):
