@@ -48,7 +48,7 @@ def explain_no_message_with_key(source: Source, wanted: KeyQuery) -> Reason:
     here = [occurrence for occurrence in seen if occurrence.message.topic == topic]
     same_kind = [occurrence for occurrence in here if occurrence.kind is wanted.kind]
     if same_kind:
-        return _same_kind(same_kind, wanted, is_part=is_part)
+        return _explain_unindexed_key(same_kind, wanted, is_part=is_part)
     if here:
         kinds = {occurrence.kind for occurrence in here}
         only, sentence = next(words for kind, words in _ONLY.items() if kind in kinds)  # in a fixed order
@@ -66,7 +66,8 @@ def explain_no_message_with_key(source: Source, wanted: KeyQuery) -> Reason:
     return explain_no_message_in_any_topic(source, key, wanted.kind)
 
 
-def _same_kind(seen: list[Occurrence], wanted: KeyQuery, *, is_part: bool) -> Reason:
+def _explain_unindexed_key(seen: list[Occurrence], wanted: KeyQuery, *, is_part: bool) -> Reason:
+    """Explain why a query misses messages that have its key, and that the log has."""
     key = wanted.key
     if all(one.is_hidden_by_batch_id for one in seen):
         message = seen[0].message

@@ -188,6 +188,8 @@ _OPEN = frozenset({_UNDECIDED, _UNKNOWN_TOPIC})
 
 
 class _Comparison:
+    """Compares rebuilt queue files with those of the store, and decides which of them are lost."""
+
     def __init__(
         self,
         store: Store,

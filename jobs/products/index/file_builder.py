@@ -242,7 +242,7 @@ def check_built_file(built: BuiltIndexFile, directory: str, options: Mapping[str
 
 
 def hash_file(read: Callable[[int, int], Buffer], block_size: int = HASH_BLOCK) -> str:
-    """Return the SHA-256 of a file, of which this many bytes are used."""
+    """Return the SHA-256 of a file, which is read in blocks; *read* takes a position and a size."""
     digest = sha256()
     position = 0
     while data := read(position, block_size):
