@@ -245,7 +245,10 @@ def test_a_failed_step_is_retried_without_duplicating_rows(second: Exception, br
     script = FollowScript([do_nothing] * 9)
     script.events[1] = lambda: written.extend(broker.append(some_records(3, seed=2)))
     ends = [OSError(5, "Input/output error"), *[(b"", b"")] * 99]  # the first is read after the commit
-    with patch.object(following, "_PAUSE_S", 0.0), patch("jobs.ingest.follow._LogEnd.around", side_effect=ends):
+    with (
+        patch.object(following, "_PAUSE_S", 0.0),
+        patch("jobs.ingest.follow._LogEnd.read_bytes_around", side_effect=ends),
+    ):
         script.run(request(broker), DisturbedWorkers(happens=fail))
     assert sum(step.messages for step in script.steps) == len(written)
     assert errors == []
