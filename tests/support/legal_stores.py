@@ -398,7 +398,7 @@ def _add_configuration(files: dict[str, bytes], queues: Collection[tuple[str, in
         "topics.json": {"topicConfigTable": topics},
         "subscriptionGroup.json": {"subscriptionGroupTable": groups},
         "consumerOffset.json": {"offsetTable": {}},
-        "lmqConsumerOffset.json": {"offsetTable": {}},
+        "lmqConsumerOffset.json": {"lmqOffsetTable": {}, "offsetTable": {}},
     }
     files |= {f"config/{name}": json.dumps(table).encode() for name, table in tables.items()}
 
