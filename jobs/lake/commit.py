@@ -264,7 +264,10 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
         if not is_local(location):
             return create_at(location)
         with staged_table(location) as staged:
-            create_at(staged)
+            try:
+                create_at(staged)
+            except TableNotFoundError as error:  # the disk cannot examine the first commit, and `deltalake` omits it
+                raise OSError(f"{location}: the first commit of the new table cannot be read: {error}") from error
             add_staged_commit(staged, location, 0)
         return _load_table(lake, table.name)
 

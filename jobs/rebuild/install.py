@@ -31,6 +31,7 @@ from jobs.rebuild.queue_run import QueueRebuildSummary
 from jobs.rebuild.queues import BuiltFile
 from jobs.storage.local import (
     close_unwritten,
+    delete_whole_tree,
     explaining_full_disk,
     flush_directory,
     is_link_without_target,
@@ -365,7 +366,7 @@ def install(plan: Installation, step: BeforeStep = lambda name: name) -> None:
 def delete_killed_attempts(staging_prefix: Path) -> None:
     """Delete the staging directories of installations that were killed."""
     for leftover in list_directory(staging_prefix.parent, f"{escape(staging_prefix.name)}{UNFINISHED_MARK}*"):
-        shutil.rmtree(leftover)
+        delete_whole_tree(leftover)
 
 
 def _put_file(made: Path, place: Path, aside: Path, expected: FileState | None) -> None:
@@ -408,7 +409,7 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep
         try:
             os.link(plan.target_folder / name, _make_parents(staging, name, plan), follow_symlinks=False)
         except FileNotFoundError as error:
-            shutil.rmtree(staging)
+            delete_whole_tree(staging)
             raise _changed_error(plan.target_folder / name) from error
     for directory in [path for path in walk_tree(staging) if is_directory(path)]:
         flush_directory(directory)
@@ -428,9 +429,9 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep
     if changed:  # a file was changed before the exchange: restore the old set
         if path_exists(plan.aside):
             swap_paths(plan.aside, plan.target_folder)
-            shutil.rmtree(plan.aside)
+            delete_whole_tree(plan.aside)
         else:
-            shutil.rmtree(plan.target_folder)
+            delete_whole_tree(plan.target_folder)
         raise _changed_error(plan.target_folder / min(changed))
     if path_exists(plan.aside):
         for name in plan.kept_files:  # kept files are linked into the new set

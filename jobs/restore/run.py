@@ -38,7 +38,7 @@ from jobs.restore.config import RebuiltFileSettings, changed_file_error, create_
 from jobs.restore.segment import ATTEMPT_PREFIX, RestoredSegment, restore_segment
 from jobs.restore.timers import plan_timers
 from jobs.storage.json_file import Shape, parse_json_file
-from jobs.storage.local import LocalStorage, explaining_full_disk, read_file, sha256_of
+from jobs.storage.local import LocalStorage, delete_whole_tree, explaining_full_disk, read_file, sha256_of
 from jobs.storage.paths import is_regular_file, list_directory, path_exists, walk_tree
 from jobs.storage.scratch import open_scratch_below_output
 from jobs.store.intervals import Interval
@@ -266,7 +266,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     left_out = [part for part, is_wanted in _list_parts(request) if not is_wanted]
     manifest = json.dumps({**described, "left_out": left_out, "files": hashed}, indent=1, ensure_ascii=False)
     create_or_accept_file(request.out / MANIFEST_FILE, manifest.encode("utf-8", "replace"))
-    shutil.rmtree(unfinished)
+    delete_whole_tree(unfinished)
     return summary
 
 
@@ -359,7 +359,7 @@ def _claim_output(request: RestoreRequest, known: KnownStore, plan: RestorePlan)
         return None
     there = [path.name for path in request.out.iterdir()] if path_exists(request.out) else []
     if request.resume and there == [UNFINISHED_FOLDER]:  # killed before it had written its plan
-        shutil.rmtree(unfinished)
+        delete_whole_tree(unfinished)
     elif there:
         hint = ", or --resume to continue the interrupted restore" if path_exists(unfinished) else ""
         raise RequestError(f"{request.out}: the directory is not empty; pass an empty or new directory{hint}")

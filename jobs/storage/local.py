@@ -468,6 +468,16 @@ def delete_tree(path: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
+def delete_whole_tree(path: Path) -> None:
+    """Delete a directory and its content; an error names the path, of which `rmtree` knows only the last part."""
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        if error.errno is None or Path(error.filename or "").is_absolute():
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+
+
 def _flush(path: Path, flags: int) -> None:
     descriptor = os.open(path, os.O_RDONLY | flags)
     try:

@@ -176,7 +176,8 @@ class Commands:
         if not disturbed.hit:
             return [], disturbed  # this run made fewer calls, because the order of threads varies
         # A file of the store that the disk cannot open is damage, which `ingest` records.
-        is_recorded = line.startswith("ingest") and failure.error == "EIO" and disturbed.hit.startswith("open store")
+        is_of_store = disturbed.hit.startswith(("open good", "open bad"))
+        is_recorded = line.startswith("ingest") and failure.error == "EIO" and is_of_store
         if is_recorded and disturbed.code == ExitCode.DAMAGE:
             return [], disturbed
         wrong = _find_errors(expected, disturbed)
