@@ -8,28 +8,36 @@ of expired messages are deleted as retention does.
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping
+import struct
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK, MAGIC_V2
+from rocksdict import Options, Rdict
+
+from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK, MAGIC_V2, TransactionType
 from rmq_formats.commitlog.record import MessageRecord, encode_record
-from rmq_formats.consumequeue.dispatch import UnitRules, expected_units
+from rmq_formats.consumequeue.dispatch import ExpectedUnit, QueueKind, UnitRules, expected_units
+from rmq_formats.detection import HALF_TOPIC, OP_TOPIC
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.properties import CRC_SIZE, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
 from rmq_formats.release import PUBLISHED, Release, Rules, make_rules, release_at
 from rmq_formats.store import Checkpoint, encode_checkpoint, file_name_of_offset
 from tests.rmq_formats.builders import BROKER_V6, PRODUCER_V6, STORED, encode_properties, make_record
-from tests.rmq_formats.reference import ConsumeQueue, IndexWriter
+from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, IndexWriter
+from tests.support.stores import read_files
 
-QUEUE_FILE_SIZE = 200
+QUEUE_FILE_SIZE, BATCH_FILE_SIZE = 200, 460
 UNITS_IN_FILE = 10
 GEOMETRY = Geometry(7, 9)
 _FIRST_OFFSETS = (0, 0, 0, 1, 1 << 28)  # in segments
 _TIME_STEPS = (0, 0, 1, 100, 100, 3000, -1, -700, -40_000)  # ms
 _KEY_NAMES = frozenset({"KEYS", "UNIQ_KEY", "TAGS"})  # the properties that an index has
+_BATCHES, _TYPES_OF_COMPRESSION = map(Release.from_version, ("4.1.0", "4.9.4"))
 _ENCODER_BYTES = b"TAGS\x01old\x02KEYS\x01stale\x02" + bytes(30)  # what may be left in the encoder's buffer
 
 
@@ -57,6 +65,7 @@ class Draft:
     rules: list[tuple[int, Release]] = field(default_factory=list)  # the releases that stored messages, from offsets on
     restarts: list[tuple[int, str]] = field(default_factory=list)  # topics that were created again, from offsets on
     has_keys: bool = True  # without keys, the only index file has no entry
+    messages: dict[str, "Production"] = field(default_factory=dict)  # those that may be drawn
 
     def __post_init__(self) -> None:
         self.rules = self.rules or [(0, self.release)]
@@ -78,19 +87,18 @@ class Draft:
         ordered = dict([*(item for item in items if item not in last), *last])
         return encode_properties(ordered, trailing_separator=self.release.trailing_separator)
 
-    def append(self, message: Message) -> None:
-        """Append a message to the log; a blank and a new segment come before it if it does not fit."""
+    def append(self, *messages: Message) -> None:
+        """Append a message, or a batch, to the log; a blank and a new segment come before it if it does not fit."""
         self.time += self.random.choice(_TIME_STEPS)
-        record = self._make_record(message)
-        base = self.next_offset // self.segment_size * self.segment_size
-        left = base + self.segment_size - self.next_offset
-        if record.total_size + BLANK.size > left:
+        records = [self._make_record(message) for message in messages]
+        left = self.segment_size - self.next_offset % self.segment_size
+        if sum(record.total_size for record in records) + BLANK.size > left:
             self.seal()
-            base = self.next_offset
-        record = record._replace(physical_offset=self.next_offset)
-        self.write(self.next_offset, encode_record(record))
-        self.records.append(record)
-        self.next_offset = record.end_offset
+        for made in records:
+            record = made._replace(physical_offset=self.next_offset)
+            self.write(self.next_offset, encode_record(record))
+            self.records.append(record)
+            self.next_offset = record.end_offset
 
     def seal(self) -> None:
         """End the segment with a blank."""
@@ -107,7 +115,7 @@ class Draft:
         assert len(segment) == self.segment_size
 
     def _make_record(self, message: Message) -> MessageRecord:
-        fields = dict(message.fields)
+        fields = {"queue_offset": None} | dict(message.fields)
         topic, queue_id = fields.setdefault("topic", "Orders"), fields.setdefault("queue_id", 0)
         properties = message.properties
         if message.light_queues:
@@ -117,12 +125,9 @@ class Draft:
             if self.release.leaves_crc_field_unused:
                 start = self.random.randrange(len(_ENCODER_BYTES) - CRC_SIZE + 1)
                 properties += _ENCODER_BYTES[start : start + CRC_SIZE]
-        return make_record(
-            **fields,
-            properties=properties,
-            queue_offset=self.take_queue_offset(topic, queue_id),
-            store_timestamp=self.time,
-        )
+        if fields["queue_offset"] is None:
+            fields["queue_offset"] = self.take_queue_offset(topic, queue_id)
+        return make_record(**fields, properties=properties, store_timestamp=self.time)
 
 
 # --- messages ---
@@ -181,14 +186,78 @@ def _make_message_with_long_topic(draft: Draft) -> Message:
     return _make_message(draft, {"KEYS": "long"}, topic="%RETRY%" + "g" * 200, magic_code=MAGIC_V2)
 
 
+def _make_compressed_message(draft: Draft) -> Message:
+    made = _make_plain_message(draft)
+    body, has_type = bytes(made.fields["body"]), draft.release.version >= _TYPES_OF_COMPRESSION.version
+    return made._replace(fields={**made.fields, "body": zlib.compress(body), "sys_flag": 0x301 if has_type else 0x1})
+
+
+def _make_delayed_message(draft: Draft) -> Message:
+    level = draft.random.choice((1, 3, 18))
+    properties = {"DELAY": str(level), "KEYS": "later", "REAL_TOPIC": "Orders", "REAL_QID": "0", "TAGS": "t"}
+    return _make_message(draft, properties, topic="SCHEDULE_TOPIC_XXXX", queue_id=level - 1)
+
+
+def _make_half_message(draft: Draft) -> Message:
+    properties = {"TRAN_MSG": "true", "KEYS": "tx", "UNIQ_KEY": f"{draft.next_offset:032X}", "TAGS": "t"}
+    if draft.release.half_message_in_real_topic:
+        return _make_message(draft, properties, sys_flag=TransactionType.PREPARED, queue_offset=0)
+    return _make_message(draft, properties | {"REAL_TOPIC": "Orders", "REAL_QID": "0"}, topic=HALF_TOPIC)
+
+
+def _make_commit(draft: Draft) -> Message:
+    properties = {"TRAN_MSG": "true", "KEYS": "tx", "UNIQ_KEY": f"{draft.next_offset:032X}"}
+    if draft.release.commit_keeps_real_topic:
+        properties |= {"REAL_TOPIC": "Orders", "REAL_QID": "0"}
+    half = draft.records[-1].physical_offset if draft.records else draft.next_offset
+    return _make_message(draft, properties, sys_flag=TransactionType.COMMIT, prepared_transaction_offset=half)
+
+
+def _make_rollback(draft: Draft) -> Message:
+    fields = {"body": b"", "sys_flag": TransactionType.ROLLBACK, "queue_offset": 0}
+    return Message(fields, draft.serialise({"TRAN_MSG": "true", "KEYS": "tx"}))
+
+
+def _make_op_message(draft: Draft) -> Message:
+    body = b"0,1," if draft.release.op_message_lists_offsets else b"0"
+    return Message({"body": body, "topic": OP_TOPIC}, draft.serialise({"TAGS": "d"}))
+
+
+def _make_batch(draft: Draft) -> Sequence[Message]:
+    """Make messages that keep the text of their client, to which some releases append the properties of the batch."""
+    has_separator = draft.random.random() < 0.5
+    appended = b""
+    if Release.from_version("4.8.0").version <= draft.release.version < Release.from_version("5.4.0").version:
+        appended = draft.serialise({"WAIT": "true"})
+    made = []
+    for number in range(draft.random.randrange(1, 5)):
+        properties = {"UNIQ_KEY": f"{draft.next_offset:030X}{number:02X}", "WAIT": "true"}
+        if draft.has_keys:
+            properties["KEYS"] = draft.random.choice(("batch", "batch a"))
+        text = encode_properties(properties, trailing_separator=has_separator or bool(appended))
+        made.append(Message({"body": draft.random.randbytes(20), "topic": "Batches"}, text + appended))
+    return made
+
+
+def _make_inner_batch(draft: Draft) -> Message:
+    """Make a record that contains several messages; its unit is in a batch queue."""
+    bodies = [draft.random.randbytes(10) for _ in range(draft.random.randrange(1, 4))]
+    base = min([draft.take_queue_offset("Inner", 0) for _ in bodies])
+    properties = {"INNER_NUM": str(len(bodies)), "INNER_BASE": str(base), "UNIQ_KEY": f"{draft.next_offset:032X}"}
+    inner = b"".join(struct.pack(">iiiii", 22 + len(body), 0, 0, 0, len(body)) + body + bytes(2) for body in bodies)
+    return Message(
+        {"body": inner, "topic": "Inner", "sys_flag": 0xC0, "queue_offset": base}, draft.serialise(properties)
+    )
+
+
 def _always(_release: Release) -> bool:
     return True
 
 
 class Production(NamedTuple):
-    """A function that draws a message, and the releases that write such messages."""
+    """A function that draws a message, or a batch of messages, and the releases that write such messages."""
 
-    make: Callable[[Draft], Message]
+    make: Callable[[Draft], Message | Sequence[Message]]
     is_written_by: Callable[[Release], bool] = _always
 
 
@@ -204,6 +273,17 @@ MESSAGES: dict[str, Production] = {
     "multi-dispatch": Production(_make_multi_dispatch_message, lambda release: release.multi_dispatch),
     "IPv6": Production(_make_message_with_ipv6_hosts, lambda release: release.ipv6_hosts),
     "long topic": Production(_make_message_with_long_topic, lambda release: release.two_byte_topic_length),
+}
+
+FURTHER_MESSAGES: dict[str, Production] = {
+    "compressed": Production(_make_compressed_message),
+    "delayed": Production(_make_delayed_message),
+    "half message": Production(_make_half_message),
+    "commit": Production(_make_commit),
+    "rollback": Production(_make_rollback, lambda release: release.half_message_in_real_topic),
+    "op message": Production(_make_op_message, lambda release: not release.half_message_in_real_topic),
+    "batch": Production(_make_batch, lambda release: release.version >= _BATCHES.version),
+    "inner batch": Production(_make_inner_batch, lambda release: release.inner_batches),
 }
 
 
@@ -231,9 +311,10 @@ EVENTS: dict[str, Callable[[Draft], None]] = {"upgrade": _upgrade_broker, "topic
 # --- ends of the log ---
 
 
-def _draw_message(draft: Draft) -> Message:
-    usable = [one for one in MESSAGES.values() if one.is_written_by(draft.release)]
-    return draft.random.choice(usable).make(draft)
+def _append_drawn_message(draft: Draft) -> None:
+    usable = [one for one in draft.messages.values() if one.is_written_by(draft.release)]
+    made = draft.random.choice(usable).make(draft)
+    draft.append(*([made] if isinstance(made, Message) else made))
 
 
 def _end_with_preallocated_segment(draft: Draft) -> None:
@@ -326,21 +407,31 @@ class LegalStore(NamedTuple):
 
 
 def draw_store(
-    seed: int, *, release: str | None = None, end: str | None = None, events: Collection[str] = ()
+    seed: int,
+    *,
+    release: str | None = None,
+    end: str | None = None,
+    events: Collection[str] = (),
+    has_further_messages: bool = False,
 ) -> LegalStore:
-    """Return the store of a seed; *release* and *end* fix what is otherwise drawn; of *events*, some happen."""
+    """
+    Return the store of a seed; *release* and *end* fix what is otherwise drawn; of *events*, some happen.
+
+    With further messages, the store may also have transactions, batches, and queues in files and in RocksDB.
+    """
     random, happening = Random(seed), Random(f"events {seed}")
     drawn_release, drawn_end = random.choice(PUBLISHED), random.choice(list(ENDS))
     writer = drawn_release if release is None else Release.from_version(release)
     segment_size, first = random.choice((4096, 16384)), random.choice(_FIRST_OFFSETS)
     draft = Draft(random, writer, segment_size, first * segment_size)
     draft.has_keys = not events or happening.random() > 0.2
+    draft.messages = MESSAGES | (FURTHER_MESSAGES if has_further_messages else {})
     if first:
         draft.first_queue_offset = random.choice((UNITS_IN_FILE, 1 << 32)) // UNITS_IN_FILE * UNITS_IN_FILE
     for _ in range(random.choice((1, 5, 40))):
         if events and happening.random() < 0.1:
             EVENTS[happening.choice(sorted(events))](draft)
-        draft.append(_draw_message(draft))
+        _append_drawn_message(draft)
     start = min(draft.segments)
     if first and len(draft.segments) > 1:
         start = random.choice(sorted(draft.segments)[:-1])
@@ -350,6 +441,8 @@ def draw_store(
     for base in [base for base in draft.segments if base < start]:
         del files[f"commitlog/{file_name_of_offset(base)}"]
     index_time = _add_dispatched_files(files, draft, start)
+    if has_further_messages and not first and happening.random() < 0.5:
+        _write_queues_twice(files, draft)
     _add_checkpoint(files, draft, index_time, is_clean=ENDS[chosen_end].is_clean)
     _add_configuration(files, {(record.topic, record.queue_id) for record in draft.records})
     records = [record for record in draft.records if record.physical_offset >= start]
@@ -359,14 +452,16 @@ def draw_store(
 def _add_dispatched_files(files: dict[str, bytes], draft: Draft, start: int) -> int:
     """Add queues and index files; return the end time of the last full index file, 0 without one."""
     rules = make_rules(*draft.rules)
-    queues: dict[str, tuple[ConsumeQueue, list[int]]] = {}
+    queues: dict[str, tuple[ConsumeQueue | BatchConsumeQueue, list[int]]] = {}
     restarts = list(draft.restarts)
     for record in draft.records:
         while restarts and restarts[0][0] <= record.physical_offset:
             folder = f"consumequeue/{restarts.pop(0)[1]}/"
             queues = {path: queue for path, queue in queues.items() if not path.startswith(folder)}
         for unit in expected_units(record, UnitRules(rules)):
-            queue, offsets = queues.setdefault(unit.queue.path, (ConsumeQueue(QUEUE_FILE_SIZE), []))
+            is_batch = unit.queue.kind is QueueKind.BATCH
+            new = BatchConsumeQueue(BATCH_FILE_SIZE) if is_batch else ConsumeQueue(QUEUE_FILE_SIZE)
+            queue, offsets = queues.setdefault(unit.queue.path, (new, []))
             queue.append(unit, release_at(rules, record.physical_offset))
             offsets.append(unit.physical_offset)
     for path, (queue, offsets) in queues.items():
@@ -384,6 +479,41 @@ def _add_dispatched_files(files: dict[str, bytes], draft: Draft, start: int) -> 
     return next((file.header.end_timestamp for file in reversed(flushed) if file.is_full), 0)
 
 
+def _write_queues_twice(files: dict[str, bytes], draft: Draft) -> None:
+    """
+    Write the queues also as a database, as with rocksdbCQDoubleWriteEnable of 5.3.1 and later.
+
+    Since 5.5.0, this needs combineCQUseRocksdbForLmq: light queues are in the database only.
+    """
+    version = draft.rules[0][1].version
+    if version < Release.from_version("5.3.1").version or any(name.startswith("batchconsumequeue/") for name in files):
+        return
+    units = [unit for record in draft.records for unit in expected_units(record, UnitRules(make_rules(*draft.rules)))]
+    with TemporaryDirectory() as folder:
+        raw = Options(raw_mode=True)
+        database = Rdict(f"{folder}/queues", raw)
+        offsets = database.create_column_family("offset", raw)
+        for unit in units:
+            queue = _queue_key(unit)
+            value = struct.pack(">qiqq", unit.physical_offset, unit.size, unit.tags_code, unit.store_timestamp)
+            database[queue[0] + queue[1] + b"\x01" + struct.pack(">q", unit.queue_offset)] = value
+            place = struct.pack(">qq", unit.physical_offset, unit.queue_offset)
+            offsets[queue[0] + b"max\x01" + queue[1]] = place
+        checkpoint = struct.pack(">i", 16) + b"\x01CHECKPOINT_TOPIC\x01max\x01" + bytes(4)
+        offsets[checkpoint] = struct.pack(">q", draft.records[-1].end_offset)
+        offsets.close()
+        database.close()
+        files |= {f"consumequeue/{name}": data for name, data in read_files(Path(folder, "queues")).items()}
+    if version >= Release.from_version("5.5.0").version:
+        for name in [name for name in files if name.startswith("consumequeue/%LMQ%")]:
+            del files[name]
+
+
+def _queue_key(unit: ExpectedUnit) -> tuple[bytes, bytes]:
+    topic = unit.queue.topic.encode()
+    return struct.pack(">i", len(topic)) + b"\x01" + topic + b"\x01", struct.pack(">i", unit.queue.queue_id)
+
+
 def _add_configuration(files: dict[str, bytes], queues: Collection[tuple[str, int]]) -> None:
     """Add the tables of a broker without consumers."""
     topics = {
@@ -399,6 +529,7 @@ def _add_configuration(files: dict[str, bytes], queues: Collection[tuple[str, in
         "subscriptionGroup.json": {"subscriptionGroupTable": groups},
         "consumerOffset.json": {"offsetTable": {}},
         "lmqConsumerOffset.json": {"lmqOffsetTable": {}, "offsetTable": {}},
+        "delayOffset.json": {"offsetTable": {}},
     }
     files |= {f"config/{name}": json.dumps(table).encode() for name, table in tables.items()}
 
