@@ -10,7 +10,7 @@ from jobs.rebuild.queue_run import MANIFEST_FILE
 from rmq_formats.commitlog.record import encode_record
 from tests.support.commands import Run
 from tests.support.lakes import raw_rows, rows_of
-from tests.support.legal_stores import GEOMETRY, QUEUE_FILE_SIZE, LegalStore, draw_store
+from tests.support.legal_stores import BATCH_FILE_SIZE, GEOMETRY, QUEUE_FILE_SIZE, LegalStore, draw_store
 from tests.support.stores import read_files
 
 _SEEDS = tuple(range(300))
@@ -107,6 +107,49 @@ def test_rebuilt_files_of_a_store_of_several_releases_have_the_same_bytes(
 
     contents = [data for name, data in sorted(read_files(tmp_path / "given").items()) if name != MANIFEST_FILE]
     assert [data for _, data in sorted(legal.list_files("index").items())] == contents
+
+
+@pytest.fixture(params=_SEEDS, ids=str)
+def varied(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[LegalStore, Path]:
+    """Return a store that may also have transactions, batches, and queues in files and in RocksDB."""
+    legal = draw_store(request.param, has_further_messages=True)
+    return legal, legal.write(tmp_path / "store")
+
+
+@pytest.mark.sample(8, always=["35", "58"])
+def test_a_store_with_transactions_batches_and_queues_written_twice_is_healthy_and_complete(
+    varied: tuple[LegalStore, Path], run: Run, tmp_path: Path
+) -> None:
+    legal, store = varied
+
+    given, detected = (
+        json.loads(run("verify", store, "--json", *_GEOMETRY, *more)[1])["findings"]
+        for more in (("--release", legal.release), ())
+    )
+    run("ingest", store, "--lake", tmp_path / "lake", "--release", legal.release, *_GEOMETRY)
+
+    assert ([], []) == (given, detected), (legal.end, legal.release)
+    assert [(one.physical_offset, encode_record(one)) for one in legal.records] == raw_rows(tmp_path / "lake")
+
+
+@pytest.mark.sample(6, always=["0", "17"])
+def test_rebuilt_queues_of_transactions_and_batches_have_the_same_bytes(
+    varied: tuple[LegalStore, Path], run: Run, tmp_path: Path
+) -> None:
+    legal, store = varied
+    expected = {name: data for name, data in legal.files.items() if name.startswith(("consumequeue/", "batchconsume"))}
+    if legal.has_expired or "consumequeue/CURRENT" in expected:
+        pytest.skip("the files of expired messages cannot be rebuilt, and a database is rebuilt as one")
+    sizes = {"mappedFileSizeConsumeQueue": QUEUE_FILE_SIZE, "mapperFileSizeBatchConsumeQueue": BATCH_FILE_SIZE}
+    conf = tmp_path / "broker.conf"
+    conf.write_text("".join(f"{name}={size}\n" for name, size in sizes.items()))
+    options = ("--broker-conf", conf, "--release", legal.release)
+
+    code, _, err = run("rebuild-consumequeue", store, "--out", tmp_path / "queues", *options)
+
+    assert ExitCode.CLEAN == code, err
+    built = {name: data for name, data in read_files(tmp_path / "queues").items() if name != MANIFEST_FILE}
+    assert sorted(expected.values()) == sorted(built.values())
 
 
 @pytest.mark.sample(6)
