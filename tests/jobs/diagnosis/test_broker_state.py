@@ -6,6 +6,7 @@ overwritten with zeros. Expected numbers of messages are those that the brokers 
 """
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ import tarfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -24,6 +25,7 @@ from jobs.diagnosis.findings import Finding
 from jobs.store.broker_config import read_broker_config
 from jobs.store.queue_files import list_queues
 from jobs.store.store import list_store
+from rmq_formats.consumequeue.dispatch import is_system_topic
 from rmq_formats.detection import TIMER_TOPIC
 from rmq_formats.errors import FormatError
 from rmq_formats.store import FileKind, classify
@@ -161,6 +163,57 @@ def test_no_fault_outside_log_queues_and_index_is_left_unsaid(
     is_named = any(Path(case.file).name.removesuffix(".bak") in str(problem) for problem in after.document["problems"])
     assert texts
     assert is_named
+
+
+def _with_lower_offset(table: dict[str, Any], store: Path) -> bool:
+    """Lower one offset of a table as in an older version of the file; return whether there is one above 0."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            if _with_lower_offset(value, store):
+                return True
+        elif value > 0:
+            table[name] = value - 1
+            return True
+    return False
+
+
+def _without_topic(table: dict[str, Any], store: Path) -> bool:
+    """Remove a topic with queues that clients created: the broker itself creates the others at its start."""
+    names = [name for name in table if (store / "consumequeue" / name).is_dir() and not is_system_topic(name)]
+    return bool(names) and bool(table.pop(names[-1]))
+
+
+# A broker creates groups again by default. A killed broker need not have written the newest version of a file.
+_TO_OLDER_VERSION: dict[str, tuple[str, Callable[[dict[str, Any], Path], bool]]] = {
+    "consumerOffset.json": ("offsetTable", _with_lower_offset),
+    "lmqConsumerOffset.json": ("offsetTable", _with_lower_offset),
+    "delayOffset.json": ("offsetTable", _with_lower_offset),
+    "topics.json": ("topicConfigTable", _without_topic),
+}
+_OLDER_CASES = sorted({(case.store, case.file) for case in CASES if Path(case.file).name in _TO_OLDER_VERSION})
+# The log of one store is in other directories; a test wrote the newest messages of the other with the store library.
+_OLDER_CASES = [case for case in _OLDER_CASES if case[0] not in {"b498-multipath", "b551-controller-failover"}]
+
+
+@pytest.mark.sample(5)
+@pytest.mark.parametrize(("name", "file"), _OLDER_CASES)
+def test_an_older_version_of_a_file_is_found_by_a_comparison_with_a_lake(  # noqa: PLR0913, PLR0917 - fixtures
+    name: str, file: str, golden: StoreOf, situation: StoreOf, tmp_path: Path, run: Run
+) -> None:
+    intact = open_golden(name, golden, situation)
+    run("ingest", intact, "--lake", tmp_path / "lake")
+    before = run("diff", "--json", intact, tmp_path / "lake").document
+    older = Path(shutil.copytree(intact, tmp_path / "store"))
+    text = re.sub(r"([{,]\s*)(\d+)\s*:", r'\1"\2":', (older / file).read_text())  # brokers do not quote numbers
+    document = json.loads(text)
+    table, change = _TO_OLDER_VERSION[Path(file).name]
+    if (older / "abort").exists() or not change(document[table], older):
+        pytest.skip("the broker was killed, or the table has nothing that clients created")
+    (older / file).write_text(json.dumps(document))
+
+    found = run("diff", "--json", older, tmp_path / "lake")
+
+    assert ExitCode.DAMAGE == found.code or found.document["broker_state"] != before["broker_state"]
 
 
 @pytest.fixture
