@@ -75,9 +75,9 @@ def _hold_file_lock(location: str) -> Iterator[bool]:
         except OSError as error:
             if error.errno not in _NO_LOCKS_HERE:
                 raise OSError(error.errno, error.strerror, str(path)) from error
-        was_cut_off = os.fstat(descriptor).st_size > 0
         note = _encode_note()
         with naming_file_in_errors(str(path)):
+            was_cut_off = os.fstat(descriptor).st_size > 0
             os.pwrite(descriptor, note, 0)  # before truncating: after a kill, the file must not be empty
             os.ftruncate(descriptor, len(note))
             os.fsync(descriptor)  # the next run must also look for leftovers after a power failure

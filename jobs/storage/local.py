@@ -489,6 +489,7 @@ def _flush(path: Path, flags: int) -> None:
 
 _SUFFIX_LENGTH = 8  # length of the random suffix of a temporary directory's name
 _BYTES_ARE_FREE = "bytes are free"
+_ARROW_CLOSE_ERROR = "error closing file"
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
@@ -561,6 +562,9 @@ def explaining_full_disk(location: str, size: int | None = None) -> Iterator[Non
         # `deltalake` raises an error of the file system that names no file.
         if "LocalFileSystem error" in str(error) and location not in str(error) and not _is_full(error):
             raise type(error)(f"{location}: {error}") from error
+        # So does Arrow, without a number. The same error of a server is not about a local file.
+        if isinstance(error, OSError) and str(error) == _ARROW_CLOSE_ERROR:
+            raise OSError(f"{location}: {error}") from error
         is_named = isinstance(error, OSError) and error.filename is not None and _BYTES_ARE_FREE in str(error.strerror)
         if is_named or not _is_full(error):
             raise

@@ -510,11 +510,14 @@ def campaign() -> Iterator[Callable[..., dict[str, Any]]]:
         pytest.param(500, 20, "ingest", 10, marks=pytest.mark.slow),
         pytest.param(0, 20, "browse", 10, marks=pytest.mark.slow),
         pytest.param(100, 30, "", 0, marks=pytest.mark.slow),
+        # Every 400th of the first and last calls of each kind on each kind of file, of every command; all of them.
+        pytest.param("kinds", 400, "", 10, marks=pytest.mark.slow),
+        pytest.param("kinds", 1, "", 8000, marks=[pytest.mark.campaign, pytest.mark.timeout(6 * 3600)]),
         pytest.param(FIRST, SEEDS, "", SEEDS // 2, marks=[pytest.mark.campaign, pytest.mark.timeout(6 * 3600)]),
     ],
 )
 def test_a_verb_reports_a_failed_system_call(
-    campaign: Callable[..., dict[str, Any]], first: int, count: int, verb: str, least: int
+    campaign: Callable[..., dict[str, Any]], first: int | str, count: int, verb: str, least: int
 ) -> None:
     """The run after a disturbed ingest leaves the same rows as an undisturbed one."""
     result = campaign(first, count, verb)
