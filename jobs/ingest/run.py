@@ -330,6 +330,8 @@ class _Run:
         files: dict[str, list[AddedFile]] = {}
         filled, output = list[FilledRange](), self._output
         product = next(one for one in PRODUCTS if MESSAGES.name in one.tables)
+        expiry = self.known_store.expiry
+        expired = None if expiry is None else expiry.rows_of(self.known_store.store_id)
         for part in parts:
             recorded = recorded_release(self.state)
             writers = determine_releases(
@@ -337,7 +339,7 @@ class _Run:
             )
             run = Run(
                 self.workers, self.store, output, writers.value, self.request.given_settings, self.request.selection,
-                part.start, only_missing=True,
+                part.start, only_missing=True, expired=expired,
             )  # fmt: skip
             started = product.start(run, None)
             assert started.collector is not None

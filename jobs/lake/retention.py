@@ -103,7 +103,8 @@ def remove_expired_rows(
     """
     cutoffs = retention.cutoffs_at(time.time_ns() // 1_000_000 if now_ms is None else now_ms)
     for store in list_known_broker_stores(lake):
-        expiry = plan_expiry(lake, store, cutoffs) if cutoffs else None
+        # Old messages may have arrived since the expiry before: from a gap, or from a store that was read late.
+        expiry = plan_expiry(lake, store, cutoffs) if cutoffs or store.expiry else None
         known = store if expiry is None else replace(store, expiry=expiry)
         if known.expiry is None:
             continue

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from jobs.console.result import RequestError
 from jobs.lake.bodies import add_inflated_bodies, decode_stored_body
-from jobs.lake.commit import open_table
+from jobs.lake.commit import ExpiredRows, open_table
 from jobs.lake.lock import check_lock_is_shared
 from jobs.lake.snapshot_files import read_rows_within
 from jobs.lake.table_file import AddedFile
@@ -82,14 +82,15 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeMessages
     """Prepare the collector of messages, from the start of the log's new part."""
     del state
     shared = (
-        run.output, run.writers.rules, run.selection, run.from_offset, run.unmatched_patterns, run.only_missing,
+        *(run.output, run.writers.rules, run.selection, run.from_offset, run.unmatched_patterns),
+        *(run.only_missing, run.expired),
     )  # fmt: skip
     return StartedProduct(run.from_offset, partial(_RangeMessages, shared), partial(_finish, run))
 
 
 # Shared by all ranges of a run: output, rules, selection, the offset before which records are read for other products,
-# patterns of topics that no known topic matches, and whether records are left out that the lake has.
-_Shared = tuple[RunOutput, Rules, Selection, int, tuple[str, ...], bool]
+# patterns of topics that no known topic matches, whether records are left out that the lake has, and expired messages.
+_Shared = tuple[RunOutput, Rules, Selection, int, tuple[str, ...], bool, ExpiredRows | None]
 
 
 def _finish(run: Run, outcomes: Sequence[RangeOutcome[RangeMessages]], _to_offset: int) -> FinishedProduct:
@@ -110,7 +111,7 @@ def _finish(run: Run, outcomes: Sequence[RangeOutcome[RangeMessages]], _to_offse
 class _RangeMessages:
     def __init__(self, shared: _Shared, range_: Range, files: ExitStack) -> None:
         """Start without files: a file is created by its first row."""
-        output, self._rules, self._selection, self._from_offset, self._unmatched, only_missing = shared
+        output, self._rules, self._selection, self._from_offset, self._unmatched, only_missing, self._expired = shared
         self._known_offsets = _read_known_offsets(output, range_) if only_missing else None
         check_lock_is_shared(output.lake, output.naming.store_id)
         self._matched = set[str]()
@@ -147,7 +148,8 @@ class _RangeMessages:
             new = new._replace(positions=new.positions[is_missing], sizes=new.sizes[is_missing])
         for records, parser in split_by_release(new, self._rules):
             group = drop_excluded_messages(records, parser, self._selection)
-            batch, bad = message_batch(group, parser, with_body=self._selection.with_body, wants_topic=self._chooses)
+            found, bad = message_batch(group, parser, with_body=self._selection.with_body, wants_topic=self._chooses)
+            batch = _drop_expired(found, self._expired)
             checked = add_record_crcs(batch, group, wanted=self._selection.with_body)
             for rows in add_inflated_bodies(checked, wanted=self._selection.with_inflated):
                 self._messages.write(rows)
@@ -174,6 +176,14 @@ class _RangeMessages:
         }
         found = {table: action for table, action in files.items() if action is not None}
         return RangeMessages(found, self._pieces.was_deleted, frozenset(self._matched))
+
+
+def _drop_expired(messages: pa.RecordBatch, expired: ExpiredRows | None) -> pa.RecordBatch:
+    if expired is None:
+        return messages
+    return messages.filter(
+        pc.invert(expired.mask_messages(messages.column("store_timestamp"), messages.column("topic")))
+    )
 
 
 def _read_known_offsets(output: RunOutput, range_: Range) -> Integers:

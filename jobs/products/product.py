@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import pyarrow as pa
 
 from jobs.console.amounts import names_text
+from jobs.lake.commit import ExpiredRows
 from jobs.lake.lake import Lake
 from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import MESSAGES, Table
@@ -117,6 +118,7 @@ class Run:
     step_bytes: int | None = None  # bytes of the log to read, if the run is limited to a step
     log_truncated_at: int | None = None  # the offset at which the broker truncated its log since the last run
     only_missing: bool = False  # leave out records that the lake has
+    expired: ExpiredRows | None = None  # leave out these messages
     changed_queues: ChangedQueues | None = None  # if only these queues need to be probed
 
 

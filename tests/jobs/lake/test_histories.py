@@ -93,7 +93,10 @@ class History:
         if count <= 3:
             return
         number, cut = self.random.randrange(1, count - 2), self.random.randrange(200, SEGMENT_SIZE - 200)
-        flipped = self.random.randrange(100, SEGMENT_SIZE - 100)
+        # No checksum covers the header of a record: only a damaged body or size is found.
+        inside = [one for one in self.records if one.physical_offset // SEGMENT_SIZE == number]
+        record = self.random.choice(inside)
+        start = record.physical_offset % SEGMENT_SIZE
 
         def lose(_: bytes) -> None:
             return None
@@ -101,13 +104,14 @@ class History:
         def truncate(data: bytes) -> bytes:
             return data[:cut]
 
-        def flip(data: bytes) -> bytes:
-            return data[:flipped] + bytes([data[flipped] ^ 0x55]) + data[flipped + 1 :]
+        def change_body(data: bytes) -> bytes:
+            at = data.index(record.body, start)
+            return data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :]
 
         def overwrite(data: bytes) -> bytes:
-            return data[:cut] + b"\xff" * 150 + data[cut + 150 :]
+            return data[:start] + b"\xff" * record.total_size + data[start + record.total_size :]
 
-        self.faults[number] = self.random.choice([lose, truncate, flip, overwrite])
+        self.faults[number] = self.random.choice([lose, truncate, change_body, overwrite])
         self.write_log()
 
     def repair(self) -> None:
@@ -133,6 +137,9 @@ class History:
         type_lake(TypeRequest(Lake(str(self.lake)), read_types(self.folder / "types.toml")), SerialWorkers())
 
     def merge(self) -> None:
+        """Merge files as `optimize` does; without --keep, it removes expired messages that have arrived since."""
+        place = Lake(str(self.lake))
+        list(remove_expired_rows(place, Retention(), list_tables_by_topic(place)))
         optimize(str(self.lake), SerialWorkers())
 
     def keep(self) -> None:
@@ -185,7 +192,7 @@ class History:
         expected = {
             one.physical_offset
             for one in self.records
-            if one.physical_offset >= self.expired_to and one.physical_offset not in self.gone
+            if one.physical_offset >= self.expired_to and one.store_timestamp >= self.cutoffs.get(one.topic, 0)
         }
         rows = rows_of(self.lake)
         assert expected == {row["physical_offset"] for row in rows}, "lost"
@@ -212,7 +219,7 @@ def play(seed: int, folder: Path) -> None:
     history.end()
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(4, always=[47, 71])
 @pytest.mark.parametrize("seed", range(HISTORIES))
 def test_no_message_is_lost_twice_or_back_after_a_random_history(seed: int, tmp_path: Path) -> None:
     play(seed, tmp_path)
