@@ -75,6 +75,7 @@ class Case(NamedTuple):
             # A broker writes a backup only with its second version of a file, and does not need it.
             name.endswith(".bak") and is_lost,
             "timer" in self.file and self.store in _TIMERS_IN_ROCKSDB,
+            name == "tieredStoreMetadata.json",  # of a tier, which is not read
             is_lost and is_last_version and name in _WITHOUT_TRACE | of_clean_stops,
             # Without delayed messages the file says nothing.
             is_lost and is_last_version and name == "delayOffset.json" and not has_delays(paths),
