@@ -131,7 +131,7 @@ class SceneFolder:
         if word in known:
             return known[word]
         # Absolute, because the workers of a session may have another working directory.
-        return re.sub(r"^(STORE|LAKE|NEW2?|QUEUES2?)(?=/|$)", lambda name: str(self.folder / name[0]), word)
+        return re.sub(r"^(STORE|REPLICA|LAKE|NEW2?|QUEUES2?)(?=/|$)", lambda name: str(self.folder / name[0]), word)
 
 
 def delete_index_file(store: Path) -> None:
@@ -197,6 +197,8 @@ def make_scene_folder(scene: list[ShownCommand], folder: Path) -> SceneFolder:
     (folder / "golden").mkdir()
     copy_store(unpack("b551-base", folder / "golden"), folder).rename(scene_folder.store)
     shutil.rmtree(folder / "golden")
+    if any("REPLICA" in command.text.split() for command in scene):
+        shutil.copytree(scene_folder.store, folder / "REPLICA")
     change_store = STORES.get((scene[0].page, scene[0].section))
     if change_store:
         change_store(scene_folder.store)
