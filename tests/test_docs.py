@@ -60,7 +60,7 @@ def test_every_layout_has_a_documented_table() -> None:
 
 
 def test_every_switch_is_in_the_table_of_releases() -> None:
-    rows = re.findall(r"^\| (\w+) \| (.+?) \| (.+) \|$", FORMATS.partition("| Behaviour |")[2], re.MULTILINE)
+    rows = re.findall(r"^\| (\w+) \| (.+?) \| (.+) \|$", FORMATS.partition("| Behavior |")[2], re.MULTILINE)
 
     assert [(name, values) for name, values, _ in rows] == [(name, switch_text(name)) for name in SWITCHES]
 
