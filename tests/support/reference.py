@@ -1,5 +1,7 @@
 """
-Document the command line and the tables: `python -m tests.support.reference` writes the generated parts of two pages.
+Document the command line, the tables and `--json`: `python -m tests.support.reference` writes the generated files.
+
+These are the schemas of `--json` (see tests/support/schemas.py), and parts of two pages.
 
 The text between them is written by hand, in docs/reference/commands.md and docs/reference/tables.md.
 """
@@ -27,6 +29,7 @@ from jobs.launch.engine import VERBS_WITH_ENGINE, one_process_limit
 from jobs.metrics import INGEST_PREFIX, TYPE_PREFIX, metric_values, type_metric_values
 from jobs.typed.ddl import typed_table
 from tests.support.commands import ROOT
+from tests.support.schemas import write_schemas
 
 _ARGUMENTS = {
     "STORE": "The store",
@@ -200,3 +203,4 @@ def _column(field: Field, table: Table = MESSAGES) -> str:
 if __name__ == "__main__":
     COMMANDS_PAGE.write_text(commands_page(), encoding="utf-8")
     TABLES_PAGE.write_text(tables_page(), encoding="utf-8")
+    write_schemas()

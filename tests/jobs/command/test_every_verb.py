@@ -28,12 +28,13 @@ from jobs.demo import demo, extract, list_steps, unpack
 from jobs.demo import run_tour as take
 from jobs.launch.engine import SetupError
 from jobs.library import by_offset, ingest, open_source, verify
+from jobs.typed.formats import UnknownField
 from tests.golden import StoreOf
 from tests.support.commands import Run, copy_store, ignore_spark_session
 from tests.support.lakes import rows_of
+from tests.support.schemas import SCHEMAS, describe_object, generate_schemas
 from tests.support.stores import damage_log_queue_and_index
 
-SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
 COMMANDS = [
     "ingest {good} --lake {out}",
     "ingest {good} --lake {lake}",
@@ -45,17 +46,24 @@ COMMANDS = [
     "rebuild-consumequeue {bad} --out {out}",
     "rebuild-consumequeue {bad} --out {out} --dry-run",
     "restore {lake} --out {out}",
+    "restore {lake} --check",
     "repair {bad} --out {out} --lake {lake}",
     "repair {bad} --out {out} --lake {lake} --apply",
     "repair {bad} --out {out} --undo",
     "diff {bad} {lake}",
+    "diff {good} {bad}",
     "export --store {bad} --out {out}",
     "export --store {good} --out {out} --dry-run",
     "optimize {lake} --dry-run",
     "optimize {lake}",
+    "optimize {lake} --keep 36500d",
     "type {lake} --types {types}",
 ]
-ANSWERS = ["inspect {bad}", "inspect --deep {bad}", "catalog {lake}"]  # no changes, so the answer is the only result
+ANSWERS = [
+    "inspect {bad}",
+    "inspect --deep --usage {bad}",
+    "catalog {lake}",
+]  # no changes, so the answer is the only result
 _MINUTES = ("--apply", "--undo", "restore {lake}")  # for a busy machine
 _EVERY = [
     pytest.param(text, marks=[pytest.mark.slow] if any(part in text for part in _MINUTES) else [])
@@ -97,6 +105,18 @@ def _strict(schema: Any, *, is_whole: bool = False) -> Any:  # noqa: ANN401 - JS
         return schema
     found = {key: _strict(value, is_whole=is_whole and key == "anyOf") for key, value in schema.items()}
     return found | ({"unevaluatedProperties": False} if "required" in schema and not is_whole else {})
+
+
+@pytest.mark.parametrize(("name", "text"), [pytest.param(*one, id=one[0]) for one in generate_schemas().items()])
+def test_schemas_are_generated_from_the_classes_that_commands_print(name: str, text: str) -> None:
+    assert text == (SCHEMAS / name).read_text(encoding="utf-8"), "run python -m tests.support.reference"
+
+
+def test_a_field_without_a_description_has_no_schema() -> None:
+    described: dict[str, str] = {"messages": "Number.", "at": "Offset."}
+
+    with pytest.raises(LookupError, match="UnknownField: describe example"):
+        describe_object(UnknownField, described)
 
 
 @pytest.mark.parametrize("path", sorted(SCHEMAS.iterdir()), ids=lambda path: path.stem)
