@@ -21,6 +21,7 @@ from jobs.storage.local import LocalReader, LocalStorage, ReadLimits
 from jobs.store import record_places as walking
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
+from jobs.store.worker_processes import ProcessWorkers
 from jobs.store.workers import InProcessWorkers
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.commitlog.scan import RawRecords
@@ -249,12 +250,24 @@ def test_threads_of_one_process_share_all_of_its_rate(golden: StoreOf) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "cores", "half", "width"),
-    [("verify", 3, False, 3), ("ingest", 6, True, 3), ("ingest", 16, False, 4), ("export", 8, False, 1)],
+    ("verb", "cores", "half", "expected"),
+    [
+        ("verify", 3, False, {"threads": 3, "processes": 3}),
+        ("ingest", 6, True, {"threads": 3}),
+        ("ingest", 16, False, {"threads": 4, "processes": 16}),
+        ("export", 8, False, {"threads": 1}),
+    ],
 )
-def test_verbs_use_up_to_four_cores_that_the_broker_does_not_use(
-    monkeypatch: pytest.MonkeyPatch, verb: str, cores: int, half: bool, width: int
+def test_verbs_use_threads_on_four_cores_that_the_broker_does_not_use_and_processes_on_all_without_a_broker(
+    monkeypatch: pytest.MonkeyPatch, verb: str, cores: int, half: bool, expected: dict[str, int]
 ) -> None:
-    monkeypatch.setattr("jobs.launch.engine.count_cores", lambda: cores)
+    for module in ("jobs.launch.engine", "jobs.command.engine"):
+        monkeypatch.setattr(f"{module}.count_cores", lambda: cores)
+    monkeypatch.setattr("jobs.command.engine.count_memory", lambda: 64 << 30)
     with click.Context(click.Command(verb), info_name=verb):
-        assert make_workers(LOCAL, half=half).width == width
+        workers = make_workers(LOCAL, half=half)
+
+    if isinstance(workers, ProcessWorkers):
+        assert expected == {"threads": workers.threads, "processes": workers.width}
+    else:
+        assert expected == {"threads": workers.width}

@@ -93,10 +93,12 @@ def test_a_killed_worker_is_an_error(workers: ProcessWorkers) -> None:
 
 
 _COMMAND = """
+import signal
 import sys
 from pathlib import Path
 from jobs.store.worker_processes import ProcessWorkers
 from tests.jobs.store.test_worker_processes import write_and_wait
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
 ProcessWorkers({}, 1, 2, 1).map([Path(sys.argv[1])] * 3, write_and_wait, "", [1] * 3)
 """
 
