@@ -9,10 +9,11 @@ checksum.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -72,9 +73,8 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     real = {path_in_output(file.path_facts.path): file for file in store.queue_files}
     ahead = joined.find_newest_offset_ahead()
     summary.has_lost_end = ahead is not None and has_lost_end(store, ahead, joined.log_end)
-    comparison = _Comparison(store, settings, joined, out, built_queues)
-    verdicts = comparison.verdicts
-    comparison.compare_all(real, doubtful)
+    evidence = _Evidence(store, settings, joined, out, built_queues)
+    comparison = evidence.compare_all(real, doubtful)
     newest = find_newest_time_by_topic((queue.name.topic, queue.newest_ms) for queue in built_queues)
     selected: list[BuiltQueue] = []
     equal, unknown = 0, set[str]()
@@ -84,17 +84,10 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
         if fate is TopicFate.DELETED or not is_file:
             _delete(out, queue.files)
             continue
-        if fate is TopicFate.UNDECIDED and joined.queues:  # without any queue, a broker rebuilds all of them
-            verdicts.update({file.path: _UNKNOWN_TOPIC for file in queue.files})
-        unproven = comparison.find_unproven_files(queue, request.recorded_units)
-        verdicts.update(dict.fromkeys(unproven, _UNDECIDED))
-        if not comparison.lacks_extension(queue):  # else the accepted file's units would name addresses of another one
-            open_files = (file.path for file in queue.files if verdicts[file.path] in _OPEN)
-            decided = [path for path in open_files if is_accepted(path_in_store(path), request.accepted_files)]
-            decided += comparison.recorded_files(queue, real, request.recorded_units)
-            verdicts.update({file.path: _WRONG for file in queue.files if file.path in decided})
+        is_unknown = fate is TopicFate.UNDECIDED and bool(joined.queues)  # without any queue, a broker rebuilds all
+        verdicts = _judge_queue(queue, evidence, comparison, real, request, is_of_unknown_topic=is_unknown)
         needed = [file for file in queue.files if verdicts[file.path] in _NEEDED]
-        if needed and not comparison.has_own_units(queue) and comparison.lacks_extension(queue):
+        if needed and not _has_own_units(queue, verdicts) and _lacks_extension(queue, verdicts):
             needed = list(queue.files)  # units contain addresses in the extension: both must be rebuilt together
         summary.replaced += {file.path for file in needed} & real.keys()
         rest = [file.path for file in queue.files if file not in needed]
@@ -104,7 +97,8 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
         lost = [path for path in rest if verdicts[path] == _UNKNOWN_TOPIC]
         summary.of_unknown_topics += lost
         unknown |= {queue.name.topic} if lost else set()
-        _note_removed_copies(comparison.find_copies_of(queue, needed), summary)
+        right = {path for path, verdict in verdicts.items() if verdict == _EQUAL} | {file.path for file in needed}
+        _note_removed_copies(evidence.find_copies_of(right), summary)
         _delete(out, (file for file in queue.files if file not in needed))
         if needed:
             selected.append(replace(queue, files=needed))
@@ -122,6 +116,29 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     if summary.has_lost_end:
         summary.notes.append("the end of the log was lost; units that point past it were kept")
     return selected
+
+
+def _judge_queue(  # noqa: PLR0913 - the files, and the user's decisions
+    queue: BuiltQueue,
+    evidence: "_Evidence",
+    comparison: "_Comparison",
+    real: Mapping[str, StoredFile],
+    request: "RebuildQueuesRequest",
+    *,
+    is_of_unknown_topic: bool,
+) -> "_Verdicts":
+    """Return the verdicts on the files of a queue: from the comparison, proofs, earlier runs and the user."""
+    verdicts = {
+        file.path: _UNKNOWN_TOPIC if is_of_unknown_topic else comparison.verdicts[file.path] for file in queue.files
+    }
+    unproven = evidence.find_unproven_files(queue, verdicts, comparison, request.recorded_units)
+    verdicts |= dict.fromkeys(unproven, _UNDECIDED)
+    if _lacks_extension(queue, verdicts):  # the units of an accepted file would name addresses of another extension
+        return verdicts
+    open_files = [path for path, verdict in verdicts.items() if verdict in _OPEN]
+    decided = {path for path in open_files if is_accepted(path_in_store(path), request.accepted_files)}
+    decided.update(evidence.find_recorded_files(queue, verdicts, real, request.recorded_units))
+    return verdicts | dict.fromkeys(decided, _WRONG)
 
 
 def _find_fate(name: QueueName, joined: JoinResult, newest: Mapping[str, int]) -> TopicFate:
@@ -187,8 +204,29 @@ _NEEDED = frozenset({_MISSING, _WRONG})
 _OPEN = frozenset({_UNDECIDED, _UNKNOWN_TOPIC})
 
 
+_Verdicts: TypeAlias = Mapping[str, str]  # by the paths of files in the output
+
+
+@dataclass(frozen=True, slots=True)
 class _Comparison:
-    """Compares rebuilt queue files with those of the store, and decides which of them are lost."""
+    """The verdicts on all rebuilt files, and the parts of the log that the store's units contradict."""
+
+    verdicts: _Verdicts
+    bad_records: AbstractSet[int]  # records that units contradict
+    bad_segments: AbstractSet[int]  # segments that units contradict and none confirms
+    has_strays: bool  # some queue lacks records
+
+
+class _FileComparison(NamedTuple):
+    """The verdict on one file, and what its units show."""
+
+    verdict: str
+    confirmed_segments: AbstractSet[int] = frozenset()  # to whose records units in the right positions point
+    foreign_units: Units | None = None  # all units of a file that belongs to another queue
+
+
+class _Evidence:
+    """The queue files of the store, the rebuilt ones, and the differences between queues and log; it never changes."""
 
     def __init__(
         self,
@@ -198,17 +236,11 @@ class _Comparison:
         out: Path,
         built: Sequence[BuiltQueue],
     ) -> None:
-        self.verdicts: dict[str, str] = {}  # the verdict of each file, by its path in the output
         self._store, self._settings, self._joined, self._out, self._built = store, settings, joined, out, built
+        self._paths = {file.path for queue in built for file in queue.files}
         self._made = {file.sha256 for queue in built for file in queue.files}
         self._bases = np.array([segment.base_offset for segment in store.segments], np.int64)
         self._lost = [*joined.damaged_ranges, *((start, end) for _, start, end in find_holes(store.segments))]
-        self._foreign_units: list[Units] = []  # units of files that belong to another queue
-        self._confirmed: set[int] = set()  # segments to whose records units in the right positions point
-        # Records that units contradict, and segments that units contradict and none confirms.
-        self._bad_records: set[int] = set()
-        self._bad_segments: set[int] = set()
-        self._has_strays = False  # some queue lacks records
         self._wrong: dict[str, list[range]] = defaultdict(list)  # units that the comparison with the log objects to
         self._displaced: dict[QueueName, list[QueueDifference]] = defaultdict(list)
         self._copies = _find_misnamed_copies(store, settings, built)  # by path, with the path of the original
@@ -227,10 +259,9 @@ class _Comparison:
             for path in self._paths_of(one):
                 self._wrong[path].append(range(one.position, one.position + one.unit_count))
 
-    def find_copies_of(self, queue: BuiltQueue, needed: Sequence[BuiltFile]) -> dict[str, str]:
-        """Return the misnamed copies of those files of a queue that are right, or will be replaced."""
-        right = {file.path for file in queue.files if file in needed or self.verdicts[file.path] == _EQUAL}
-        return {copy: original for copy, original in self._copies.items() if original in right}
+    def find_copies_of(self, paths: AbstractSet[str]) -> dict[str, str]:
+        """Return the misnamed copies of files, with the paths of their originals."""
+        return {copy: original for copy, original in self._copies.items() if original in paths}
 
     def _is_before_copy(self, difference: QueueDifference) -> bool:
         """Return whether zeros are the unwritten end of a queue, after which only a misnamed file comes."""
@@ -248,32 +279,41 @@ class _Comparison:
         )
         yield from (f"{path_in_output(name.path)}/{file_name_of_offset(n * size)}" for n in range(first, last + 1))
 
-    def compare_all(self, real: Mapping[str, StoredFile], doubtful: set[int]) -> None:
+    def compare_all(self, real: Mapping[str, StoredFile], doubtful: AbstractSet[int]) -> _Comparison:
         """
-        Compare each file of the store with the rebuilt one, and note the log's units that are contradicted.
+        Compare each file of the store with the rebuilt one; return the verdicts, and what contradicts the log.
 
-        Files that are foreign to the log are classified last: if units of other files point to the segments to which
-        this file should point, the file is foreign, not the segments. *doubtful* records differ from what a broker
-        wrote.
+        A rebuilt file gets those units of the store's file whose records are lost. Files that are foreign to the log
+        are classified last: if units of other files point to the segments to which this file should point, the file is
+        foreign, not the segments. *doubtful* records differ from what a broker wrote.
         """
+        compared = {
+            file.path: self._compare_file(file, queue, real.get(file.path))
+            for queue in self._built
+            for file in queue.files
+        }
+        confirmed = set[int]().union(*(one.confirmed_segments for one in compared.values()))
+        verdicts = {path: one.verdict for path, one in compared.items()}
         for queue in self._built:
-            self.verdicts |= {file.path: self._compare_file(file, queue, real.get(file.path)) for file in queue.files}
-        for queue in self._built:
-            for file in (file for file in queue.files if self.verdicts[file.path] == _FOREIGN):
-                is_confirmed = self._segments_pointed_to(self._units(file, queue)) <= self._confirmed
-                self.verdicts[file.path] = _WRONG if is_confirmed else _UNDECIDED
-        wrong = {path for path, verdict in self.verdicts.items() if verdict == _WRONG} | self._copies.keys()
+            for file in (file for file in queue.files if verdicts[file.path] == _FOREIGN):
+                is_confirmed = self._segments_pointed_to(self._units(file, queue)) <= confirmed
+                verdicts[file.path] = _WRONG if is_confirmed else _UNDECIDED
+        wrong = {path for path, verdict in verdicts.items() if verdict == _WRONG} | self._copies.keys()
         against = [
             one for one in self._joined.differences
             if one.kind not in KINDS_WITHOUT_QUEUE_FAULT
             and one.log_offset is not None and not wrong & {*self._paths_of(one)}
         ]  # fmt: skip
         records = {one.log_offset for one in against if one.log_offset is not None and one.may_be_changed_record}
-        self._bad_records = records | doubtful | self._find_records_with_other_tags()
+        foreign_units = [one.foreign_units for one in compared.values() if one.foreign_units is not None]
         units = [one.log_offset or 0 for one in against if one.kind in WRONG_POSITION_KINDS]
         segments = set(np.searchsorted(self._bases, np.array(units, np.int64), "right").tolist())
-        self._bad_segments = segments - self._confirmed
-        self._has_strays = any(map(self._lacks_records, self._built))
+        return _Comparison(
+            verdicts,
+            records | doubtful | self._find_records_with_other_tags(foreign_units),
+            segments - confirmed,
+            any(map(self._lacks_records, self._built)),
+        )
 
     def _units(self, file: BuiltFile, queue: BuiltQueue) -> Units:
         return _units(self._read_built(file), queue.name)
@@ -298,21 +338,29 @@ class _Comparison:
         end = max(len(content), len(own))
         return content.ljust(min(end, file.size), b"\0"), bytes(own).ljust(min(end, real.size), b"\0")
 
-    def _compare_file(self, file: BuiltFile, queue: BuiltQueue, real: StoredFile | None) -> str:
-        """Classify the store's file by comparing it with the file built from the log."""
+    def _compare_file(self, file: BuiltFile, queue: BuiltQueue, real: StoredFile | None) -> _FileComparison:
+        """Compare the store's file with the file built from the log."""
+        if real is None:
+            return _FileComparison(_MISSING)
+        content, own = self._read_both(file, real)
+        made, stored = (_units(data, queue.name) for data in (content, own))
+        confirmed: AbstractSet[int] = frozenset()
+        if not _is_extension(file):
+            size = min(made.size, stored.size)
+            confirmed = self._segments_pointed_to(made[:size][made[:size] == stored[:size]])
+        verdict = self._classify_file(file, queue, real, content, own)
+        is_of_other_queue = verdict == _FOREIGN and queue.name.kind is QueueKind.PLAIN
+        return _FileComparison(verdict, confirmed, stored if is_of_other_queue else None)
+
+    def _classify_file(self, file: BuiltFile, queue: BuiltQueue, real: StoredFile, content: bytes, own: bytes) -> str:
+        """Return the verdict on a file of the store, from the bytes of the rebuilt file and its own."""
         # In order of certainty: equal files; one flipped bit, which a record's tags may also explain; files to which
         # the comparison with the log does not object, and which may be right; one fault of the file; blanks of records
         # that exist again. Any other file differs as a whole: it may belong to another queue, or records of the log may
         # have changed.
-        if real is None:
-            return _MISSING
         is_as_long = real.size == file.size
-        content, own = self._read_both(file, real)
         made, stored = (_units(data, queue.name) for data in (content, own))
         has_units = not _is_extension(file)
-        if has_units:
-            size = min(made.size, stored.size)
-            self._confirmed |= self._segments_pointed_to(made[:size][made[:size] == stored[:size]])
         if is_as_long and content == own:
             return _EQUAL
         if not is_as_long and has_units:
@@ -332,10 +380,7 @@ class _Comparison:
                 return _KEPT
         if fault is not None or (is_as_long and has_units and _lacks_records_that_are_back(queue, made, stored)):
             return _WRONG
-        is_foreign = self._is_foreign(made, stored)
-        if is_foreign and queue.name.kind is QueueKind.PLAIN:
-            self._foreign_units.append(stored)
-        return _FOREIGN if is_foreign else _UNDECIDED
+        return _FOREIGN if self._is_foreign(made, stored) else _UNDECIDED
 
     def _keep_units_of_lost_records(self, file: BuiltFile, queue: BuiltQueue, content: bytes, stored: Units) -> bytes:
         """Copy the store's units of lost records, which cannot be rebuilt, into a rebuilt file."""
@@ -358,9 +403,9 @@ class _Comparison:
         written = units[(units["size"] > 0) & (units["size"] != PRE_BLANK_SIZE)]
         return set(np.unique(np.searchsorted(self._bases, written["physical_offset"], "right")).tolist())
 
-    def _find_records_with_other_tags(self) -> set[int]:
+    def _find_records_with_other_tags(self, foreign_units: Sequence[Units]) -> set[int]:
         """Return the records whose tags may have changed, according to a unit in a file of another queue."""
-        known = {tuple(unit[:2]): unit[2] for units in self._foreign_units for unit in units.tolist()}
+        known = {tuple(unit[:2]): unit[2] for units in foreign_units for unit in units.tolist()}
         plain = [queue for queue in self._built if known and queue.name.kind is QueueKind.PLAIN]
         found = set()
         for units in (self._units(file, queue) for queue in plain for file in _unit_files(queue)):
@@ -377,45 +422,44 @@ class _Comparison:
 
     def _displaced_units(self, queue: BuiltQueue) -> Iterator[QueueDifference]:
         """Yield the units of other queue offsets in the store's files, except files that the log does not have."""
-        return (one for one in self._displaced[queue.name] if self.verdicts.keys() & {*self._paths_of(one)})
+        return (one for one in self._displaced[queue.name] if self._paths & {*self._paths_of(one)})
 
-    def _is_displaced_to_its_end(self, queue: BuiltQueue) -> bool:
+    def _is_displaced_to_its_end(self, queue: BuiltQueue, verdicts: _Verdicts) -> bool:
         """Return whether the store's last file has units where the log displaces them: then it displaces all before."""
         last = list(_unit_files(queue))[-1]
         start = _first_of(last, queue)
-        return self.verdicts[last.path] == _EQUAL and any(
+        return verdicts[last.path] == _EQUAL and any(
             one.position + one.unit_count > start for one in self._displaced_units(queue)
         )
 
-    def is_proven(self, queue: BuiltQueue) -> bool:
+    def _is_proven(self, queue: BuiltQueue, verdicts: _Verdicts, comparison: _Comparison) -> bool:
         """
         Return whether the queue that follows from the log is the one that the broker had.
 
         A record with a changed queue offset displaces all later units. A record to which a unit of another queue points
         may have a changed topic or queue id.
         """
-        verdicts = self.verdicts
         survives = any(verdicts[file.path] in {_EQUAL, _KEPT} for file in queue.files)
-        if survives and not self.has_own_units(queue) and self.lacks_extension(queue):
+        if survives and not _has_own_units(queue, verdicts) and _lacks_extension(queue, verdicts):
             return False
-        if not survives and (queue.misplaced or queue.skipped or self._has_strays):
+        if not survives and (queue.misplaced or queue.skipped or comparison.has_strays):
             return False  # this queue may have a record of another queue, whose topic or queue id was changed
-        if self._lacks_records(queue) and not self._is_displaced_to_its_end(queue):
+        if self._lacks_records(queue) and not self._is_displaced_to_its_end(queue, verdicts):
             return False
         for file in _unit_files(queue):
             if verdicts[file.path] in _NEEDED:
                 units = self._units(file, queue)
-                if self._bad_records.intersection(units["physical_offset"].tolist()):
+                if not comparison.bad_records.isdisjoint(units["physical_offset"].tolist()):
                     return False
-                if self._bad_segments & self._segments_pointed_to(units):
+                if comparison.bad_segments & self._segments_pointed_to(units):
                     return False
         return True
 
-    def recorded_files(
-        self, queue: BuiltQueue, real: Mapping[str, StoredFile], recorded: RecordedUnits | None
+    def find_recorded_files(
+        self, queue: BuiltQueue, verdicts: _Verdicts, real: Mapping[str, StoredFile], recorded: RecordedUnits | None
     ) -> Iterator[str]:
         """Yield undecided files whose differing parts a run has seen as the log now gives them."""
-        for file in (one for one in _unit_files(queue) if self.verdicts[one.path] == _UNDECIDED):
+        for file in (one for one in _unit_files(queue) if verdicts[one.path] == _UNDECIDED):
             own = real.get(file.path)
             is_plain = queue.name.kind is QueueKind.PLAIN
             if recorded is None or not is_plain or (own is not None and own.size > file.size):
@@ -427,14 +471,18 @@ class _Comparison:
             if places.size and (units["size"] > 0).all() and (units == made[places]).all():
                 yield file.path
 
-    def find_unproven_files(self, queue: BuiltQueue, recorded: RecordedUnits | None) -> list[str]:
+    def find_unproven_files(
+        self, queue: BuiltQueue, verdicts: _Verdicts, comparison: _Comparison, recorded: RecordedUnits | None
+    ) -> list[str]:
         """Return the needed files that are not proven, or that are lost and of which a run has seen other units."""
-        needed, is_proven = [one for one in queue.files if self.verdicts[one.path] in _NEEDED], self.is_proven(queue)
-        return [one.path for one in needed if not is_proven or self._was_seen_otherwise(one, queue, recorded)]
+        needed = [one for one in queue.files if verdicts[one.path] in _NEEDED]
+        if not self._is_proven(queue, verdicts, comparison):
+            return [one.path for one in needed]
+        lost = (one for one in needed if verdicts[one.path] == _MISSING)
+        return [one.path for one in lost if self._was_seen_otherwise(one, queue, recorded)]
 
     def _was_seen_otherwise(self, file: BuiltFile, queue: BuiltQueue, recorded: RecordedUnits | None) -> bool:
-        is_lost = self.verdicts[file.path] == _MISSING
-        if recorded is None or not is_lost or queue.name.kind is not QueueKind.PLAIN or _is_extension(file):
+        if recorded is None or queue.name.kind is not QueueKind.PLAIN or _is_extension(file):
             return False
         made, first = self._units(file, queue), _first_of(file, queue)
         seen = recorded(queue.name, first, first + made.size)
@@ -468,12 +516,14 @@ class _Comparison:
         is_proven = is_swapped or (written.size >= _FEW and not are_inside(written, self._lost).any())
         return is_other and is_proven and bool((offsets > 0).any())
 
-    def has_own_units(self, queue: BuiltQueue) -> bool:
-        """Return whether all units are as the broker wrote them, so a rebuilt extension has the right addresses."""
-        return all(self.verdicts[file.path] == _EQUAL for file in _unit_files(queue))
 
-    def lacks_extension(self, queue: BuiltQueue) -> bool:
-        return any(_is_extension(file) and self.verdicts[file.path] != _EQUAL for file in queue.files)
+def _has_own_units(queue: BuiltQueue, verdicts: _Verdicts) -> bool:
+    """Return whether all units are as the broker wrote them, so a rebuilt extension has the right addresses."""
+    return all(verdicts[file.path] == _EQUAL for file in _unit_files(queue))
+
+
+def _lacks_extension(queue: BuiltQueue, verdicts: _Verdicts) -> bool:
+    return any(_is_extension(file) and verdicts[file.path] != _EQUAL for file in queue.files)
 
 
 def _lacks_records_that_are_back(queue: BuiltQueue, made: Units, stored: Units) -> bool:
