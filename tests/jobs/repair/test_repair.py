@@ -300,8 +300,9 @@ def test_a_repair_from_a_lake_reads_the_newest_segment_less_than_six_times(tmp_p
     assert 1 < reads[segment.stat().st_ino] / segment.stat().st_size < 5.2
 
 
-@pytest.mark.parametrize("is_damaged", [False, True])
-def test_verify_reads_each_segment_once(store: Path, reads: Counter[int], is_damaged: bool) -> None:
+# The damaged half of a segment is read again, for the checksum in the name of the finding.
+@pytest.mark.parametrize(("is_damaged", "most"), [(False, 1.5), (True, 2)])
+def test_verify_reads_each_segment_once(store: Path, reads: Counter[int], is_damaged: bool, most: float) -> None:
     segments = list_segments(store)
     if is_damaged:
         overwrite(segments[2], 4096, bytes(4096))
@@ -311,4 +312,6 @@ def test_verify_reads_each_segment_once(store: Path, reads: Counter[int], is_dam
     assert (DifferenceKind.UNIT_OF_DAMAGED_RECORD in {finding.kind for finding in verdict.findings}) is is_damaged
     assert verdict.parts[INDEX].numbers["equal"] > 1
     for segment in segments[:-1]:
-        assert 1 <= reads[segment.stat().st_ino] / segment.stat().st_size < 1.5, segment
+        assert 1 <= reads[segment.stat().st_ino] / segment.stat().st_size < (most if segment == segments[2] else 1.5), (
+            segment
+        )
