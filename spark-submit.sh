@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The launcher of a checkout: creates .venv from requirements.lock if it is missing or outdated, then starts jobs.main,
+# The launcher of a checkout: creates .venv from requirements.lock if it is missing or outdated (a development
+# environment is updated as one, so a developer keeps its tools), then starts jobs.main,
 # which finds Java, prepares Spark if the verb needs it, and runs the verb.
 #
 #   ./spark-submit.sh [SPARK OPTIONS] VERB …        ./spark-submit.sh --help
@@ -20,14 +21,23 @@ unset PYTHONPATH PYTHONHOME
 export PYTHONSAFEPATH=1
 export RMQ_LAKE_PROGRAM=${RMQ_LAKE_PROGRAM:-$0} # printed commands begin with this program name
 
+made_from=$root/.venv/made-from # copies of the lock files from which the environment was created
+needed=(requirements.lock)
 lock=requirements.lock
 if [[ ${1-} == --prepare-dev ]]; then # called by the Makefile
+    needed+=(requirements-dev.lock)
+    lock=requirements-dev.lock
+elif [[ -e $made_from/requirements-dev.lock ]]; then
     lock=requirements-dev.lock
 fi
 
-# The environment has copies of the lock files from which it was created. The shell itself reads $(<file).
+# The shell itself reads $(<file).
 is_current() {
-    [[ -x $root/.venv/bin/rmq-lake && -r $root/.venv/made-from/$lock && $(<"$root/.venv/made-from/$lock") == "$(<"$root/$lock")" ]]
+    local name
+    [[ -x $root/.venv/bin/rmq-lake ]] || return
+    for name in "${needed[@]}"; do
+        [[ -r $made_from/$name && $(<"$made_from/$name") == "$(<"$root/$name")" ]] || return
+    done
 }
 
 # Print the first Python for which our dependencies have wheels: RMQ_LAKE_PYTHON, or else on PATH, or else in the usual
@@ -57,7 +67,7 @@ if ! is_current; then
     PYTHONPATH=$root "$python" -m jobs.launch.environment "$root" "$lock" || exit
 fi
 
-if [[ $lock != requirements.lock ]]; then
+if [[ ${1-} == --prepare-dev ]]; then
     exit
 fi
 exec "$root/.venv/bin/python" -m jobs.main "$@"

@@ -1,7 +1,8 @@
 """
 Creates a checkout's `.venv` from a lock file. Runs before packages are installed: standard library only.
 
-Each lock file gets its own environment, `.venv-<name>-<hash of the lock>`, and `.venv` is a link to the current one. So
+Each lock file gets its own environment, `.venv-<name>-<hash>`, where the hash is that of the lock (for the development
+lock, of both locks), and `.venv` is a link to the current one. So
 the environment of a running command never changes, an environment whose creation was killed is recognised by a missing
 mark, and going back to an older lock only changes the link.
 """
@@ -27,6 +28,7 @@ export PYTHONSAFEPATH=1 RMQ_LAKE_PROGRAM="${RMQ_LAKE_PROGRAM:-$0}"
 exec "${script%/*}/python" -m jobs.main "$@"
 """
 
+_RELEASED_LOCK = "requirements.lock"
 _KEPT = 2  # the environment in use, and the one before it: a long run may still import from that
 
 
@@ -42,7 +44,8 @@ def main(root: Path, lock_name: str) -> int:
             f"{sys.executable} cannot create virtual environments; run `sudo apt install python{version}-venv`"
         )
     lock = root / lock_name
-    digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
+    contents = [(root / name).read_bytes() for name in sorted({lock_name, _RELEASED_LOCK}, reverse=True)]
+    digest = hashlib.sha256(b"".join(contents)).hexdigest()[:12]
     directory = root / f".venv-{lock.stem}-{digest}-py{sys.version_info.major}{sys.version_info.minor}"
     with (root / ".venv.lock").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)  # wait for other launchers of this checkout; the lock ends with the process
@@ -84,7 +87,7 @@ def _make(directory: Path, lock: Path) -> bool:
     unfinished = directory / "made-from.unfinished"
     unfinished.mkdir()
     shutil.copy(lock, unfinished)
-    shutil.copy(lock.parent / "requirements.lock", unfinished)
+    shutil.copy(lock.parent / _RELEASED_LOCK, unfinished)
     unfinished.rename(directory / "made-from")
     return True
 

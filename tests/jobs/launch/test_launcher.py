@@ -141,6 +141,35 @@ def test_the_launcher_uses_the_development_environment(checkout: Path) -> None:
     assert ("", ["verb"]) == (answer.stderr, read_answer(answer)["arguments"])
 
 
+@pytest.mark.parametrize("changed", [("requirements.lock",), ("requirements.lock", "requirements-dev.lock")])
+def test_a_development_environment_is_not_replaced_by_the_released_one(
+    checkout: Path, changed: tuple[str, ...]
+) -> None:
+    """A developer who updates the checkout and runs a command keeps the development tools."""
+    launch(checkout / "spark-submit.sh", "--prepare-dev")
+    for name in changed:
+        with (checkout / name).open("a") as lock:
+            lock.write("# newer\n")
+
+    first = launch(checkout / "spark-submit.sh", "verb")
+    second = launch(checkout / "spark-submit.sh", "verb")
+    prepared = launch(checkout / "spark-submit.sh", "--prepare-dev")
+
+    assert ["verb"] == read_answer(first)["arguments"]
+    assert "creating .venv from requirements-dev.lock" in first.stderr
+    assert ("", ["verb"]) == (second.stderr, read_answer(second)["arguments"])
+    assert (0, "", "") == (prepared.returncode, prepared.stdout, prepared.stderr)
+
+
+def test_a_development_environment_without_the_newest_tools_runs_commands(checkout: Path) -> None:
+    launch(checkout / "spark-submit.sh", "--prepare-dev")
+    (checkout / "requirements-dev.lock").write_text("# other tools\n")
+
+    answer = launch(checkout / "spark-submit.sh", "verb")
+
+    assert ("", ["verb"]) == (answer.stderr, read_answer(answer)["arguments"])
+
+
 def test_an_environment_of_another_tool_is_not_changed(checkout: Path) -> None:
     (checkout / ".venv").mkdir()
     (checkout / ".venv" / "precious").touch()
