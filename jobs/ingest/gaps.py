@@ -44,7 +44,7 @@ def list_open_ranges(lake: Lake, known: KnownStore) -> list[Interval]:
     if isinstance(stored, list | tuple):
         found = [(int(start), int(end)) for start, end in stored]
     else:
-        gaps, filled = read_gaps_and_filled(lake, known.store_id)
+        gaps, filled = read_gaps_and_filled(lake, known)
         found = subtract_intervals(((gap["from"], gap["to"]) for gap in gaps), filled)
         found += _read_quarantined(lake, known)
     expired = [(0, known.expiry.to_offset)] if known.expiry is not None else []

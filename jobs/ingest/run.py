@@ -91,7 +91,7 @@ from jobs.store.chain import (
     read_chained,
     select_results,
 )
-from jobs.store.intervals import subtract_intervals
+from jobs.store.intervals import Interval, subtract_intervals
 from jobs.store.log_ends import find_end_after_crash
 from jobs.store.ranges import (
     NewestSegment,
@@ -103,7 +103,7 @@ from jobs.store.ranges import (
     plan_ranges,
     written_size,
 )
-from jobs.store.record_places import Fingerprint, segment_bytes
+from jobs.store.record_places import Fingerprint, find_record, segment_bytes
 from jobs.store.release import RELEASE_SETTING, Writers
 from jobs.store.repeated_reads import repeat_read
 from jobs.store.running_broker import check_disk_space
@@ -654,7 +654,24 @@ class _Run:
             if self.summary.from_offset < end and start < read_to:
                 why = f"no file contains these offsets; {before.location} ends before them. If you restore the file, "
                 why += "the next run reads them"
-                self.summary.add_gap(start, end, why)
+                self.summary.add_gap(max(start, self.summary.from_offset), end, why)
+
+    def _find_returned_ends(self) -> list[Interval]:
+        """
+        Return the gaps at the end of the log that this run has read: the log has returned.
+
+        Each ends at an offset to which a queue or index file points. If no record begins there, the broker has written
+        other messages instead, and the gap stays open.
+        """
+        start, end = self.summary.from_offset, self.summary.to_offset
+        return [
+            (gap["from"], gap["to"])
+            for gap in self._earlier_damage.gaps
+            if gap["to"] < end
+            and (start <= gap["from"] or start < gap["to"])
+            and gap not in self.summary.gaps
+            and find_record(self.store, gap["to"]) is not None
+        ]
 
     def _add_finished(self, product: Product, finished: FinishedProduct) -> None:
         summary = self.summary
@@ -737,6 +754,8 @@ class _Run:
         if newest is None or self.has_changed_topics:
             self.state[_SELECTED_SINCE] = self.known_store.next_run
         before = self._earlier_damage
+        if superseded is None:
+            before = before.after_filling(self._find_returned_ends(), 0)
         is_acknowledged = bool(self.request.acknowledge and before)
         if is_acknowledged:
             summary.notes.append(f"acknowledged: {before.text}")
@@ -777,7 +796,8 @@ class _Run:
 
     def _note_open_ranges(self) -> None:
         """Update the ranges that later runs may fill; if this run found damage, its rows in the lake have them."""
-        found = [[gap["from"], gap["to"]] for gap in self.summary.gaps]
+        end = self.summary.to_offset  # later offsets are read by the next run
+        found = [[gap["from"], min(gap["to"], end)] for gap in self.summary.gaps if gap["from"] < end]
         known = [] if self.known_store.newest is None else self.state.get(OPEN_RANGES_KEY)
         if known is None or self.summary.quarantined or len(known) + len(found) > MAX_OPEN_RANGES:
             self.state.pop(OPEN_RANGES_KEY, None)

@@ -72,7 +72,7 @@ from jobs.lake.tables import (
 )
 from jobs.storage.json_file import find_problem
 from jobs.storage.locations import is_local
-from jobs.store.intervals import Interval, merge_intervals
+from jobs.store.intervals import Interval, merge_intervals, subtract_intervals
 from jobs.store.record_places import Fingerprint
 from jobs.store.release import RELEASE_SETTING
 from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
@@ -619,15 +619,26 @@ def _list_replaced_rows(manifest: Manifest, table: Table) -> list[ObsoleteRows]:
     return [ObsoleteRows(whose, one.start, one.end) for one in manifest.filled]
 
 
-def read_gaps_and_filled(lake: Lake, store_id: str) -> tuple[list[GapRow], list[Interval]]:
-    """Return the gaps that runs of a store have found, and the ranges that later runs have filled."""
-    wanted = (pc.field("store_id") == store_id) & (pc.field("state") == PREPARED_STATE)
+def read_gaps_and_filled(lake: Lake, known: KnownStore) -> tuple[list[GapRow], list[Interval]]:
+    """
+    Return the gaps that runs of a store have found, and the ranges that later runs have filled.
+
+    The part of a gap that follows the end of its run is left out as far as later runs have read.
+    """
+    newest_end = known.newest.to_offset if known.newest else 0
+    wanted = (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED_STATE)
     # There may be millions of rows without gaps.
     has_filled = pc.match_substring(pc.field("detail"), f'"{FILLED_KEY}"')
     wanted &= ~pc.match_substring(pc.field("detail"), _NO_GAPS) | has_filled
-    details = [parse_run_detail(lake.location, detail) for (detail,) in read_rows(lake, RUNS.name, ["detail"], wanted)]
-    gaps = [gap for detail in details for gap in detail.get("gaps") or ()]
-    filled = [(one["from"], one["to"]) for detail in details for one in detail.get(FILLED_KEY) or ()]
+    rows = read_rows(lake, RUNS.name, ["to_offset", "detail"], wanted)
+    details = [(end, parse_run_detail(lake.location, detail)) for end, detail in rows]
+    found = [(end, gap) for end, detail in details for gap in detail.get("gaps") or ()]
+    gaps = [
+        cast("GapRow", {**gap, "from": start, "to": stop})
+        for run_end, gap in found
+        for start, stop in subtract_intervals([(gap["from"], gap["to"])], [(run_end, max(run_end, newest_end))])
+    ]
+    filled = [(one["from"], one["to"]) for _, detail in details for one in detail.get(FILLED_KEY) or ()]
     return gaps, merge_intervals(filled)
 
 

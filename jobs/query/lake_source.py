@@ -156,20 +156,33 @@ class RunRecords:
 
     @cached_property
     def gaps(self) -> list[dict[str, Any]]:
-        """The parts of the log that runs could not read, with their runs, oldest first."""
+        """
+        The parts of the log that runs could not read, with their runs, oldest first.
+
+        A run may find that records after its end are missing: later runs may have read these.
+        """
         return [
             {**run, **gap, "from": start, "to": end}
             for run, detail in self._details_with_gaps
             for gap in detail.get("gaps") or ()
-            for start, end in subtract_intervals([(gap["from"], gap["to"])], self._filled_ranges)
+            for start, end in subtract_intervals(
+                [(gap["from"], gap["to"])],
+                [*self._filled_ranges, (run["to_offset"], max(run["to_offset"], self._newest_end))],
+            )
         ]
+
+    @cached_property
+    def _newest_end(self) -> int:
+        """The end of the newest run."""
+        rows = self.select_rows("to_offset", RUNS_NAME, _PREPARED, rest="ORDER BY run DESC LIMIT 1")
+        return next((row["to_offset"] for row in rows), 0)
 
     @cached_property
     def _details_with_gaps(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """The runs that found or filled gaps, oldest first, and their details."""
         has_any = f"""(NOT contains(detail, '"gaps": []') OR contains(detail, '"{FILLED_KEY}"'))"""
         wanted = "detail IS NOT NULL", has_any
-        runs = self.select_rows("broker, run, detail", RUNS_NAME, _PREPARED, *wanted, rest="ORDER BY run")
+        runs = self.select_rows("broker, run, to_offset, detail", RUNS_NAME, _PREPARED, *wanted, rest="ORDER BY run")
         return [(run, self._parse_detail(run)) for run in runs]
 
     @property

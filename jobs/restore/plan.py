@@ -289,7 +289,7 @@ def _find_causes(
     """Yield the reasons why the lake lacks bytes, the most certain first."""
     if known.expiry is not None:
         yield MissingCause(0, known.expiry.to_offset, EXPIRED, is_expired=True)
-    gaps, filled = read_gaps_and_filled(messages.lake, known.store_id)
+    gaps, filled = read_gaps_and_filled(messages.lake, known)
     for gap in gaps:
         for start, end in uncovered_parts(filled, gap["from"], gap["to"]):
             yield MissingCause(start, end, gap["why"], is_gap=True)

@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 
 from jobs.console.result import ExitCode, Severity
+from jobs.lake.lake import Lake
+from jobs.lake.runs import list_known_stores, read_gaps_and_filled
+from jobs.query.lake_source import RunRecords
+from jobs.query.lake_tables import LakeTables
 from rmq_formats.commitlog.record import MessageRecord
 from tests.support.commands import Run
 from tests.support.lakes import compare_with_lake, encode_rows, ingest_store, raw_rows, restore_log, rows_of
@@ -178,3 +182,73 @@ def test_a_run_that_fills_a_gap_and_is_killed_after_any_effect_fills_it_once(tmp
         kills += 1
 
     assert kills > 5
+
+
+def lose_end(folder: Path, count: int = 1) -> list[Path]:
+    """Move the last segments of the store away, and return their places."""
+    lost = segments(folder / "store")[-count:]
+    for path in lost:
+        path.rename(folder / path.name)
+    return lost
+
+
+def test_a_gap_at_the_end_of_the_log_closes_when_a_run_reads_the_messages_that_have_returned(tmp_path: Path) -> None:
+    records, lake = write_messages(tmp_path / "store"), tmp_path / "lake"
+    (lost,) = lose_end(tmp_path)
+    before = ingest_store(tmp_path / "store", lake, "b")
+    (tmp_path / lost.name).rename(lost)
+
+    summary = ingest_store(tmp_path / "store", lake)
+    later = ingest_store(tmp_path / "store", lake)
+
+    (known,) = list_known_stores(Lake(str(lake)))
+    assert ["the end of the log is missing" in gap["why"] for gap in before.gaps] == [True]
+    assert (Severity.GAP, Severity.NOT_VERIFIED) == (before.severity, summary.severity)
+    assert not later.open
+    assert later.filled == []
+    assert encode_rows(records) == raw_rows(lake)
+    assert RunRecords(LakeTables(str(lake), {}), known.store_id).gaps == []
+    assert read_gaps_and_filled(Lake(str(lake)), known) == ([], [])
+
+
+def test_the_gaps_at_the_end_of_a_log_that_returns_in_parts_close_with_its_last_part(tmp_path: Path) -> None:
+    records, lake = write_messages(tmp_path / "store"), tmp_path / "lake"
+    first, second = lose_end(tmp_path, 2)
+    severities = [ingest_store(tmp_path / "store", lake, "b").severity]
+    for path in (first, second):
+        (tmp_path / path.name).rename(path)
+        severities.append(ingest_store(tmp_path / "store", lake).severity)
+
+    assert [Severity.GAP, Severity.GAP, Severity.NOT_VERIFIED] == severities
+    assert encode_rows(records) == raw_rows(lake)
+
+
+def test_a_gap_at_the_end_stays_open_when_the_broker_has_written_other_messages_there(tmp_path: Path) -> None:
+    records, lake = write_messages(tmp_path / "store"), tmp_path / "lake"
+    (lost,) = lose_end(tmp_path)
+    ingest_store(tmp_path / "store", lake, "b")
+    start = int(lost.name)
+    others = [Sent(body=b"another body %d" % number) for number in range(2 * COUNT)]
+    kept = [one for one in records if one.physical_offset < start]
+    shutil.rmtree(tmp_path / "store")
+    write_store(tmp_path / "store", [*kept, *stored(others, start=start)])
+
+    summary = ingest_store(tmp_path / "store", lake)
+
+    assert summary.messages == 2 * COUNT
+    assert summary.open.gap_count == 1
+
+
+def test_a_gap_begins_after_the_messages_that_the_lake_has(tmp_path: Path) -> None:
+    """A segment loses messages that an earlier run has read, and others."""
+    records = stored([Sent(body=b"body %d" % number) for number in range(COUNT)])
+    at = next(number for number, one in enumerate(records) if one.physical_offset > SEGMENT_SIZE + 2000)
+    write_store(tmp_path / "first", records[:at])
+    lake = tmp_path / "lake"
+    read_to = ingest_store(tmp_path / "first", lake, "b").to_offset
+    write_store(tmp_path / "store", records)
+    truncate_segment(tmp_path / "store", records)
+
+    summary = ingest_store(tmp_path / "store", lake)
+
+    assert [(read_to, 2 * SEGMENT_SIZE)] == [(gap["from"], gap["to"]) for gap in summary.gaps]
