@@ -338,7 +338,7 @@ class _Run:
                 self.store, self.request.given_settings, SWITCHES_OF_ROWS, since=part.start, recorded=recorded
             )
             run = Run(
-                self.workers, self.store, output, writers.value, self.request.given_settings, self.request.selection,
+                self.workers, self.store, output, writers, self.request.given_settings, self.request.selection,
                 part.start, only_missing=True, expired=expired,
             )  # fmt: skip
             started = product.start(run, None)
@@ -563,7 +563,7 @@ class _Run:
             self.workers,
             self.store,
             self._output,
-            writers.value,
+            writers,
             request.given_settings,
             request.selection,
             self.summary.from_offset,

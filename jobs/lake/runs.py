@@ -74,7 +74,7 @@ from jobs.storage.json_file import find_problem
 from jobs.storage.locations import is_local
 from jobs.store.intervals import Interval, merge_intervals, subtract_intervals
 from jobs.store.record_places import Fingerprint
-from jobs.store.release import RELEASE_SETTING
+from jobs.store.release import RELEASE_SETTING, RELEASES, RELEASES_ORIGIN
 from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
 from rmq_formats.consumequeue.dispatch import QueueKind
 from rmq_formats.errors import FormatError
@@ -123,7 +123,8 @@ _STATE = {
         "stated?": [int, int],
         "geometry_origin": str,
         "rules": [[int, str]],
-        "releases?": str,
+        f"{RELEASES}?": str,
+        f"{RELEASES_ORIGIN}?": str,
     },
     "config_files?": {"files?": {str: str}},
     "broker_config?": {

@@ -82,7 +82,7 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeMessages
     """Prepare the collector of messages, from the start of the log's new part."""
     del state
     shared = (
-        *(run.output, run.writers.rules, run.selection, run.from_offset, run.unmatched_patterns),
+        *(run.output, run.writers.value.rules, run.selection, run.from_offset, run.unmatched_patterns),
         *(run.only_missing, run.expired),
     )  # fmt: skip
     return StartedProduct(run.from_offset, partial(_RangeMessages, shared), partial(_finish, run))

@@ -26,7 +26,7 @@ from jobs.storage.locations import is_local, local_path
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import NewCollector, RangeOutcome
 from jobs.store.queue_storage import is_about_queue_database
-from jobs.store.release import Writers
+from jobs.store.release import Known, Writers
 from jobs.store.selection import Selection
 from jobs.store.store import Store
 from jobs.store.workers import Workers
@@ -110,7 +110,7 @@ class Run:
     workers: Workers
     store: Store
     output: RunOutput
-    writers: Writers
+    writers: Known[Writers]
     given_settings: GivenSettings  # the user's settings of the store's rules
     selection: Selection
     from_offset: int  # the start of the new part of the log

@@ -27,7 +27,7 @@ from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormat
 from jobs.restore import ROWS_DELETED, TableFiles, find_table_files
 from jobs.storage.local import LocalStorage, read_file
 from jobs.store.broker_config import CONFIG_FOLDER, START_WITHOUT_OFFSET, TOPICS_FILE, decode_config_file
-from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, UndecidedError, parse_rules
+from jobs.store.release import ASSUMED, DETECTED, GIVEN, RELEASES, Known, UndecidedError, parse_rules, recorded_origin
 from jobs.store.running_broker import FileState
 from jobs.store.topics import RecordedTopics, recorded_topics_in
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE, rounded_file_size
@@ -178,11 +178,14 @@ class RebuiltFileSettings(NamedTuple):
         release = None if wanted.release is None else Known(wanted.release, GIVEN, GIVEN)
         if release is None and noted:  # the releases whose rules runs used for index entries
             rules = ",".join(f"{name}@{since}" if since else name for since, name in noted["rules"])
-            release = Known(rules, DETECTED, "recorded by an ingest run")
+            origin = recorded_origin(noted)
+            is_assumed = origin == ASSUMED
+            reason = "an ingest run could not detect the exact release" if is_assumed else "recorded by an ingest run"
+            release = Known(rules, origin, reason)
         names = _read_recorded_names(lake, known.store_id) if with_index else NO_RECORDED_NAMES
         zone = wanted.zone or detect_zone((own[0], time) for (_, time), own in names.by_first_message.items())
         queues = queues._replace(sizes={**queues.sizes, FileKind.CONSUME_QUEUE: plain})
-        releases = (noted.get("releases") or "") if wanted.release is None else ""
+        releases = (noted.get(RELEASES) or "") if wanted.release is None else ""
         return cls(index, queues, zone, release, releases, names)
 
     @property

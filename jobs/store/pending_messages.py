@@ -21,7 +21,7 @@ from jobs.store.store import Store
 from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.rocksdb import layout as rows_of
 from rmq_formats.rocksdb.layout import PendingTransaction, TimerRow, decode_timer_row, decode_transaction_row
-from rmq_formats.store import FileKind
+from rmq_formats.store import FileKind, file_name_of_offset
 from rmq_formats.timer_files import (
     NO_POSITION,
     PRECISION_MS,
@@ -97,13 +97,25 @@ def read_waiting_units(store: Store, state: TimerState) -> Iterator[TimerUnit]:
                 if unit is None and not store.has_clean_shutdown:
                     break  # the wheel's page may be on disk before the log's
                 if unit is None:
-                    raise CorruptData(
-                        "the wheel points to an offset where the timer log has no unit",
-                        at,
-                        f"{store.root}/{state.wheel}",
-                    )
+                    raise _missing_unit_error(store, state, at)
                 yield unit
                 at = unit.previous
+
+
+def _missing_unit_error(store: Store, state: TimerState, at: int) -> CorruptData:
+    """Return the error for a slot whose unit is not in the timer log: it names the file of the timer log, if lost."""
+    progress = read_timer_progress(store)
+    if progress is None or not 0 <= at <= progress.log_flushed_position - UNIT.size:
+        reason = f"the wheel points to position {at:,} of the timer log, which the broker had not written"
+        return CorruptData(reason, None, f"{store.root}/{state.wheel}")
+    files = sorted(store.other_files_of_kind(FileKind.TIMER_LOG), key=attrgetter("base_offset"))
+    size = max((file.size for file in files), default=0)
+    before = [file for file in files if file.base_offset <= at]
+    if before and (not size or at < before[-1].base_offset + size):
+        return CorruptData("the wheel points to a unit here, and the file has none", at, before[-1].location)
+    lost = f"/{file_name_of_offset(at // size * size)}" if size else ""
+    reason = f"missing, but the wheel points to a unit at position {at:,} of the timer log"
+    return CorruptData(reason, None, f"{store.root}/timerlog{lost}")
 
 
 def find_timer_log_end(store: Store) -> int | None:

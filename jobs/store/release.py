@@ -10,7 +10,7 @@ matters, the newest one is assumed, and reported as an assumption.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -51,6 +51,7 @@ from rmq_formats.store import CHECKPOINT, OFFSET_DIGITS, FileKind, decode_checkp
 GIVEN, DETECTED, ASSUMED = "given", "detected", "assumed"
 Value = TypeVar("Value")
 RELEASE_SETTING = "release"  # key in `detail` of a row of `runs`: the release whose rules apply to the end of the log
+RELEASES, RELEASES_ORIGIN = "releases", "releases_origin"  # keys in the saved state of the index: `Known[Writers]`
 _BLOCK = 1 << 18  # bytes of a segment that are read in one piece
 _DAMAGE_SKIPPED = 4 << 20  # bytes of damage after which the search for the next record ends
 _ABORT_READ = 64
@@ -162,6 +163,16 @@ def add_marks(known: list[Mark], marks: Iterable[Mark]) -> None:
     for mark in marks:
         if next((one.values for one in reversed(known) if one.switch == mark.switch), None) != mark.values:
             known.append(mark)
+
+
+def recorded_origin(state: Mapping[str, object]) -> str:
+    """
+    Return how the releases in the saved state of the index were known.
+
+    Earlier versions did not record it: several releases may then have been an assumption.
+    """
+    is_span = " to " in str(state.get(RELEASES) or "")
+    return str(state.get(RELEASES_ORIGIN) or (ASSUMED if is_span else DETECTED))
 
 
 def parse_release(text: str) -> Release:

@@ -29,7 +29,7 @@ from jobs.products.product import FinishedProduct, Run, RunOutput, StartedProduc
 from jobs.storage.model import file_exists
 from jobs.store.chain import RangeOutcome, collect_damaged_ranges
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
-from jobs.store.release import ASSUMED, Known, UndecidedError, Writers
+from jobs.store.release import ASSUMED, RELEASES, RELEASES_ORIGIN, Known, UndecidedError, Writers, recorded_origin
 from jobs.store.running_broker import check_disk_space
 from jobs.store.store import Store, read_index_header
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry, IndexHeader
@@ -43,7 +43,7 @@ class ContinuationPoint(NamedTuple):
     """The point from which a run continues the index files."""
 
     geometry: Known[Geometry]
-    writers: Writers
+    writers: Known[Writers]
     from_offset: int  # keys of messages before it are in the lake already
     first_run_files: tuple[BrokerIndexFile, ...] = ()  # the broker's files; empty in later runs
     file_ordinal: int = 0  # the ordinal of the open file
@@ -83,7 +83,7 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
                     "hash_slots": geometry.value.hash_slots,
                     "index_num": geometry.value.index_num,
                     "geometry_origin": geometry.origin,
-                    "release": str(opening.writers),
+                    "release": str(opening.writers.value),
                     "run": output.naming.run,
                 }
                 for rows in written
@@ -119,26 +119,29 @@ def _read_continuation(run: Run, state: State) -> ContinuationPoint:
     start = max(state["to_offset"], run.store.start_offset)
     geometry = Known(Geometry(*state["geometry"]), state["geometry_origin"], "the lake")
     rules = make_rules(*((since, Release.from_version(name)) for since, name in state["rules"]))
-    known = Writers(rules, state.get("releases") or ", ".join(name for _, name in state["rules"]))
-    now, (last_since, last_release) = run.writers, rules[-1]
+    known = Writers(rules, state.get(RELEASES) or ", ".join(name for _, name in state["rules"]))
+    origin, now, (last_since, last_release) = recorded_origin(state), run.writers.value, rules[-1]
     # The lake's rules are followed by the store's newest ones where those differ in an index file's bytes.
     if start > last_since and not any(
         have_same_index_switches(last_release, release) for release in (now.newest, *now.possible_releases)
     ):
         since = max(start, now.rules[-1][0])
         known = Writers((*rules, (since, now.newest)), f"{known.text}, then {now.newest} from offset {since}")
+        origin = ASSUMED if ASSUMED in {origin, run.writers.origin} else run.writers.origin
     header = IndexHeader(*state["header"]) if state["header"] else None
-    return ContinuationPoint(geometry, known, start, (), state["file"], header, state.get("left_out", 0))
+    return ContinuationPoint(
+        geometry, Known(known, origin, "the lake"), start, (), state["file"], header, state.get("left_out", 0)
+    )
 
 
 def _collector(output: RunOutput, opening: ContinuationPoint, range_: Range, files: ExitStack) -> RangeKeyCollector:
-    name, rules = output.naming.new_file_name(f"{range_.start_offset:020d}", ".keys"), opening.writers.rules
+    name, rules = output.naming.new_file_name(f"{range_.start_offset:020d}", ".keys"), opening.writers.value.rules
     return RangeKeyCollector(rules, output.create_scratch(), name, files, opening.from_offset, with_texts=True)
 
 
 def plan_index_files_work(continuation: ContinuationPoint, run: Run, keys: KeySequence) -> list[EntryWork]:
     """Return the plan of each file to write."""
-    index = IndexPlan(run.store.storage, keys, continuation.geometry.value, continuation.writers.rules)
+    index = IndexPlan(run.store.storage, keys, continuation.geometry.value, continuation.writers.value.rules)
     # Earlier runs read messages before its own, and may have left some out.
     earlier_runs_end = run.from_offset if continuation.from_offset < run.from_offset else 0
     # Retention may have deleted files while the log was read.
@@ -268,6 +271,7 @@ def _make_state(opening: ContinuationPoint, written: Sequence[EntryRows], to_off
         "left_out": last.entries_without_row if last else opening.entries_without_row,
         "geometry": list(opening.geometry.value),
         "geometry_origin": opening.geometry.origin,
-        "rules": [[since, str(release)] for since, release in opening.writers.rules],
-        "releases": opening.writers.text,
+        "rules": [[since, str(release)] for since, release in opening.writers.value.rules],
+        RELEASES: opening.writers.value.text,
+        RELEASES_ORIGIN: opening.writers.origin,
     }

@@ -84,7 +84,7 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
     groups = choose_group_count(min(new_bytes, run.step_bytes or new_bytes))
     output, selection = run.output, run.selection
     scratch = output.scratch if groups > 1 else None
-    rules = determine_unit_rules(run.store, run.writers.rules, run.given_settings.conf)
+    rules = determine_unit_rules(run.store, run.writers.value.rules, run.given_settings.conf)
     topics = collect_topic_evidence_with_queues(run.store, seen.queues)
 
     shared = rules, groups, output, scratch is not None, selection

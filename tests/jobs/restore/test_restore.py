@@ -175,6 +175,24 @@ def test_restoring_the_configuration_reads_only_the_chosen_versions_into_memory(
     assert peak < 20 * size
 
 
+@pytest.mark.parametrize(("given", "origin"), [((), "assumed"), (("--release", "5.3.3"), "given")])
+def test_a_release_that_ingest_assumed_is_not_called_detected(
+    given: tuple[str, ...], origin: str, tmp_path: Path, run: Run
+) -> None:
+    """All releases may have written this message."""
+    store = write_store(tmp_path / "store", stored([Sent(keys=("k",))]), with_queues=False)
+    run("ingest", store, "--lake", tmp_path / "lake", *given)
+
+    code, out, _ = run(
+        *("restore", tmp_path / "lake", "--out", tmp_path / "out"),
+        *("--hash-slots", 100, "--index-num", 400, "--consume-queue-size", 6000),
+    )
+
+    (line,) = (line for line in out.splitlines() if "format: RocketMQ" in line)
+    assert 0 == code
+    assert f"({origin}" in line
+
+
 class TestAnIndexOfUnknownSizes:
     """A broker with other sizes than those of its files finds no key, and reports nothing."""
 
