@@ -35,7 +35,13 @@ SQL_TYPES = {  # Arrow types, by their names in Spark SQL
     "date": pa.date32(),
     "timestamp": TIMESTAMP,
 }
-_SQL_NAMES = {type_: name for name, type_ in SQL_TYPES.items()} | {pa.timestamp("us"): "timestamp_ntz"}
+# In memory, the type of columns with the text of any JSON value; in tables, they are strings.
+JSON_TEXT = pa.large_string()
+_SQL_NAMES = {
+    **{type_: name for name, type_ in SQL_TYPES.items()},
+    pa.timestamp("us"): "timestamp_ntz",
+    JSON_TEXT: "json",
+}
 
 _WHOSE = (
     required_column("broker", pa.string(), "label of the broker that wrote the store"),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from jobs.lake.tables import INGESTED_AT, PROVENANCE_COLUMNS, SQL_TYPES, TIMESTAMP, Table, sql_type
+from jobs.lake.tables import INGESTED_AT, JSON_TEXT, PROVENANCE_COLUMNS, SQL_TYPES, TIMESTAMP, Table, sql_type
 from rmq_formats.arrow import column
 
 TYPED_FOLDER = "typed"
@@ -35,6 +35,7 @@ _COMMENT = re.compile(r"\s*'(?:[^'\\]|\\.)*'")
 _NOT_IN_DELTA = re.compile(r"[ ,;{}()\n\t=.`]")
 _DEEPEST = 16
 _NESTED = ("array", "map", "struct", "decimal")
+_JSON = "json"  # the type of a column, but not of a nested field
 _ALIASES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float"}
 # Each type can hold every value of the types before it in its row.
 _WIDER = (
@@ -113,6 +114,8 @@ class _Parser:
         name = _ALIASES.get(name, name)
         if name in SQL_TYPES:
             return SQL_TYPES[name]
+        if name == _JSON and not depth:
+            return JSON_TEXT
         if name == "decimal":
             digits = self._token(_DIGITS, "(precision, scale)")
             precision, scale = (int((text or "0")[:4]) for text in digits.groups()) if digits[0] else (10, 0)
@@ -123,7 +126,8 @@ class _Parser:
             return pa.decimal128(precision, scale)
         if name not in _NESTED:
             self._at = begin
-            raise self._error(f"a type ({', '.join((*SQL_TYPES, *_NESTED))})")
+            names = (*SQL_TYPES, *_NESTED, *(() if depth else (_JSON,)))
+            raise self._error(f"a type ({', '.join(names)})")
         self._demand("<")
         if name == "struct":
             return pa.struct(self.fields(":", ">", depth + 1))
@@ -163,7 +167,9 @@ class _Parser:
 
 
 def all_nullable(type_: pa.DataType) -> pa.DataType:
-    """Return the type with all nested fields nullable, as in tables."""
+    """Return the type as in tables: all nested fields are nullable, and the text of a JSON value is a string."""
+    if type_ == JSON_TEXT:
+        return pa.string()
     if pa.types.is_list(type_):
         return pa.list_(all_nullable(type_.value_type))
     if pa.types.is_map(type_):

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from jobs.lake.tables import JSON_TEXT
 from jobs.typed.ddl import all_nullable
 from jobs.typed.formats import (
     TypedRows,
@@ -141,6 +142,8 @@ class _Batch:
             return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(is_null))
         if pa.types.is_list(type_) or pa.types.is_map(type_):
             return self._list_or_map_array(places, type_, f"{path}[]")
+        if type_ == JSON_TEXT:
+            return self._value_texts(places)
         array, states = self._scalars(places, type_)
         odd = np.flatnonzero(states == cells.UNUSUAL)
         if not odd.size:
@@ -209,6 +212,17 @@ class _Batch:
         offsets, found = cells.decode_texts(self.data, starts, ends)
         mask = pa.py_buffer(np.packbits(~is_null, bitorder="little")) if is_null.any() else None
         return pa.Array.from_buffers(pa.string(), len(starts), [mask, pa.py_buffer(offsets), pa.py_buffer(found)])
+
+    def _value_texts(self, places: _Places) -> pa.Array:
+        """Return the texts of any values, as the bodies have them; NULL if null or missing."""
+        is_null = self._heads(places) == NULL
+        starts, ends = np.where(is_null, 0, places.starts).astype(np.int64), np.where(is_null, 0, places.ends)
+        offsets = np.append(np.int64(0), np.cumsum(ends - starts))
+        # The bytes of each value, one after the other.
+        taken = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], np.diff(offsets))
+        mask = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
+        buffers = [mask, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(self.data[taken])]
+        return pa.Array.from_buffers(pa.string(), len(is_null), buffers, int(is_null.sum()))
 
     def _reals(self, texts: pa.Array, type_: pa.DataType, states: Bytes) -> NDArray[Any]:
         read: NDArray[np.float64] = texts.cast(pa.float64()).fill_null(0).to_numpy(zero_copy_only=False)

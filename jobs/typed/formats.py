@@ -16,7 +16,7 @@ from typing import NamedTuple, NoReturn, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.lake.tables import sql_type
+from jobs.lake.tables import JSON_TEXT, sql_type
 from jobs.typed.ddl import SchemaError, all_nullable
 from jobs.typed.values import (
     DECIMAL,
@@ -36,6 +36,8 @@ _MOST_UNKNOWN = 200  # unknown fields of a topic that are counted separately
 _LONGEST_EXAMPLE = 60  # characters
 _DEEPEST = 100  # nested objects and arrays
 _BRACKETS = re.compile(rb'[\[{]+|[\]}]+|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # and strings, which may contain brackets
+_SPACE = re.compile(r"[ \t\r\n]*")
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # an int of Python has a limit
 _HALF = re.compile(r"\\u[dD]")
 _LONE = re.compile("[\ud800-\udfff]")
 
@@ -70,9 +72,13 @@ class BodyFormat(NamedTuple):
 
 def read_bodies_exactly(bodies: Iterable[bytes], columns: Sequence[pa.Field], times: TimeDefaults) -> TypedRows:
     """Return the rows or refusals of bodies, and the fields without a column."""
+    as_text = [column.name for column in columns if column.type == JSON_TEXT]
 
     def read(body: bytes, left: dict[str, Value]) -> Row:
         value = parse_body(body)
+        if as_text and isinstance(value, dict):
+            texts = _read_member_texts(body.decode())
+            value |= {name: texts[name] for name in as_text if value.get(name) is not None}
         row = tuple(convert_struct(value, columns, times, "$").values())
         for path, one in _unknown(value, pa.struct(columns), "$"):
             left.setdefault(path, one)
@@ -113,6 +119,26 @@ def parse_body(body: bytes) -> Value:
     if _HALF.search(text):
         _refuse_lone_surrogates(value, "$")
     return value
+
+
+def _read_member_texts(text: str) -> dict[str, str]:
+    """Return the text of each member's value, as a valid object in *text* has it."""
+    found = {}
+    at = _skip_space(text, text.index("{") + 1)
+    while text[at] != "}":
+        name, at = _DECODER.raw_decode(text, at)
+        start = _skip_space(text, _skip_space(text, at) + 1)  # after the colon
+        _, at = _DECODER.raw_decode(text, start)
+        found[name] = text[start:at]
+        at = _skip_space(text, at)
+        if text[at] == ",":
+            at = _skip_space(text, at + 1)
+    return found
+
+
+def _skip_space(text: str, at: int) -> int:
+    """Return the position of the next character that is no white space."""
+    return _SPACE.match(text, at).end()  # type: ignore[union-attr] # it matches anywhere
 
 
 def _refuse_depth(body: bytes) -> None:
@@ -199,7 +225,7 @@ def check_pattern(pattern: str, columns: Sequence[pa.Field]) -> None:
         if column.name not in groups:
             names = ", ".join(sorted(groups)) or "none"
             raise SchemaError(f"{column.name!r}: the pattern has no group of this name; its groups: {names}")
-        if pa.types.is_nested(column.type):
+        if pa.types.is_nested(column.type) or column.type == JSON_TEXT:
             raise SchemaError(f"{column.name} {sql_type(column.type)}: a group can only have a scalar type")
 
 

@@ -103,6 +103,15 @@ class ValueShape:
             return found[0] if len(found) == 1 else pa.string()
         return {"boolean": pa.bool_, "number": self._number_type, "object": self._object_type}[family]()
 
+    @property
+    def kinds_text(self) -> str:
+        """The kinds of values with their numbers if a single type cannot hold them; empty otherwise."""
+        families: Counter[str] = Counter()
+        for kind, count in self.kinds.items():
+            families[_FAMILIES.get(kind, kind)] += count
+        del families["null"]
+        return ", ".join(f"{name}: {count:,}" for name, count in families.most_common()) if len(families) > 1 else ""
+
     def _number_type(self) -> pa.DataType:
         if not self.kinds["fraction"] and self.digits < len(str(1 << 63)):
             return pa.int64()
@@ -166,7 +175,7 @@ def _refusals(lake: Lake, type_: TopicType, file: SnapshotFile) -> Counter[Refus
 
 
 def _text(
-    topic: str, type_: TopicType | None, fitting: int, refused: Mapping[Refusal, int], left_out: Sequence[str]
+    topic: str, type_: TopicType | None, fitting: int, refused: Mapping[Refusal, int], notes: Sequence[str]
 ) -> str:
     """Return a proposal in the form of types.toml, with the fields that do not become columns."""
     fit = "are JSON objects whose fields can become columns" if type_ is None else "fit the proposed types"
@@ -178,7 +187,7 @@ def _text(
     ]
     if len(refused) > _SHOWN:
         lines.append(f"#   {len(refused) - _SHOWN} more reasons and places")
-    lines += [f"#   not proposed: {_make_printable(name)}" for name in left_out[:_SHOWN]]
+    lines += [f"#   {_make_printable(note)}" for note in notes]
     if type_ is None:
         return "\n".join(
             [*lines, "#   no body is a JSON object with at least one non-null value, so no types are proposed", ""]
@@ -212,6 +221,7 @@ def infer_types(lake: Lake, topic: str, workers: Workers) -> tuple[str, bool]:
     for one in workers.map(work, partial(_shape_of, lake, topic), "inferring types from bodies"):
         shape.merge(one)
     type_, left_out = _propose_type(topic, shape)
+    notes = [f"not proposed: {name}" for name in left_out[:_SHOWN]] + _suggest_json(type_, shape)[:_SHOWN]
     # Without a proposal, try a column that no body has, so that all bodies are counted with their reasons.
     tried = type_ or TopicType(topic, JSON_FORMAT, (pa.field("nothing", pa.string(), nullable=False),))
     found: Counter[Refusal | None] = Counter()
@@ -220,7 +230,14 @@ def infer_types(lake: Lake, topic: str, workers: Workers) -> tuple[str, bool]:
     if snapshot is not None and not found:
         return f"# {_make_printable(topic)}: {explain_absent_topics(lake, snapshot, [topic])[topic][1]}\n", False
     refused = {refusal: count for refusal, count in found.most_common() if refusal is not None}
-    return _text(topic, type_, found[None], refused, left_out), type_ is not None
+    return _text(topic, type_, found[None], refused, notes), type_ is not None
+
+
+def _suggest_json(type_: TopicType | None, shape: ValueShape) -> list[str]:
+    """Return a line for each column whose field has values that its type cannot hold."""
+    fields = {one.name: type_.sources.get(one.name, one.name) for one in type_.columns} if type_ is not None else {}
+    kinds = {name: shape.members[source].kinds_text for name, source in fields.items()}
+    return [f"{name}: {text}; declared as json, the column takes all of them" for name, text in kinds.items() if text]
 
 
 def _propose_type(topic: str, shape: ValueShape) -> tuple[TopicType | None, tuple[str, ...]]:

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeGuard
 import numpy as np
 import pyarrow as pa
 
-from jobs.lake.tables import sql_type
+from jobs.lake.tables import JSON_TEXT, sql_type
 
 _INTEGER = re.compile(r"-?[0-9]{1,40}")
 DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,6})?")
@@ -79,8 +79,8 @@ class TimeDefaults:
 
 def convert_value(value: Value, type_: pa.DataType, times: TimeDefaults, path: str) -> object:
     """Convert a JSON value to a column type; raise `RefusedBodyError` if it does not fit exactly."""
-    if value is None:
-        return None
+    if value is None or type_ == JSON_TEXT:  # whose value is its text already
+        return value
     if pa.types.is_struct(type_):
         return convert_struct(value, list(type_), times, path)
     if pa.types.is_list(type_):

@@ -20,7 +20,7 @@ from tests.support.commands import measure_peak
 WIDE = parse_columns(
     "a bigint, b double, c decimal(8,2), d timestamp, e string, f boolean, g array<int>, h map<string,int>, "
     "i struct<a: int NOT NULL, b: date>, j date, k binary, l float, m tinyint, n bigint NOT NULL, `o-p` string, "
-    "q array<struct<a: int NOT NULL>>"
+    "q array<struct<a: int NOT NULL>>, r json"
 )
 
 

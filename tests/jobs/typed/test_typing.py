@@ -336,3 +336,59 @@ def test_a_retype_within_the_limit_ends_the_alert(tmp_path: Path, type_orders: C
     assert (ExitCode.DAMAGE, 1) == type_orders(STRICT)
     assert (ExitCode.DAMAGE, 1) == type_orders(STRICT, "--retype", "Orders")
     assert (ExitCode.CLEAN, 0) == type_orders(ANY, "--retype", "Orders")
+
+
+MIXED = (b'{"id": 1}', b'{"id": "two", "name": "a"}', b'{"id": 3.50}', b'{"id": {"n": [4]}}', b'{"id": null}')
+
+
+def test_a_number_that_became_text_is_typed_in_a_json_column_over_several_runs(tmp_path: Path, run: Run) -> None:
+    broker, lake = Broker(tmp_path / "store"), tmp_path / "lake"
+    declared = ORDERS.replace("id bigint", "id json")
+    for body in MIXED:
+        write(broker, body)
+        ingested(tmp_path)
+        typed(tmp_path, declared)
+    optimized = run("optimize", lake, "--engine", "local")
+
+    assert ExitCode.CLEAN == optimized.code
+    assert ["1", '"two"', "3.50", '{"n": [4]}', None] == [row["id"] for row in rows_of(lake, "typed/Orders")]
+    assert (len(MIXED), 0) == count_rows_and_dead_letters(lake)
+
+
+def test_a_column_becomes_json_only_with_retype(tmp_path: Path, run: Run) -> None:
+    ingested(tmp_path, *MIXED)
+    typed(tmp_path)
+    before = count_rows_and_dead_letters(tmp_path / "lake")
+    (tmp_path / "types.toml").write_text(ORDERS.replace("id bigint", "id json"))
+    command = ("type", tmp_path / "lake", "--types", tmp_path / "types.toml", "--engine", "local")
+
+    refused = run(*command)
+    retyped = run(*command, "--retype", "Orders")
+
+    assert (2, 3) == before
+    assert ExitCode.USAGE == refused.code
+    assert "drops or narrows these columns: id bigint" in refused.err
+    assert ExitCode.CLEAN == retyped.code
+    assert (len(MIXED), 0) == count_rows_and_dead_letters(tmp_path / "lake")
+
+
+@pytest.mark.parametrize(
+    ("declared", "reason"),
+    [
+        ('format = "json"\nschema = "a array<json>"', "expected a type"),
+        ('format = "text"\npattern = "(?P<a>.*)"\nschema = "a json"', "a group can only have a scalar type"),
+    ],
+)
+def test_a_json_column_is_refused_inside_other_types_and_for_text(declared: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "types.toml").write_text(f'[topic."Orders"]\n{declared}\n')
+
+    with pytest.raises(RequestError, match=reason):
+        read_types(tmp_path / "types.toml")
+
+
+def test_a_field_with_several_kinds_of_values_is_proposed_as_json(tmp_path: Path, run: Run) -> None:
+    ingested(tmp_path, *MIXED, b'{"id": 6}', b'{"id": 7}')
+
+    proposed = run("type", tmp_path / "lake", "--infer", "-t", "Orders", "--engine", "local")
+
+    assert "#   id: number: 4, text: 1, object: 1; declared as json, the column takes all of them" in proposed.out
