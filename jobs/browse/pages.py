@@ -208,7 +208,7 @@ class Pages:
             problem=problem,
             broker=broker,
             names_brokers=is_of_several,
-            warnings=join_remarks(lists.sources).warnings,
+            warnings=[*join_remarks(lists.sources).warnings, *lists.list_topic_doubts()],
             rows=[(f"/message?at={_refer_to(lists.sources, one)}", one) for one in page.messages],
             following=""
             if page.following is None

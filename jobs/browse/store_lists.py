@@ -29,7 +29,7 @@ from jobs.store.queue_files import StoredQueue
 from jobs.store.store import Store
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.consumequeue.dispatch import DLQ_PREFIX, SCHEDULE_TOPIC, is_system_topic
-from rmq_formats.errors import CorruptData
+from rmq_formats.errors import CorruptData, is_disk_error
 from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.properties import REAL_TOPIC, index_key_hash
 
@@ -121,15 +121,29 @@ class StoreLists:
             count = sum(end - first for _, first, end in own)
             rows.append((topic, len(ranges.get(topic, ())), count, message_rate(count, oldest, newest), oldest, newest))
         why = self._queues.why_unknown
-        note = f"queues in RocksDB are not counted: {why}" if why else ""
-        return PageTable(("topic", "queues", "messages", "per second", "first stored", "last stored"), rows, note=note)
+        notes = [*([f"queues in RocksDB are not counted: {why}"] if why else []), *self.list_topic_doubts()]
+        columns = ("topic", "queues", "messages", "per second", "first stored", "last stored")
+        return PageTable(columns, rows, note=". ".join(notes))
+
+    def list_topic_doubts(self) -> list[str]:
+        """Return why the broker's table of topics cannot be read, so that topics may be missing."""
+        return [] if self._reader.topic_config else self._list_unread_config()
+
+    def _list_unread_config(self) -> list[str]:
+        """Return what of the broker's configuration cannot be read, so that rows may be missing."""
+        try:
+            reasons = [*map(str, self.source.config.errors)]
+        except OSError as error:
+            if not is_disk_error(error):
+                raise
+            reasons = [str(error)]
+        return [f"not all of the broker's configuration can be read: {reason}" for reason in reasons]
 
     def groups(self) -> PageTable:
         """Return the lag of each group in each topic, and the faults of positions and configuration."""
         config, store = self.source.config, self._reader.store
         notes = [finding.text for finding in self._check_positions(config, store).findings]
-        if config.unread_reason:
-            notes.append(f"not all of the broker's configuration can be read: {config.unread_reason}")
+        notes += self._list_unread_config()
         return PageTable(LAG_COLUMNS, list_group_rows(self.source), note=". ".join(notes))
 
     def _check_positions(self, config: BrokerConfig, store: Store) -> BrokerState:

@@ -457,6 +457,22 @@ def test_every_text_of_the_pages_has_a_chinese_translation() -> None:
     assert len(said) > 70
 
 
+@pytest.mark.parametrize("view", ["/messages", "/topics", "/groups"])
+@pytest.mark.parametrize("name", ["topics.json", "consumerOffset.json"])
+def test_a_page_names_each_configuration_file_that_it_could_not_read(
+    view: str, name: str, store: Path, tmp_path: Path
+) -> None:
+    damaged = copy_store(store, tmp_path)
+    intact = render_page(QueryTarget(str(damaged)), view, "en").text
+    for file in ("topics.json", "consumerOffset.json"):
+        (damaged / "config" / file).write_text("{not JSON")
+
+    page = render_page(QueryTarget(str(damaged)), view, "en").text
+
+    assert f"configuration can be read: config/{name}: " in unescape(page)
+    assert "configuration can be read" not in unescape(intact)
+
+
 def test_problems_of_a_store_are_in_chinese_except_for_texts_of_inspect(store: Path, tmp_path: Path) -> None:
     damaged = copy_store(store, tmp_path)
     sorted((damaged / "index").iterdir())[2].unlink()
