@@ -8,10 +8,12 @@ rebuilt files, the rules, the proofs, and the facts that the log does not contai
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shutil import rmtree
 
-from jobs.console.amounts import count_text
+from jobs.console.amounts import count_text, names_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
 from jobs.diagnosis.log_check import complete_checks, list_doubtful_ranges, new_range_check
 from jobs.products.queues.join import collect_log_units, collect_topic_evidence_with_queues, compare_queues
@@ -134,10 +136,32 @@ class QueueRebuildSummary(RatedOutcome):
 
 
 def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebuildSummary:
-    """Write the queues and the manifest to the output directory."""
+    """Write the queues and the manifest to the output directory; after an error, remove the written files."""
     store, settings = list_and_determine_settings(request, workers.options, workers.processes)
     out = request.out.absolute()  # a relative path is one of ours, not of the tasks
     make_directory(out)
+    with _remove_output_on_error(out):
+        return _write_queues(request, workers, store, settings, out)
+
+
+@contextmanager
+def _remove_output_on_error(out: Path) -> Iterator[None]:
+    """Remove what the block has added to a directory if it fails: queues without a manifest look complete."""
+    existing = {*out.iterdir()}
+    try:
+        yield
+    except BaseException:
+        for path in {*out.iterdir()} - existing:
+            if path.is_dir() and not path.is_symlink():
+                rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        raise
+
+
+def _write_queues(
+    request: RebuildQueuesRequest, workers: Workers, store: Store, settings: QueueSettings, out: Path
+) -> QueueRebuildSummary:
     is_database = request.to == ROCKSDB
     plain = settings.file_sizes[QueueKind.PLAIN]
     summary = QueueRebuildSummary(
@@ -182,10 +206,13 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
             every, needed, manifest = queues, queues, describe_database(files, queues, carried)
             summary.files = len(files)
             summary.notes += notes_of_database(queues, carried, recipe.rules.batch_topics)
-            summary.notes += _notes_of_log(summary, queues)
+            summary.notes += _notes_of_log(summary, store, log.damaged_ranges, queues)
         else:
             built = made = build_queues(workers, recipe, log.ranges)
-            summary.notes += [*_notes_of_queues(store, recipe, built), *_notes_of_log(summary, built)]
+            summary.notes += [
+                *_notes_of_queues(store, recipe, built),
+                *_notes_of_log(summary, store, log.damaged_ranges, built),
+            ]
             for path, expected in ((out / file.path, file.size) for queue in built for file in queue.files):
                 if (size := path.stat().st_size) != expected:  # also checks files on this machine
                     raise OSError(
@@ -297,7 +324,12 @@ def _notes_of_queues(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQu
     )
 
 
-def _notes_of_log(summary: QueueRebuildSummary, queues: Sequence[BuiltQueue | QueueRowBuilder]) -> Iterator[str]:
+def _notes_of_log(
+    summary: QueueRebuildSummary,
+    store: Store,
+    damaged: Sequence[tuple[int, int]],
+    queues: Sequence[BuiltQueue | QueueRowBuilder],
+) -> Iterator[str]:
     """Yield the facts that an incomplete log does not contain."""
     last = max((end for _, end in summary.gaps), default=0)
     yield from count_note(
@@ -306,7 +338,16 @@ def _notes_of_log(summary: QueueRebuildSummary, queues: Sequence[BuiltQueue | Qu
         "Their ends are unknown, and consumer offsets may be past them",
     )
     if summary.damaged_bytes:
-        yield f"damaged bytes of the log: {summary.damaged_bytes:,}; the queues lack the units of the damaged records"
+        segments = ((store.segment_at(start), start) for start, _ in damaged)
+        places = [
+            f"{store.path_below_root(one.location)} @{start - one.base_offset}"
+            for one, start in segments
+            if one is not None
+        ]
+        yield (
+            f"damaged bytes of the log: {summary.damaged_bytes:,} ({names_text(places, most=3)}); the queues lack the "
+            "units of the damaged records"
+        )
 
 
 def describe_files(queues: Sequence[BuiltQueue]) -> dict[str, object]:

@@ -5,8 +5,10 @@ If the log has gaps, rebuilds of queues and index files report them, and keep th
 A task that fails and is repeated, as by Spark, leaves no results of its first attempt.
 """
 
+import errno
 import fcntl
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -14,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 from pyspark.sql import SparkSession
@@ -28,6 +30,7 @@ from jobs.rebuild.queues import FILES, ROCKSDB
 from jobs.repair.run import RepairRequest, repair
 from jobs.restore.run import RestoreRequest, restore
 from jobs.storage import AnyStorage
+from jobs.storage.local import LocalStorage
 from jobs.storage.model import Reader
 from jobs.storage.scratch import Scratch
 from jobs.store.queue_files import list_queues
@@ -52,7 +55,7 @@ from tests.rmq_formats.builders import make_record, place_records
 from tests.rmq_formats.reference import decode_unit_row
 from tests.support.commands import Run, copy_store
 from tests.support.lakes import ingest_store
-from tests.support.meanwhile import DisturbedWorkers
+from tests.support.meanwhile import DisturbedWorkers, fail_reads_of_first_segment
 from tests.support.query_stores import write_segment
 from tests.support.stores import flip, list_segments, log_folders, read_files, read_store_records
 
@@ -310,3 +313,26 @@ def test_a_missing_rocksdict_is_reported_with_what_to_install(
 
     assert outcome.code == ExitCode.USAGE
     assert "pip install 'rocketmq-lake[rocksdb]'" in outcome.err
+
+
+def test_a_segment_that_the_disk_cannot_read_is_named(golden: StoreOf, tmp_path: Path) -> None:
+    with fail_reads_of_first_segment(errno.EIO, lambda at, length: at + length > 8192):
+        summary = rebuild_queues(request_for(golden("b533-base"), tmp_path / "out", "b533-base"), SerialWorkers())
+
+    (note,) = (note for note in summary.notes if note.startswith("damaged bytes"))
+    assert re.search(r" \(commitlog/00000000000000000000 @\d+\)", note)
+
+
+def test_a_failed_rebuild_leaves_nothing_of_its_own(
+    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queue files without a manifest look like a complete answer."""
+    store, out = golden("b533-base"), tmp_path / "out"
+    out.mkdir()
+    (out / "notes.txt").touch()
+    monkeypatch.setattr(LocalStorage, "create", Mock(side_effect=OSError(errno.ENOSPC, "disk full", "MANIFEST.json")))
+
+    with pytest.raises(OSError, match="disk full"):
+        rebuild_queues(request_for(store, out, "b533-base"), SerialWorkers())
+
+    assert ["notes.txt"] == [path.name for path in out.iterdir()]
