@@ -214,15 +214,19 @@ class _Batch:
         return pa.Array.from_buffers(pa.string(), len(starts), [mask, pa.py_buffer(offsets), pa.py_buffer(found)])
 
     def _value_texts(self, places: _Places) -> pa.Array:
-        """Return the texts of any values, as the bodies have them; NULL if null or missing."""
-        is_null = self._heads(places) == NULL
-        starts, ends = np.where(is_null, 0, places.starts).astype(np.int64), np.where(is_null, 0, places.ends)
-        offsets = np.append(np.int64(0), np.cumsum(ends - starts))
-        # The bytes of each value, one after the other.
-        taken = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], np.diff(offsets))
-        mask = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
-        buffers = [mask, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(self.data[taken])]
-        return pa.Array.from_buffers(pa.string(), len(is_null), buffers, int(is_null.sum()))
+        """Return the texts of any values, one in each body, as the bodies have them; NULL if null or missing."""
+        is_there = self._heads(places) != NULL
+        starts, ends = places.starts[is_there], places.ends[is_there]
+        sizes = np.zeros(len(is_there), np.int64)
+        sizes[is_there] = ends - starts
+        offsets = np.append(0, np.cumsum(sizes)).astype(np.int32)
+        # One byte for each byte of the bodies: 1 within these values, which ascend and do not touch.
+        steps = np.zeros(self.data.size + 1, np.int8)
+        steps[starts], steps[ends] = 1, -1
+        is_taken = np.cumsum(steps[:-1], dtype=np.int8).view(np.bool_)
+        buffers = [np.packbits(is_there, bitorder="little"), offsets, self.data[is_taken]]
+        absent = int((~is_there).sum())
+        return pa.Array.from_buffers(pa.string(), len(is_there), list(map(pa.py_buffer, buffers)), absent)
 
     def _reals(self, texts: pa.Array, type_: pa.DataType, states: Bytes) -> NDArray[Any]:
         read: NDArray[np.float64] = texts.cast(pa.float64()).fill_null(0).to_numpy(zero_copy_only=False)
