@@ -1,12 +1,14 @@
 """
 Decides which queue files of a store are right and which are lost, for `--lost-only` and `repair`.
 
-All queues are rebuilt, and each file is compared with the store's own. A file is replaced only if it is proven wrong
-and its replacement is proven right: one fault explains all differences, or none of its content belongs to its queue.
-All other files with differences stay and are reported: a record of the log may have changed in a field without a
-checksum.
+All queues are built, and each file is compared with the store's own; identical files are not written. A file is
+replaced only if it is proven wrong and its replacement is proven right: one fault explains all differences, or none of
+its content belongs to its queue. All other files with differences stay and are reported: a record of the log may have
+changed in a field without a checksum.
 """
 
+import errno
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -29,6 +31,8 @@ from jobs.products.queues import (
 )
 from jobs.products.queues.settings import QueueSettings
 from jobs.rebuild.queues import EXTENSION_FOLDER, BuiltFile, BuiltQueue
+from jobs.storage.local import flush_directory, make_directory
+from jobs.storage.locations import join_location
 from jobs.store.log_ends import has_lost_end
 from jobs.store.queue_files import has_light_queues_only_in_rocksdb, queues_in_rocksdb
 from jobs.store.queue_storage import QueueStorage, detect_queue_storage
@@ -82,7 +86,7 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
         is_file = has_light_files or not queue.name.topic.startswith(LMQ_PREFIX)
         fate = _find_fate(queue.name, joined, newest)
         if fate is TopicFate.DELETED or not is_file:
-            _delete(out, queue.files)
+            _delete(out, queue, queue.files)
             continue
         is_unknown = fate is TopicFate.UNDECIDED and bool(joined.queues)  # without any queue, a broker rebuilds all
         verdicts = _judge_queue(queue, evidence, comparison, real, request, is_of_unknown_topic=is_unknown)
@@ -99,7 +103,9 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
         unknown |= {queue.name.topic} if lost else set()
         right = {path for path, verdict in verdicts.items() if verdict == _EQUAL} | {file.path for file in needed}
         _note_removed_copies(evidence.find_copies_of(right), summary)
-        _delete(out, (file for file in queue.files if file not in needed))
+        _delete(out, queue, (file for file in queue.files if file not in needed))
+        for file in (file for file in needed if file.path in queue.stored_paths):
+            evidence.write_identical_file(file, queue)
         if needed:
             selected.append(replace(queue, files=needed))
     summary.replaced.sort()
@@ -316,16 +322,33 @@ class _Evidence:
         )
 
     def _units(self, file: BuiltFile, queue: BuiltQueue) -> Units:
-        return _units(self._read_built(file), queue.name)
+        return _units(self._read_built(file, queue), queue.name)
 
-    def _read_built(self, file: BuiltFile) -> bytes:
+    def _read_built(self, file: BuiltFile, queue: BuiltQueue) -> bytes:
         """Return the written bytes of a rebuilt file, without the zeros after them."""
-        with (self._out / file.path).open("rb") as built:
-            return built.read(file.written)
+        if file.path not in queue.stored_paths:
+            with (self._out / file.path).open("rb") as built:
+                return built.read(file.written)
+        location = join_location(self._store.root, path_in_store(file.path))  # it is identical, and was not written
+        data = self._store.storage.read(location, 0, file.written)
+        if sha256(data).hexdigest() != file.sha256:
+            raise OSError(errno.ESTALE, "the file was changed while it was compared; run the command again", location)
+        return data
 
-    def _read_both(self, file: BuiltFile, real: StoredFile) -> tuple[bytes, bytes]:
+    def write_identical_file(self, file: BuiltFile, queue: BuiltQueue) -> None:
+        """Write a file that is identical to the store's, because the other files of its queue need it."""
+        path = self._out / file.path
+        make_directory(path.parent)
+        with path.open("xb") as written:
+            written.write(self._read_built(file, queue))
+            written.truncate(file.size)
+            written.flush()
+            os.fsync(written.fileno())
+        flush_directory(path.parent)
+
+    def _read_both(self, file: BuiltFile, queue: BuiltQueue, real: StoredFile) -> tuple[bytes, bytes]:
         """Return the bytes of a rebuilt file and of the store's file, without the zeros at the end of both."""
-        content, own = self._read_built(file), bytearray()
+        content, own = self._read_built(file, queue), bytearray()
         with self._store.open(real) as reader:
             # Brokers create queue files in their full size: those of a queue with few messages are mostly zeros. And
             # the store's file may be longer than the rebuilt one, by a terabyte of holes.
@@ -342,7 +365,7 @@ class _Evidence:
         """Compare the store's file with the file built from the log."""
         if real is None:
             return _FileComparison(_MISSING)
-        content, own = self._read_both(file, real)
+        content, own = self._read_both(file, queue, real)
         made, stored = (_units(data, queue.name) for data in (content, own))
         confirmed: AbstractSet[int] = frozenset()
         if not _is_extension(file):
@@ -464,7 +487,7 @@ class _Evidence:
             is_plain = queue.name.kind is QueueKind.PLAIN
             if recorded is None or not is_plain or (own is not None and own.size > file.size):
                 continue
-            content, data = (self._read_built(file), b"") if own is None else self._read_both(file, own)
+            content, data = (self._read_built(file, queue), b"") if own is None else self._read_both(file, queue, own)
             made, stored = (_units(one.ljust(len(content), b"\0"), queue.name) for one in (content, data))
             first, places = _first_of(file, queue), np.flatnonzero(made != stored)
             units = recorded(queue.name, first, first + made.size)[places]
@@ -570,8 +593,8 @@ def _is_extension(file: BuiltFile) -> bool:
     return file.path.startswith(f"{EXTENSION_FOLDER}/")
 
 
-def _delete(out: Path, files: Iterable[BuiltFile]) -> None:
-    for file in files:
+def _delete(out: Path, queue: BuiltQueue, files: Iterable[BuiltFile]) -> None:
+    for file in (file for file in files if file.path not in queue.stored_paths):
         path = out / file.path
         path.unlink(missing_ok=True)
         for folder in path.parents:

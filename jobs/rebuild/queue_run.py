@@ -200,6 +200,7 @@ def _write_queues(
             scratch,
             lost_log_ranges=tuple(sorted([*summary.gaps, *log.damaged_ranges])),
             segment_base_offsets=tuple(segment.base_offset for segment in store.segments),
+            compared_store=(store.root, store.storage) if request.lost_only else None,
         )
         if is_database:
             files, queues, carried = build_database(workers, recipe, log.ranges, store, out / summary.folder)
@@ -213,7 +214,8 @@ def _write_queues(
                 *_notes_of_queues(store, recipe, built),
                 *_notes_of_log(summary, store, log.damaged_ranges, built),
             ]
-            for path, expected in ((out / file.path, file.size) for queue in built for file in queue.files):
+            written = ((queue, file) for queue in built for file in queue.files if file.path not in queue.stored_paths)
+            for path, expected in ((out / file.path, file.size) for _, file in written):
                 if (size := path.stat().st_size) != expected:  # also checks files on this machine
                     raise OSError(
                         f"{path} has {size:,} bytes, but {expected:,} were written. Rebuild into a new directory"

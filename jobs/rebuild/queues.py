@@ -5,10 +5,11 @@ Each group of queues is one task. It reads its section of every range's units in
 each queue, so memory does not grow with a queue. The content of a queue's files depends only on the log and the rules.
 """
 
+import errno
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -23,18 +24,22 @@ import numpy as np
 from jobs.console.amounts import names_text
 from jobs.console.lines import printable_text
 from jobs.products.queues.unit_files import RangeUnits, has_units, read_units
+from jobs.storage import AnyStorage
 from jobs.storage.local import close_file, flush_directory, make_directory, write_all
-from jobs.storage.locations import local_path
+from jobs.storage.locations import join_location, local_path
+from jobs.storage.model import Reader
 from jobs.storage.paths import is_directory
 from jobs.storage.scratch import Scratch
 from jobs.store.units import Units
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.build import QueueBuilder, QueueBytes, append_ext_units
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, UnitRules
+from rmq_formats.errors import is_disk_error
 from rmq_formats.properties import MAX_LONG
 from rmq_formats.store import file_name_of_offset
 
 EXTENSION_FOLDER = "consumequeue_ext"
+_BLOCK = 1 << 18
 FILES, ROCKSDB = "files", "rocksdb"  # the forms of rebuilt queues
 
 
@@ -50,6 +55,15 @@ class QueueRecipe:
     scratch: Scratch
     lost_log_ranges: tuple[tuple[int, int], ...]  # whose records are lost
     segment_base_offsets: tuple[int, ...]  # base offsets of the log's segments
+    # The root and the storage of the store, if only files that differ from its own are to be written.
+    compared_store: tuple[str, AnyStorage] | None = None
+
+    def list_stored_files(self, folder: str, size: int) -> "_StoredFiles | None":
+        """Return the files of this size in a folder of the compared store; None if no store is compared."""
+        if self.compared_store is None:
+            return None
+        root, storage = self.compared_store
+        return _StoredFiles(storage, join_location(root, folder), size)
 
 
 class BuiltFile(NamedTuple):
@@ -67,6 +81,7 @@ class BuiltQueue:
 
     name: QueueName
     files: list[BuiltFile]
+    stored_paths: set[str] = field(default_factory=set)  # of files that were not written: the store's are identical
     first_queue_offset: int = 0  # the queue offset of the first unit; earlier messages are not in the log
     units: int = 0
     misplaced: int = 0
@@ -129,12 +144,15 @@ class _Queue:
         size = recipe.file_sizes[name.kind]
         self._builder = QueueBuilder(name.kind, size, recipe.rules.releases, recipe.lost_log_ranges)
         inner = f"{name.topic}/{name.queue_id}"  # plain queues are in the output without the folder of their kind
-        self._files = _Files(attempt, inner if name.kind is QueueKind.PLAIN else f"{name.kind}/{inner}", size)
+        folder = inner if name.kind is QueueKind.PLAIN else f"{name.kind}/{inner}"
+        self._files = _Files(attempt, folder, size, recipe.list_stored_files(name.path, size))
         self._extension_units = 0
         self._extension_files: _Files | None = None
         if recipe.ext_file_size is not None and name.kind is QueueKind.PLAIN:
             extension = attempt.with_name(f"{attempt.name}-{EXTENSION_FOLDER}")
-            self._extension_files = _Files(extension, f"{EXTENSION_FOLDER}/{inner}", recipe.ext_file_size)
+            folder = f"{EXTENSION_FOLDER}/{inner}"
+            stored = recipe.list_stored_files(folder, recipe.ext_file_size)
+            self._extension_files = _Files(extension, folder, recipe.ext_file_size, stored)
 
     def append(self, units: Units) -> None:
         built = self._built
@@ -159,8 +177,10 @@ class _Queue:
         built, builder = self._built, self._builder
         bases = range(builder.start or 0, builder.logical_end_of_files, builder.file_size)
         built.files += self._files.finish(self._directory, bases)
+        built.stored_paths |= self._files.stored_paths
         if self._extension_files is not None:
             built.files += self._extension_files.finish(self._directory)
+            built.stored_paths |= self._extension_files.stored_paths
         built.misplaced, built.skipped, built.blanks = builder.misplaced_count, builder.skipped_count, builder.blanks
         return built
 
@@ -177,15 +197,73 @@ def count_note(fact: str, counts: Mapping[QueueName, int], meaning: str = "") ->
         yield f"{fact}: {sum(counts.values())} ({queue_names_text(names)})" + (f". {meaning}" if meaning else "")
 
 
+class _StoredFiles(NamedTuple):
+    """The store's own files of a queue, each of which is compared with a rebuilt one."""
+
+    storage: AnyStorage
+    folder: str
+    size: int
+
+    def has(self, base: int, position: int, data: memoryview) -> bool:
+        """Return whether the store has a file of the right size with these bytes at *position*."""
+        with self._open(base) as reader:
+            return reader is not None and reader.size == self.size and reader.read(position, len(data)) == data
+
+    def has_only_zeros(self, base: int, position: int) -> bool:
+        """Return whether the store has a file of the right size with only zeros after *position*."""
+        with self._open(base) as reader:
+            if reader is None or reader.size != self.size:
+                return False
+            while (position := reader.next_written(position)) < self.size:
+                block = bytes(reader.read(position, min(_BLOCK, self.size - position)))
+                if not block or any(block):
+                    return False
+                position += len(block)
+            return True
+
+    def read_beginning(self, base: int, size: int, digest: str) -> Iterator[bytes]:
+        """Yield the first *size* bytes of a file, in blocks; raise `OSError` if they do not have the *digest*."""
+        if not size:
+            return
+        location, seen = self._location(base), sha256()
+        with self.storage.open(location) as reader:
+            for position in range(0, size, _BLOCK):
+                block = bytes(reader.read(position, min(_BLOCK, size - position)))
+                seen.update(block)
+                yield block
+        if seen.hexdigest() != digest:
+            raise OSError(errno.ESTALE, "the file was changed while it was compared; run the command again", location)
+
+    def _location(self, base: int) -> str:
+        return join_location(self.folder, file_name_of_offset(base))
+
+    @contextmanager
+    def _open(self, base: int) -> Iterator[Reader | None]:
+        with ExitStack() as files:
+            try:
+                reader = files.enter_context(self.storage.open(self._location(base)))
+            except FileNotFoundError:
+                reader = None
+            yield reader
+
+
 @dataclass(slots=True)
 class _Files:
-    """The files of one folder, written sequentially and hashed at the same time."""
+    """
+    The files of one folder, written sequentially and hashed at the same time.
+
+    With *stored* files, a file is written only if it differs from the store's: from its first different byte on. The
+    bytes before it are then copied from the store's file.
+    """
 
     attempt: Path  # the directory of the files until all are complete
     folder: str
     size: int
+    stored: _StoredFiles | None = None
+    stored_paths: set[str] = field(default_factory=set)  # of finished files that are identical to the store's
     _written: dict[int, int] = field(default_factory=dict)
     _hashes: defaultdict[int, Any] = field(default_factory=lambda: defaultdict(sha256))
+    _created: set[int] = field(default_factory=set)  # files that were created, because they differ from the store's
 
     def write(self, part: QueueBytes) -> None:
         """Append bytes, starting new files as needed."""
@@ -193,16 +271,37 @@ class _Files:
         while data:
             base = offset // self.size * self.size
             fitting = data[: base + self.size - offset]
-            with self._open_file(base) as descriptor:
-                write_all(descriptor, offset - base, fitting)
+            if not self._is_stored(base, lambda stored: stored.has(base, offset - base, fitting)):  # noqa: B023 - called here
+                with self._open_file(base) as descriptor:
+                    write_all(descriptor, offset - base, fitting)
             self._hashes[base].update(fitting)
             self._written[base] = offset - base + len(fitting)
             offset, data = offset + len(fitting), data[len(fitting) :]
 
+    def _is_stored(self, base: int, compare: Callable[[_StoredFiles], bool]) -> bool:
+        """Return whether the store's file is identical so far; if it is not, create the file with its beginning."""
+        if self.stored is None or base in self._created:
+            return False
+        try:
+            is_equal = compare(self.stored)
+        except OSError as error:
+            if not is_disk_error(error):
+                raise
+            is_equal = False
+        if is_equal:
+            return True
+        with self._open_file(base) as descriptor:
+            position = 0
+            for block in self.stored.read_beginning(base, self._written.get(base, 0), self._hashes[base].hexdigest()):
+                write_all(descriptor, position, memoryview(block))
+                position += len(block)
+        return False
+
     @contextmanager
     def _open_file(self, base: int) -> Iterator[int]:
-        if not self._written:
+        if not self._created:
             make_directory(self.attempt)
+        self._created.add(base)
         path = f"{self.attempt}/{file_name_of_offset(base)}"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -214,12 +313,15 @@ class _Files:
         """Extend every file to its size, flush it, and move the folder into place."""
         built = []
         for base in sorted({*bases, *self._written}):
-            with self._open_file(base) as descriptor:
-                os.ftruncate(descriptor, self.size)
-                os.fsync(descriptor)
-            path = f"{self.folder}/{file_name_of_offset(base)}"
-            built.append(BuiltFile(path, self.size, self._written.get(base, 0), self._hashes[base].hexdigest()))
-        if built:
+            path, written = f"{self.folder}/{file_name_of_offset(base)}", self._written.get(base, 0)
+            if self._is_stored(base, lambda stored: stored.has_only_zeros(base, written)):  # noqa: B023 - called here
+                self.stored_paths.add(path)
+            else:
+                with self._open_file(base) as descriptor:
+                    os.ftruncate(descriptor, self.size)
+                    os.fsync(descriptor)
+            built.append(BuiltFile(path, self.size, written, self._hashes[base].hexdigest()))
+        if self._created:
             flush_directory(self.attempt)
             self._move(directory / self.folder)
         return built

@@ -51,7 +51,7 @@ from rmq_formats.rocksdb.layout import (
     encode_unit_key,
 )
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of, unpack_feature
-from tests.rmq_formats.builders import make_record, place_records
+from tests.rmq_formats.builders import make_record, make_segment, place_records
 from tests.rmq_formats.reference import decode_unit_row
 from tests.support.commands import Run, copy_store
 from tests.support.lakes import ingest_store
@@ -336,3 +336,58 @@ def test_a_failed_rebuild_leaves_nothing_of_its_own(
         rebuild_queues(request_for(store, out, "b533-base"), SerialWorkers())
 
     assert ["notes.txt"] == [path.name for path in out.iterdir()]
+
+
+def _count_effects_of_one_lost_queue(folder: Path, queues: int) -> tuple[int, int]:
+    """Return how many files were created, and how many were flushed, when one of *queues* queues is lost."""
+    records = [
+        make_record(b"x", topic="T", queue_id=number % queues, queue_offset=number // queues)
+        for number in range(2 * queues)
+    ]
+    store = folder / "store"
+    (store / "commitlog").mkdir(parents=True)
+    (store / "commitlog" / f"{0:020}").write_bytes(make_segment(place_records(records), 1 << 17))
+    rebuild_queues(RebuildQueuesRequest(str(store), store / "consumequeue", release="5.3.3"), SerialWorkers())
+    (store / "consumequeue" / MANIFEST_FILE).unlink()
+    lost = read_files(store / "consumequeue" / "T" / "1")
+    shutil.rmtree(store / "consumequeue" / "T" / "1")
+    created, original = list[str](), os.open
+
+    def open_(path: str, flags: int, *more: int, **options: int) -> int:
+        if flags & os.O_CREAT and re.search(r"/\d{20}$", os.fspath(path)):
+            created.append(path)
+        return original(path, flags, *more, **options)
+
+    request = RebuildQueuesRequest(str(store), folder / "out", release="5.3.3", lost_only=True)
+    with patch("os.open", open_), patch("os.fsync", wraps=os.fsync) as flushed:
+        summary = rebuild_queues(request, SerialWorkers())
+
+    assert {f"T/1/{path}": data for path, data in lost.items()} == read_rebuilt_files(folder / "out")
+    assert queues - 1 == summary.kept
+    return len({*created}), flushed.call_count
+
+
+def test_a_lost_queue_costs_the_same_writes_among_any_number_of_queues(tmp_path: Path) -> None:
+    effects = [_count_effects_of_one_lost_queue(tmp_path / str(queues), queues) for queues in (20, 80, 240)]
+
+    assert 1 == len({*effects})
+
+
+@pytest.mark.parametrize("name", ["b551-base", "b498-base", "b533-base", "b498-cqext"])
+@pytest.mark.parametrize("lost", ["file", "directory", "topic"])
+def test_the_lost_files_alone_are_written(golden: StoreOf, tmp_path: Path, name: str, lost: str) -> None:
+    store = copy_store(golden(name), tmp_path)
+    file = max(read_files(store / "consumequeue"))
+    target = {"file": file, "directory": str(Path(file).parent), "topic": file.partition("/")[0]}[lost]
+    before = read_real_files(store)
+    if (store / "consumequeue" / target).is_dir():
+        shutil.rmtree(store / "consumequeue" / target)
+    else:
+        (store / "consumequeue" / target).unlink()
+    missing = before.keys() - read_real_files(store).keys()
+
+    rebuild_queues(replace(request_for(store, tmp_path / "out", name), lost_only=True), SerialWorkers())
+
+    made = read_rebuilt_files(tmp_path / "out")
+    assert missing <= made.keys()
+    assert {path: before[path] for path in made} == made
