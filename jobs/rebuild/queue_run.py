@@ -27,6 +27,7 @@ from jobs.rebuild.lost_queues import RecordedUnits, keep_needed_files
 from jobs.rebuild.queue_database import build_database, describe_database, notes_of_database, stored_queue_ends
 from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_queues, count_note, queue_names_text
 from jobs.storage.local import LocalStorage, flush_directory, make_directory
+from jobs.storage.paths import is_directory
 from jobs.storage.scratch import Scratch, open_scratch
 from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_storage import QueueStorage, detect_queue_storage, rocksdb_queue_folder
@@ -152,7 +153,7 @@ def _remove_output_on_error(out: Path) -> Iterator[None]:
         yield
     except BaseException:
         for path in {*out.iterdir()} - existing:
-            if path.is_dir() and not path.is_symlink():
+            if is_directory(path):  # this command writes no links
                 rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
