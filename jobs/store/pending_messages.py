@@ -109,7 +109,10 @@ def _missing_unit_error(store: Store, state: TimerState, at: int) -> CorruptData
         reason = f"the wheel points to position {at:,} of the timer log, which the broker had not written"
         return CorruptData(reason, None, f"{store.root}/{state.wheel}")
     files = sorted(store.other_files_of_kind(FileKind.TIMER_LOG), key=attrgetter("base_offset"))
-    size = max((file.size for file in files), default=0)
+    if not files:  # a finding of its own names the missing log
+        reason = f"the wheel points to position {at:,} of the timer log, which is missing"
+        return CorruptData(reason, None, f"{store.root}/{state.wheel}")
+    size = max(file.size for file in files)
     before = [file for file in files if file.base_offset <= at]
     if before and (not size or at < before[-1].base_offset + size):
         return CorruptData("the wheel points to a unit here, and the file has none", at, before[-1].location)
