@@ -318,7 +318,7 @@ def _classify(
         where = f"in {slots} slots, not {recipe.geometry.hash_slots}"
         detail = f"its entries are chained {where}: maxHashSlotNum was changed"
         return classified(FileVerdict.WRONG_GEOMETRY, detail=detail)
-    verdict, detail = _classify_different(survivor, compared, recipe.geometry)
+    verdict, detail = _classify_different(survivor, compared, before, recipe.geometry)
     is_foreign = verdict is FileVerdict.UNEXPLAINED and compared.counts[IndexFilePart.ENTRY] == header.entry_count
     return classified(verdict, detail=detail, is_foreign=is_foreign)
 
@@ -346,8 +346,10 @@ def is_truncated_by_promotion(survivor: Survivor, keys: KeySequence) -> bool:
     )
 
 
-def _classify_different(survivor: Survivor, compared: FileComparison, geometry: Geometry) -> tuple[FileVerdict, str]:
-    """Return the verdict on a file that differs from its recipe, with the first difference."""
+def _classify_different(
+    survivor: Survivor, compared: FileComparison, before: Survivor | None, geometry: Geometry
+) -> tuple[FileVerdict, str]:
+    """Return the verdict on a file that differs from its recipe, with the first difference, or the reason if known."""
     first = f"{count_text(compared.nonzero_after_end, 'nonzero byte')} after the last entry"
     if compared.differences:
         first = str(compared.differences[0])
@@ -356,7 +358,31 @@ def _classify_different(survivor: Survivor, compared: FileComparison, geometry: 
         header = survivor.broker_file.header  # either rule may have written it, or both in turn
         if compared.slots_in_use <= header.hash_slot_count <= header.entry_count:
             return FileVerdict.OTHER_RULE, first
+    unfinished = _find_entry_unfinished_by_a_kill(compared)
+    if unfinished in _list_entries_after_restarts(survivor, before):
+        reason = f"the broker was killed while it wrote entry {unfinished}, and continued the file after its next start"
+        return FileVerdict.DAMAGED, reason
     return FileVerdict.DAMAGED if _is_damaged(compared, geometry) else FileVerdict.UNEXPLAINED, first
+
+
+def _find_entry_unfinished_by_a_kill(compared: FileComparison) -> int | None:
+    """
+    Return the number of the entry that a broker was writing when it was killed, if the only difference shows it.
+
+    `IndexFile#putKey` updates the slot first, the header last. The next start writes another key at that number. The
+    next key of the slot is then chained to it, and its slot is not counted again.
+    """
+    *header, row = compared.differences
+    if _count_of_rows(compared) != 1 or row.field not in {"newest_entry", "prev_entry"}:
+        return None
+    is_of_one_slot = all(one.field == "hash_slot_count" and abs(one.found - one.expected) == 1 for one in header)
+    return row.found if is_of_one_slot else None
+
+
+def _list_entries_after_restarts(survivor: Survivor, before: Survivor | None) -> list[int]:
+    """Return the numbers of the first entries that a broker wrote after a start."""
+    resumed = [run.first_entry for run in survivor.repeated_keys]
+    return [1, *resumed] if before is not None and survivor.first_key < before.end_key else resumed
 
 
 def _count_of_rows(compared: FileComparison) -> int:

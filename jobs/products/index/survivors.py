@@ -87,6 +87,15 @@ class Survivor:
         ]
 
     @property
+    def repeated_keys(self) -> list[EntryRun]:
+        """The runs of entries that begin with keys which the file already has, after a restart."""
+        return [
+            run
+            for before, run in pairwise(self.runs)
+            if not before.is_lost and not run.is_lost and run.first_key < before.first_key + before.log_key_count
+        ]
+
+    @property
     def is_continuous(self) -> bool:
         """Whether its keys are in the log, or after its end, and it leaves none out."""
         return not (self.head_count or self.lost_entry_count or self.skipped_keys)

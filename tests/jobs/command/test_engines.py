@@ -62,7 +62,13 @@ def test_both_engines_print_and_write_the_same(
         results = []
         for one in (LOCAL, SPARK):
             out, lake = tmp_path / f"{one}-{number}", tmp_path / f"lake-{one}"
-            places = {"store": store, "broken": broken, "lake": lake, "out": out, "one_lake": tmp_path / f"lake-{LOCAL}"}
+            places = {
+                "store": store,
+                "broken": broken,
+                "lake": lake,
+                "out": out,
+                "one_lake": tmp_path / f"lake-{LOCAL}",
+            }
             verb, *words = command.format(**places).split()
             ended = run(verb, "--engine", one, "--json", *words)
             if "engine" in ended.document:  # not in the list of `optimize`
