@@ -242,7 +242,11 @@ class _StoredFiles(NamedTuple):
         with ExitStack() as files:
             try:
                 reader = files.enter_context(self.storage.open(self._location(base)))
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
+                reader = None
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # not a regular file: the installation says what is in the way
+                    raise
                 reader = None
             yield reader
 
