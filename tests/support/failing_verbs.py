@@ -175,8 +175,8 @@ class Commands:
         disturbed = self.run(line, here, failure)
         if not disturbed.hit:
             return [], disturbed  # this run made fewer calls, because the order of threads varies
-        # A file of the store that the disk cannot open is damage, which `ingest` records.
-        is_of_store = disturbed.hit.startswith(("open good", "open bad"))
+        # A file of the store that the disk cannot open or read is damage, which `ingest` records.
+        is_of_store = disturbed.hit.startswith(("open good", "open bad", "read good", "read bad"))
         is_recorded = line.startswith("ingest") and failure.error == "EIO" and is_of_store
         if is_recorded and disturbed.code == ExitCode.DAMAGE:
             return [], disturbed
