@@ -343,7 +343,7 @@ def _notes_of_log(
     if summary.damaged_bytes:
         segments = ((store.segment_at(start), start) for start, _ in damaged)
         places = [
-            f"{store.path_below_root(one.location)} @{start - one.base_offset}"
+            f"{_segment_text(store, one.location)} @{start - one.base_offset}"
             for one, start in segments
             if one is not None
         ]
@@ -351,6 +351,12 @@ def _notes_of_log(
             f"damaged bytes of the log: {summary.damaged_bytes:,} ({names_text(places, most=3)}); the queues lack the "
             "units of the damaged records"
         )
+
+
+def _segment_text(store: Store, location: str) -> str:
+    """Return the path of a segment below the store's root; its name if a repair has built it in another directory."""
+    path = store.path_below_root(location)
+    return location.rpartition("/")[2] if path == location else path
 
 
 def describe_files(queues: Sequence[BuiltQueue]) -> dict[str, object]:
