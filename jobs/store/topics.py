@@ -31,6 +31,8 @@ from rmq_formats.errors import FormatError, UnsupportedFormat, skip_lost_file
 # Topics that brokers of some releases use without an entry in the table.
 _SYSTEM = ("rmq_sys_", "RMQ_SYS_", "%LMQ%", SCHEDULE_TOPIC, ABANDONED_TOPIC, "CID_RMQ_SYS_")
 
+_UNKNOWN_SETBACK_MS = 3_600_000  # assumed where the log is not read
+
 
 def is_system_topic(topic: str) -> bool:
     """Return whether brokers use a topic without an entry in the table of topics."""
@@ -58,6 +60,7 @@ class TopicEvidence(NamedTuple):
     doubt_reason: str = ""  # why the table does not show which topics were deleted
     unsupported_reason: str = ""  # why the table cannot be read here, although a broker could
     database_error: FormatError | None = None  # the damage of the database that has the table
+    clock_setback_ms: int | None = None  # by how much the broker's clock was set back; None: the log was not read
 
     def fate(self, topic: str, newest_ms: int) -> TopicFate:
         """Return the fate of a topic whose messages, the newest stored at *newest_ms*, have no queue."""
@@ -66,7 +69,7 @@ class TopicEvidence(NamedTuple):
         if self.listed_topics is None:
             return TopicFate.UNDECIDED
         if topic in self.listed_topics:
-            return TopicFate.ALIVE
+            return TopicFate.DELETED if self._was_absent_after(topic, newest_ms) else TopicFate.ALIVE
         # The topic existed when its newest message was stored. An older table may not have it yet.
         is_newer = self.changed_ms is not None and self.changed_ms >= newest_ms
         return TopicFate.DELETED if is_newer else TopicFate.UNDECIDED
@@ -81,9 +84,15 @@ class TopicEvidence(NamedTuple):
             return TopicFate.ALIVE
         if self.listed_topics is None or topic not in self.listed_topics or self.changed_ms is None:
             return TopicFate.UNDECIDED
-        if self.changed_ms < newest_ms:
+        # After a setback of the clock, a later change of the table may have an earlier time.
+        setback_ms = _UNKNOWN_SETBACK_MS if self.clock_setback_ms is None else self.clock_setback_ms
+        if self.changed_ms < newest_ms - setback_ms:
             return TopicFate.UNDECIDED if self.is_recorded else TopicFate.ALIVE
-        return TopicFate.DELETED if self.last_absent_ms.get(topic, -1) >= newest_ms else TopicFate.UNDECIDED
+        return TopicFate.DELETED if self._was_absent_after(topic, newest_ms) else TopicFate.UNDECIDED
+
+    def _was_absent_after(self, topic: str, newest_ms: int) -> bool:
+        """Return whether a table was without the topic after its messages up to *newest_ms*, and not before them."""
+        return self.last_absent_ms.get(topic, -1) >= newest_ms + (self.clock_setback_ms or 0)
 
     def explain_undecided(self, topic: str) -> str:
         """Return why it is undecided whether a topic was deleted."""
@@ -92,8 +101,10 @@ class TopicEvidence(NamedTuple):
         elif self.changed_ms is None:
             reason = "the topic table does not state when it was changed"
         elif topic in self.listed_topics:
+            was = "may have been" if self.clock_setback_ms else "was"
             reason = (
-                "the topic table was changed after these messages were stored, and does not show which topics changed"
+                f"the topic table {was} changed after these messages were stored, and does not show which topics "
+                "changed"
             )
         else:
             reason = "the topic table is older than the newest of these messages"

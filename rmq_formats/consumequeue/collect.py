@@ -57,6 +57,30 @@ _MOST_MET = 1 << 16  # queues: a log of garbage may name any number
 _THREAD = local()
 
 
+class StoreTimes(NamedTuple):
+    """The store times of a part of the log."""
+
+    first_to_newest: tuple[int, int] | None = None  # the lowest and the highest one; None without any
+    setback_ms: int = 0  # by how much a time is below an earlier one at most: the broker's clock was set back
+
+    def followed_by(self, later: "StoreTimes") -> "StoreTimes":
+        """Return the times of this part and the next one."""
+        if self.first_to_newest is None or later.first_to_newest is None:
+            return later if self.first_to_newest is None else self
+        (low, high), (later_low, later_high) = self.first_to_newest, later.first_to_newest
+        setback_ms = max(self.setback_ms, later.setback_ms, high - later_low)
+        return StoreTimes((min(low, later_low), max(high, later_high)), setback_ms)
+
+
+def find_store_times(times: Integers) -> StoreTimes:
+    """Return the extremes of times in the order of the log."""
+    if not times.size:
+        return StoreTimes()
+    highest = np.maximum.accumulate(times)
+    setbacks = highest.view(np.uint64) - times.view(np.uint64)  # a difference of two times may not fit into 63 bits
+    return StoreTimes((int(times.min()), int(highest[-1])), int(setbacks.max()))
+
+
 class PackedUnits(NamedTuple):
     """The units of a range: those of queue `names[n]` are `units[starts[n]:starts[n + 1]]`, in the order of the log."""
 
@@ -65,6 +89,7 @@ class PackedUnits(NamedTuple):
     units: NDArray[np.void]
     tag_numbers: NDArray[np.int32]  # the tag number of each unit, -1 for none; empty unless requested
     tags: list[str]
+    times: StoreTimes = StoreTimes()
 
     def queues(self) -> Iterator[tuple[QueueName, slice]]:
         """Yield each queue with the slice of its units."""
@@ -188,7 +213,10 @@ class UnitCollector:
             kernels.group_units(block, ranks, places, units.view(np.int64).reshape(-1, _UNIT_NUMBERS), tag_numbers)
         assert (places == starts[1:]).all()  # each queue has as many units as were counted
         tags = [text.decode() for text in self._tags.list_texts()]
-        return PackedUnits([names[number] for number in present], starts, units, tag_numbers, tags)
+        times = StoreTimes()
+        for block in blocks:
+            times = times.followed_by(find_store_times(block[kernels.UNIT_STORE_TIMESTAMP]))
+        return PackedUnits([names[number] for number in present], starts, units, tag_numbers, tags, times)
 
 
 def _known_queues(batch_topics: frozenset[str]) -> "_Queues":

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue import collect
 from rmq_formats.consumequeue.build import QueueBuilder, append_ext_units
-from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, UnitCollector
+from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, StoreTimes, UnitCollector, find_store_times
 from rmq_formats.consumequeue.dispatch import ExpectedUnit, QueueKind, QueueName, UnitRules, expected_units
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
 from rmq_formats.properties import parse_properties
@@ -324,3 +324,15 @@ def test_at_most_as_many_blanks_are_added_as_the_log_can_have_lost(
     first, second, third = (UNIT.pack(unit.physical_offset, 10, 1) for unit in units)
     assert counts.rstrip(b"\0") == (first + blank * blanks + second + third).rstrip(b"\0")
     assert builder.blanks == blanks
+
+
+@given(st.lists(st.lists(I64, max_size=4), max_size=4))
+def test_the_setback_of_a_clock_is_the_same_for_any_parts_of_a_log(parts: list[list[int]]) -> None:
+    times = [time for part in parts for time in part]
+    setbacks = [before - after for number, after in enumerate(times) for before in times[:number]]
+
+    found = StoreTimes()
+    for part in parts:
+        found = found.followed_by(find_store_times(np.array(part, np.int64)))
+
+    assert found.setback_ms == max([0, *setbacks])

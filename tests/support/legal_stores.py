@@ -37,6 +37,7 @@ GEOMETRY = Geometry(7, 9)
 _FIRST_OFFSETS = (0, 0, 0, 1, 1 << 28)  # in segments
 _TIME_STEPS = (0, 0, 1, 100, 100, 3000, -1, -700, -40_000)  # ms
 _KEY_NAMES = frozenset({"KEYS", "UNIQ_KEY", "TAGS"})  # the properties that an index has
+_TABLE_WRITTEN_AT_STOP = Release.from_version("5.1.4")
 _BATCHES, _TYPES_OF_COMPRESSION = map(Release.from_version, ("4.1.0", "4.9.4"))
 _ENCODER_BYTES = b"TAGS\x01old\x02KEYS\x01stale\x02" + bytes(30)  # what may be left in the encoder's buffer
 
@@ -47,6 +48,13 @@ class Message(NamedTuple):
     fields: Mapping[str, Any]
     properties: bytes
     light_queues: tuple[str, ...] = ()  # of a multi-dispatch message, whose properties are completed when it is placed
+
+
+class TopicTable(NamedTuple):
+    """A version of the table of topics."""
+
+    changed_ms: int
+    topics: frozenset[str]
 
 
 @dataclass
@@ -63,7 +71,10 @@ class Draft:
     queue_offsets: dict[tuple[str, int], int] = field(default_factory=dict)
     first_queue_offset: int = 0
     rules: list[tuple[int, Release]] = field(default_factory=list)  # the releases that stored messages, from offsets on
-    restarts: list[tuple[int, str]] = field(default_factory=list)  # topics that were created again, from offsets on
+    restarts: list[tuple[int, str]] = field(default_factory=list)  # paths of queues that begin again, from offsets on
+    is_clock_set_back: bool = True
+    restarted_topics: set[str] = field(default_factory=set)
+    tables: list["TopicTable"] = field(default_factory=list)  # the versions of the table of topics
     has_keys: bool = True  # without keys, the only index file has no entry
     messages: dict[str, "Production"] = field(default_factory=dict)  # those that may be drawn
 
@@ -71,9 +82,16 @@ class Draft:
         self.rules = self.rules or [(0, self.release)]
 
     def take_queue_offset(self, topic: str, queue_id: int) -> int:
-        number = self.queue_offsets.get((topic, queue_id), self.first_queue_offset)
+        first = 0 if topic in self.restarted_topics else self.first_queue_offset
+        number = self.queue_offsets.get((topic, queue_id), first)
         self.queue_offsets[topic, queue_id] = number + 1
         return number
+
+    def change_topics(self, *, created: str = "", deleted: str = "") -> None:
+        """Write a new version of the table of topics if it does not have, or lacks, the topic already."""
+        before = self.tables[-1].topics if self.tables else frozenset({"TBW102"})
+        if (after := (before | {created}) - {"", deleted}) != before:
+            self.tables.append(TopicTable(self.time, after))
 
     def serialise(self, properties: Mapping[str, str]) -> bytes:
         """Return the text of a message that the broker serialises."""
@@ -89,7 +107,8 @@ class Draft:
 
     def append(self, *messages: Message) -> None:
         """Append a message, or a batch, to the log; a blank and a new segment come before it if it does not fit."""
-        self.time += self.random.choice(_TIME_STEPS)
+        step = self.random.choice(_TIME_STEPS)
+        self.time += step if self.is_clock_set_back else abs(step)
         records = [self._make_record(message) for message in messages]
         left = self.segment_size - self.next_offset % self.segment_size
         if sum(record.total_size for record in records) + BLANK.size > left:
@@ -127,6 +146,7 @@ class Draft:
                 properties += _ENCODER_BYTES[start : start + CRC_SIZE]
         if fields["queue_offset"] is None:
             fields["queue_offset"] = self.take_queue_offset(topic, queue_id)
+        self.change_topics(created=topic)  # a broker creates it for its first message
         return make_record(**fields, properties=properties, store_timestamp=self.time)
 
 
@@ -302,10 +322,24 @@ def _upgrade_broker(draft: Draft) -> None:
 def _create_topic_again(draft: Draft) -> None:
     """Delete the topic, whose queues go with it, and create it again: its queue offsets begin at 0."""
     draft.queue_offsets |= dict.fromkeys((name for name in draft.queue_offsets if name[0] == "Orders"), 0)
-    draft.restarts.append((draft.next_offset, "Orders"))
+    draft.change_topics(deleted="Orders")
+    if len(draft.records) % 2:  # by hand, and not by its first message
+        draft.change_topics(created="Orders")
+    draft.restarts.append((draft.next_offset, "Orders/"))
+    draft.restarted_topics.add("Orders")
 
 
-EVENTS: dict[str, Callable[[Draft], None]] = {"upgrade": _upgrade_broker, "topic created again": _create_topic_again}
+def _lose_queue(draft: Draft) -> None:
+    """Stop the broker, lose the directory of a queue, and start: its queue offsets begin at 0. No broker does that."""
+    draft.queue_offsets |= {("Orders", 0): 0}
+    draft.restarts.append((draft.next_offset, "Orders/0/"))
+
+
+EVENTS: dict[str, Callable[[Draft], None]] = {
+    "upgrade": _upgrade_broker,
+    "topic created again": _create_topic_again,
+    "queue lost": _lose_queue,
+}
 
 
 # --- ends of the log ---
@@ -386,6 +420,7 @@ class LegalStore(NamedTuple):
     records: list[MessageRecord]  # those of the log: older ones have expired
     files: dict[str, bytes]  # by path below the root
     has_expired: bool  # the first segments were deleted, so the first queue and index files cannot be rebuilt
+    restarts: list[tuple[int, str]]  # see `Draft`
 
     @property
     def is_clean(self) -> bool:
@@ -401,6 +436,17 @@ class LegalStore(NamedTuple):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(data)
         return root
+
+    def list_earlier_messages(self) -> list[MessageRecord]:
+        """Return the messages from before their queue began again."""
+        return [
+            record
+            for record in self.records
+            if any(
+                record.physical_offset < begin and f"{record.topic}/{record.queue_id}/".startswith(path)
+                for begin, path in self.restarts
+            )
+        ]
 
     def list_files(self, folder: str) -> dict[str, bytes]:
         return {name: data for name, data in self.files.items() if name.startswith(f"{folder}/")}
@@ -428,6 +474,7 @@ def draw_store(
     draft.messages = MESSAGES | (FURTHER_MESSAGES if has_further_messages else {})
     if first:
         draft.first_queue_offset = random.choice((UNITS_IN_FILE, 1 << 32)) // UNITS_IN_FILE * UNITS_IN_FILE
+    draft.is_clock_set_back = not {"topic created again", "queue lost"} & {*events} or bool(seed % 3)
     for _ in range(random.choice((1, 5, 40))):
         if events and happening.random() < 0.1:
             EVENTS[happening.choice(sorted(events))](draft)
@@ -444,9 +491,11 @@ def draw_store(
     if has_further_messages and not first and happening.random() < 0.5:
         _write_queues_twice(files, draft)
     _add_checkpoint(files, draft, index_time, is_clean=ENDS[chosen_end].is_clean)
-    _add_configuration(files, {(record.topic, record.queue_id) for record in draft.records})
+    _add_configuration(files, draft, is_clean=ENDS[chosen_end].is_clean)
     records = [record for record in draft.records if record.physical_offset >= start]
-    return LegalStore(make_rules(*draft.rules), chosen_end, records, files, has_expired=bool(first))
+    return LegalStore(
+        make_rules(*draft.rules), chosen_end, records, files, has_expired=bool(first), restarts=draft.restarts
+    )
 
 
 def _add_dispatched_files(files: dict[str, bytes], draft: Draft, start: int) -> int:
@@ -454,10 +503,12 @@ def _add_dispatched_files(files: dict[str, bytes], draft: Draft, start: int) -> 
     rules = make_rules(*draft.rules)
     queues: dict[str, tuple[ConsumeQueue | BatchConsumeQueue, list[int]]] = {}
     restarts = list(draft.restarts)
-    for record in draft.records:
-        while restarts and restarts[0][0] <= record.physical_offset:
-            folder = f"consumequeue/{restarts.pop(0)[1]}/"
-            queues = {path: queue for path, queue in queues.items() if not path.startswith(folder)}
+    for record in (*draft.records, None):
+        while restarts and (record is None or restarts[0][0] <= record.physical_offset):
+            folder = f"consumequeue/{restarts.pop(0)[1]}"
+            queues = {path: queue for path, queue in queues.items() if not f"{path}/".startswith(folder)}
+        if record is None:
+            break
         for unit in expected_units(record, UnitRules(rules)):
             is_batch = unit.queue.kind is QueueKind.BATCH
             new = BatchConsumeQueue(BATCH_FILE_SIZE) if is_batch else ConsumeQueue(QUEUE_FILE_SIZE)
@@ -514,24 +565,37 @@ def _queue_key(unit: ExpectedUnit) -> tuple[bytes, bytes]:
     return struct.pack(">i", len(topic)) + b"\x01" + topic + b"\x01", struct.pack(">i", unit.queue.queue_id)
 
 
-def _add_configuration(files: dict[str, bytes], queues: Collection[tuple[str, int]]) -> None:
-    """Add the tables of a broker without consumers."""
-    topics = {
-        topic: {"topicName": topic, "readQueueNums": 8, "writeQueueNums": 8, "perm": 6, "topicFilterType": "SINGLE_TAG"}
-        for topic, _ in queues
-    }
+def _add_configuration(files: dict[str, bytes], draft: Draft, *, is_clean: bool) -> None:
+    """
+    Add the tables of a broker without consumers.
+
+    A broker keeps the version before the newest one as a backup; since 5.1.4, it also writes the table when it stops.
+    """
+    *_, before, newest = [None, *draft.tables]
     groups = {
         name: {"groupName": name, "consumeEnable": True}
-        for name in (topic.removeprefix("%RETRY%") for topic in topics if topic.startswith("%RETRY%"))
+        for name in (topic.removeprefix("%RETRY%") for topic in newest.topics if topic.startswith("%RETRY%"))
     }
     tables: dict[str, object] = {
-        "topics.json": {"topicConfigTable": topics},
+        "topics.json": _encode_topics(newest, len(draft.tables)),
         "subscriptionGroup.json": {"subscriptionGroupTable": groups},
         "consumerOffset.json": {"offsetTable": {}},
         "lmqConsumerOffset.json": {"lmqOffsetTable": {}, "offsetTable": {}},
         "delayOffset.json": {"offsetTable": {}},
     }
+    if is_clean and draft.release.version >= _TABLE_WRITTEN_AT_STOP.version:
+        tables["topics.json.bak"] = tables["topics.json"]
+    elif before is not None:
+        tables["topics.json.bak"] = _encode_topics(before, len(draft.tables) - 1)
     files |= {f"config/{name}": json.dumps(table).encode() for name, table in tables.items()}
+
+
+def _encode_topics(table: TopicTable, version: int) -> dict[str, object]:
+    topics = {
+        topic: {"topicName": topic, "readQueueNums": 8, "writeQueueNums": 8, "perm": 6, "topicFilterType": "SINGLE_TAG"}
+        for topic in sorted(table.topics)
+    }
+    return {"dataVersion": {"counter": version, "timestamp": table.changed_ms}, "topicConfigTable": topics}
 
 
 def _add_checkpoint(files: dict[str, bytes], draft: Draft, index_time: int, *, is_clean: bool) -> None:

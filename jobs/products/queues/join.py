@@ -116,6 +116,7 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
     """
     ends = [one.records_end for one in (*log.lake_only, *log.ranges) if one.records_end is not None]
     dispatched = min(queue_ends.dispatched_offset, log.end)
+    topics = topics._replace(clock_setback_ms=log.find_clock_setback())
     log = replace(
         log,
         start=max([log.start, *(end for _, end in log.deleted_meanwhile)]),

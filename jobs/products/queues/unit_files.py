@@ -23,7 +23,7 @@ from jobs.store.selection import Selection
 from jobs.store.units import Units
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
-from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, UnitCollector
+from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, StoreTimes, UnitCollector
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, UnitRules
 from rmq_formats.properties import MAX_LONG
 
@@ -46,6 +46,7 @@ class RangeUnits(NamedTuple):
 
     parts: tuple[UnitFile, ...] = ()
     records_end: int | None = None  # the end of the last record that was processed
+    times: StoreTimes = StoreTimes()
     files: Mapping[str, Any] = {}  # files of tables (none)
 
     @property
@@ -100,6 +101,7 @@ class RangeUnitCollector:
         self._collector = self._new()
         self._parts: list[UnitFile] = []
         self._records_end: int | None = None
+        self._times = StoreTimes()
 
     def add(self, item: RawRecords | Piece) -> None:
         """Process the next pieces of the range."""
@@ -115,12 +117,13 @@ class RangeUnitCollector:
     def finish(self) -> RangeUnits:
         """Write the units that are left."""
         self._write()
-        return RangeUnits(tuple(self._parts), self._records_end)
+        return RangeUnits(tuple(self._parts), self._records_end, self._times)
 
     def _write(self) -> None:
         selection = self._selection
         packed = self._collector.finish(lambda name: group_of_queue(name, self._groups))
         self._collector = self._new()
+        self._times = self._times.followed_by(packed.times)
         if selection is not None and selection.exclude_topics:
             packed = packed._replace(tag_numbers=np.full_like(packed.tag_numbers, -1), tags=[])
         queues = [(name, at) for name, at in packed.queues() if selection is None or selection.includes(name.topic)]

@@ -32,7 +32,7 @@ from rmq_formats.arrays import are_inside, slices_between_cuts
 from rmq_formats.commitlog.record import decode_record
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import PieceKind
-from rmq_formats.consumequeue.collect import PACKED_UNIT
+from rmq_formats.consumequeue.collect import PACKED_UNIT, StoreTimes
 from rmq_formats.consumequeue.dispatch import ExpectedUnit, QueueKind, UnitRules, expected_units
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.properties import TAGS, parse_properties
@@ -79,6 +79,13 @@ class CollectedLog:
     damaged_ranges: tuple[tuple[int, int], ...] = ()  # ranges without records, except for bridges over lost ones
     topic_evidence: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple; which topics were deleted
     write_rows: Write | None = None
+
+    def find_clock_setback(self) -> int:
+        """Return by how many milliseconds the broker's clock was set back, as far as store times show it."""
+        times = StoreTimes()
+        for one in (*self.lake_only, *self.ranges):
+            times = times.followed_by(one.times)
+        return times.setback_ms
 
     def find_lost_ranges(self, start: int, end: int) -> Sequence[tuple[int, int]]:
         """Return the ranges that overlap [start, end) and no longer have any record."""
