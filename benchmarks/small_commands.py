@@ -21,8 +21,8 @@ from typing import NamedTuple
 from benchmarks.broker import RELEASE
 from benchmarks.measuring import parse_options, print_result
 from benchmarks.stores import Recipe, make_healthy_store
+from jobs.command.table import VERBS
 from jobs.demo import unpack
-from jobs.launch.engine import VERBS_WITH_ENGINE
 
 _COMMANDS = {
     "inspect": "inspect {store}",
@@ -85,7 +85,7 @@ def _measure(inputs: _Inputs, engine: str, runs: int) -> Iterator[tuple[str, dic
     """Yield the label and the figures of each command that can use *engine*."""
     for label, template in _COMMANDS.items():
         verb = template.partition(" ")[0]
-        engine_option = ["--engine", engine] if verb in VERBS_WITH_ENGINE else []
+        engine_option = ["--engine", engine] if VERBS[verb].uses_spark else []
         if engine == "spark" and not engine_option:
             continue
         finished = []

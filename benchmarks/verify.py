@@ -30,7 +30,7 @@ def main() -> None:
             raise SystemExit(f"{store}: a generated store must be healthy, but verify reports {findings}")
 
     def verify_in_processes(number: int) -> None:
-        workers = ProcessWorkers({}, threads=1, processes=number, least_bytes=1)
+        workers = ProcessWorkers({}, threads=1, processes=number, patience_s=0)
         verify_store(workers)
         workers.close()
 

@@ -170,6 +170,12 @@ def _engine_of_new_process(request: pytest.FixtureRequest, monkeypatch: pytest.M
         monkeypatch.setattr("jobs.launch.engine.has_session", lambda: False)
 
 
+@pytest.fixture(autouse=True)
+def _no_worker_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands of tests work in this process, on a slow machine as well: other processes see no patches."""
+    monkeypatch.setattr("jobs.command.engine.count_worker_processes", lambda _: 0)
+
+
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     """Start a session like the launcher, with two cores and settings for small tables."""

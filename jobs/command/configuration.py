@@ -38,7 +38,7 @@ from jobs.console.log import log_message, mask_secrets, mask_settings
 from jobs.console.process import end_without_reader
 from jobs.console.result import ExitCode, OtherRunActiveError, RequestError
 from jobs.launch.arguments import given_spark_options
-from jobs.launch.engine import engine_rule_text
+from jobs.launch.engine import ENGINE_RULE
 from jobs.storage.local import read_small_file
 from rmq_formats.properties import MAX_LONG, MIN_LONG
 
@@ -343,7 +343,7 @@ def _effective(ctx: click.Context, *, as_json: bool) -> str:
     verb = ".".join(_verbs(ctx))
     if as_json:
         shown = {key: {"value": value, "from": origin} for key, (value, origin) in settings.items()}
-        rule = {"engine_rule": engine_rule_text(verb)} if "engine" in settings else {}
+        rule = {"engine_rule": ENGINE_RULE} if "engine" in settings else {}
         return json.dumps({"command": verb, **rule, "settings": shown}, indent=1, ensure_ascii=False)
     lines = [
         (f"{key} = {json.dumps(value, ensure_ascii=False)}", origin)
@@ -356,7 +356,7 @@ def _effective(ctx: click.Context, *, as_json: bool) -> str:
     width = max((len(text) for text, _ in lines if limit is None or len(text) + origins <= limit), default=0)
     spark = shlex.join(mask_settings(given_spark_options()))
     head = [f"[{verb}]", *([f"# Spark's options: {spark}"] if spark else [])]
-    head += [f"# engine auto: {engine_rule_text(verb)}"] if "engine" in settings else []
+    head += [f"# engine auto: {ENGINE_RULE}"] if "engine" in settings else []
     rows = (f"{text:{width}}  # {origin}" if len(text) <= width else f"# {origin}:\n{text}" for text, origin in lines)
     return "\n".join([*(piece for line in head for piece in wrap_line(line, limit)), *rows])
 

@@ -12,7 +12,7 @@ class Verb(NamedTuple):
 
     name: str
     entry_point: str  # module and function
-    uses_spark: bool  # Spark is used for large work, or if the user selects it
+    uses_spark: bool  # it runs on Spark if the user selects it
     help: str  # one line in the list of verbs
     interrupt_advice: str = "Nothing was written; run the same command again."  # what to do after it was interrupted
 

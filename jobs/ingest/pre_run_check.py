@@ -32,8 +32,6 @@ from jobs.products import PRODUCTS
 from jobs.storage.locations import is_local, local_path, normalise_location
 from jobs.storage.paths import walk_tree
 from jobs.store.broker_config import read_config_files
-from jobs.store.ranges import plan_ranges, written_sizes
-from jobs.store.record_places import Fingerprint
 from jobs.store.store import Store
 from rmq_formats.errors import FormatError
 from rmq_formats.store import FileKind
@@ -176,32 +174,6 @@ class PreRunCheck:
         newest = summary.run or 0
         own = [f"{summary.store_id}-{newest - step}-" for step in range(summary.steps if newest else 0)]
         return all(name.startswith(tuple(own)) for name in {*self._list_manifests()}.difference(self._runs))
-
-    def estimate_new_bytes(self) -> int | None:
-        """Return roughly how many bytes of log a run has to read; None if only the run can determine it."""
-        try:
-            if not (self._has_local_store and self._has_local_lake) or len(self._store.queue_files) > _MOST_QUEUE_FILES:
-                return None
-        except _DOUBTS:
-            return None
-        try:
-            return sum(written_sizes(plan_ranges(self._store, self._find_end_in_lake())))
-        except _DOUBTS:  # an unreadable log ends the run on any engine
-            return self._store.log_size
-
-    def _find_end_in_lake(self) -> int:
-        """Return the end of the part of the log that the lake has."""
-        lake, store = self._lake, self._store
-        listed = (info.name for info in lake.list_files(_MANIFESTS))
-        names = (name for name in listed if not name.startswith(".") and name.endswith(".json"))
-        ordered = sorted(names, key=lambda name: int(name[_ID_LENGTH + 1 :].partition("-")[0]))
-        for name in {name[:_ID_LENGTH]: name for name in ordered}.values():
-            manifest = json.loads(lake.read(f"{_MANIFESTS}/{name}"))
-            for one in (Fingerprint(*values) for values in manifest["fingerprints"]):
-                segment = store.segment_at(one.offset)
-                if segment is not None and one.matches(store.read(segment, one.offset - segment.base_offset, one.size)):
-                    return int(manifest["to_offset"])
-        return 0
 
 
 def _digest_store(store: Store, queue_files: Iterable[str]) -> str:

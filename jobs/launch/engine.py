@@ -1,21 +1,22 @@
 """
-Chooses the engine for a command (this process or Spark), and finds Java for Spark.
+The engine of a command (this machine or Spark), its cores and memory, and Java for Spark.
 
-One process that reads R bytes per second takes n / R for n bytes, Spark START + n / (R * cores): `one_process_limit`
-returns the n at which both are equal. Both engines give the same results.
+Both engines give the same results. On one machine, processes of our own read as fast as Spark, which takes seconds to
+start: Spark is for several machines, so it runs only if a Spark option asks for it.
 """
 
 import os
 import re
+import resource
 import shutil
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from jobs.console.amounts import count_text, size_text
 from jobs.storage.locations import expand_home
 
 if TYPE_CHECKING:
@@ -35,49 +36,22 @@ _DEATH_SECONDS = 5  # the time until a JVM whose connections are closed has ende
 LOCAL, SPARK, AUTO_ENGINE = "local", "spark", "auto"
 
 _OWN_GROUPS, _CONTROL_GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
-_START_SECONDS = 3.5  # the additional time that Spark needs: JVM, session, first task, workers' imports
-_REMOTE_RATE = 64 << 20  # bytes a second of one connection to another machine
-
-# Bytes of the log, or of the files of a lake, that one process reads a second (docs/internals/performance.md).
-_RATES = {
-    "ingest": 160 << 20,
-    "verify": 850 << 20,
-    "rebuild-index": 650 << 20,
-    "rebuild-consumequeue": 850 << 20,
-    "repair": 400 << 20,
-    "restore": 100 << 20,
-    "diff": 200 << 20,
-    "export": 50 << 20,
-    "optimize": 50 << 20,
-    "type": 40 << 20,
-}
-
-
-VERBS_WITH_ENGINE = tuple(_RATES)
-VERBS_WITH_THREADS = frozenset({"ingest", "verify", "rebuild-index", "rebuild-consumequeue"})  # mostly compiled code
+_MEMORY_OF_A_WORKER = 1 << 30
 _MOST_THREADS = 4  # 16 wait for the interpreter: `verify` of 6 GiB takes 13 s instead of 6.5 s
+
+COMMANDS_WITH_THREADS = frozenset({"ingest", "verify", "rebuild-index", "rebuild-consumequeue"})  # mostly compiled code
+ENGINE_RULE = "local (all cores of this machine); spark if a Spark option is given"
 
 
 class EngineChoice(NamedTuple):
-    """The chosen engine, and the reason."""
+    """The engine of a command, and the cores that it uses on this machine."""
 
     engine: str
-    input_size: int | None  # bytes to read; None: not known before the run, which then may change the engine
-    limit: int  # bytes from which on Spark is done first
     cores: int
-    missing_part: str = ""  # why Spark, which the rule selects, cannot be used, and how to install it
 
-    def spark_benefit_text(self) -> str:
-        """Return one line on the effect that Spark would have, if it cannot start."""
-        amount = "the log" if self.input_size is None else size_text(self.input_size)
-        return (
-            f"reading {amount} in one process; Spark would use {count_text(self.cores, 'core')}, and is faster above "
-            f"{size_text(self.limit)}. {self.missing_part}"
-        )
-
-    def to_dict(self) -> dict[str, str | int | None]:
+    def to_dict(self) -> dict[str, str | int]:
         """Return the JSON form."""
-        return {"name": self.engine, "bytes": self.input_size, "limit": self.limit, "cores": self.cores}
+        return {"name": self.engine, "cores": self.cores}
 
 
 def count_cores() -> int:
@@ -118,43 +92,27 @@ def usable_cores(*, half: bool) -> int:
 
 
 def usable_threads(*, half: bool) -> int:
-    """Return the number of threads of a verb with threads; *half* as for `usable_cores`."""
+    """Return the number of threads of a command with threads; *half* as for `usable_cores`."""
     return min(usable_cores(half=half), _MOST_THREADS)
 
 
-def one_process_limit(verb: str, *, cores: int, is_remote: bool = False) -> int:
-    """Return the size in bytes up to which one process finishes *verb* sooner than Spark on so many cores."""
-    rate = min(_RATES[verb], _REMOTE_RATE) if is_remote else _RATES[verb]
-    cores = max(cores, 2)  # on one core Spark is never faster, but it holds less in memory
-    return round(_START_SECONDS * rate * cores / (cores - 1))
-
-
-def engine_rule_text(verb: str) -> str:
-    """Describe the rule by which *verb* chooses its engine."""
-    limit, remote = (
-        size_text(one_process_limit(verb, cores=count_cores(), is_remote=is_remote)) for is_remote in (False, True)
-    )
-    of_remote = f" ({remote} if it is on another machine)" if remote != limit else ""
-    return f"local (in this process) below {limit}{of_remote}, otherwise spark; always spark if a Spark option is given"
-
-
-def choose_engine(
-    verb: str, size: int | None, asked: str = AUTO_ENGINE, *, half: bool = False, is_remote: bool = False
-) -> EngineChoice:
+def choose_engine(asked: str = AUTO_ENGINE, *, half: bool = False) -> EngineChoice:
     """
-    Return the engine for *size* bytes: the *asked* one, or the one that the rule selects; this process for None.
+    Return the *asked* engine; for `auto`, Spark if it is requested, otherwise this machine.
 
-    *half*: a broker runs on this machine and keeps half of the cores. If the rule selects Spark but Spark cannot start,
-    this process does the work, and `EngineChoice.missing_part` names the missing part.
+    *half*: a broker runs on this machine and keeps half of the cores.
     """
-    usable = usable_cores(half=half)
-    limit = one_process_limit(verb, cores=usable, is_remote=is_remote)
-    if asked != AUTO_ENGINE:
-        return EngineChoice(asked, size, limit, usable)
-    if is_spark_requested():
-        return EngineChoice(SPARK, size, limit, usable)
-    lacking = why_spark_cannot_start() if size is not None and size > limit else None
-    return EngineChoice(LOCAL if lacking != "" else SPARK, size, limit, usable, lacking or "")
+    automatic = SPARK if is_spark_requested() else LOCAL
+    return EngineChoice(automatic if asked == AUTO_ENGINE else asked, usable_cores(half=half))
+
+
+def count_worker_processes(cores: int) -> int:
+    """Return the number of worker processes for *cores*; 0 if this process must do the work."""
+    is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    if not sys.platform.startswith("linux") or is_limited:  # elsewhere, a fork may lose threads of a library
+        return 0
+    number = min(cores, count_memory() // _MEMORY_OF_A_WORKER)
+    return number if number > 1 else 0
 
 
 def has_session() -> bool:

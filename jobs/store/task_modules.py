@@ -12,9 +12,9 @@ from rmq_formats.warm_up import compile_messages, compile_queues_and_index
 _TASK_MODULES = ("jobs.products.messages", "jobs.products.queues.product", "jobs.products.index.product")
 
 
-def import_task_modules() -> None:
+def import_task_modules(*more: str) -> None:
     """
-    Import the modules of tasks, and load compiled functions.
+    Import the modules of tasks, and *more*, and load compiled functions.
 
     Otherwise each worker would spend a second of CPU time on the same imports, and have them in memory of its own. An
     import may start threads, which are lost in a fork. On Linux, these imports start none except jemalloc's, which it
@@ -22,7 +22,7 @@ def import_task_modules() -> None:
     """
     hide_pandas()
     with suppress(Exception):  # the task that needs the module fails with the same error, and reports it
-        for module in _TASK_MODULES:
+        for module in (*_TASK_MODULES, *more):
             import_module(module)
         if not CACHE_WAS_EMPTY:  # else the driver compiles before the first task
             compile_messages()

@@ -1,5 +1,5 @@
 """
-Worker processes on this machine, for logs that one process would read for long: threads wait for each other's Python.
+Worker processes on this machine, for work that takes one process long: threads wait for each other's Python.
 
 A process imports the modules of tasks once, and forks the workers. They end when the command ends, however it ends:
 each waits for the end of a pipe that only the command's process can write to.
@@ -7,7 +7,6 @@ each waits for the end of a pipe that only the command's process can write to.
 
 import os
 import pickle
-import resource
 import signal
 import socket
 import subprocess
@@ -18,41 +17,32 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from time import monotonic
 from typing import Any, NoReturn, cast
 
 from jobs.console.progress import Work, show_progress
 from jobs.store.task_modules import import_task_modules
-from jobs.store.workers import InProcessWorkers, Item, Result, Sizes, Task, compile_at_first_use, record_count
+from jobs.store.workers import Item, Result, Sizes, Task, compile_at_first_use, map_in_threads, record_count
 from rmq_formats.compiled import CACHE_WAS_EMPTY
 
-# Bytes of a plan from which on processes do the work: their start takes a second of CPU time, and up to four cores
-# are used almost as well by threads.
-_LEAST_BYTES, _LEAST_BYTES_ON_FEW_CORES = 2 << 30, 8 << 30
-_FEW_CORES = 4
-_MEMORY_OF_A_WORKER = 1 << 30
+# Work that this process does not finish in this time continues in processes. Their start takes about as long, so that
+# no work takes more than twice the time of the better choice.
+_PATIENCE_S = 1.0
 _DIED = "a worker process died: it was killed by another process, or memory ran out; see the system log"
 _ROOT = Path(__file__).parents[2]  # the directory with our packages
 
 
-def count_worker_processes(cores: int, memory: int) -> int:
-    """Return the number of worker processes for *cores* and bytes of *memory*; 0 if this process must do the work."""
-    is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
-    if not sys.platform.startswith("linux") or is_limited:  # elsewhere, a fork may lose threads of a library
-        return 0
-    number = min(cores, memory // _MEMORY_OF_A_WORKER)
-    return number if number > 1 else 0
-
-
 @dataclass(slots=True)
 class ProcessWorkers:
-    """Threads of this process for small plans, and processes from the first large plan on."""
+    """This process (with threads) for short work, and processes for the rest of work that takes longer."""
 
     options: Mapping[str, str] = field(repr=False)
     threads: int
     processes: int
-    least_bytes: int | None = None  # of a large plan; None: depends on the number of processes
+    patience_s: float = _PATIENCE_S
     has_repeated: bool = False
     _pool: "_Pool | None" = field(default=None, repr=False)
 
@@ -67,30 +57,21 @@ class ProcessWorkers:
         return self._pool is not None
 
     def close(self) -> None:
-        """End the processes; a later large plan starts new ones."""
+        """End the processes; later work starts new ones."""
         if self._pool is not None:
             self._pool.close()
             self._pool = None
 
-    def is_large(self, size: int) -> bool:
-        """Return whether processes read *size* bytes sooner than threads."""
-        least = _LEAST_BYTES if self.processes > _FEW_CORES else _LEAST_BYTES_ON_FEW_CORES
-        return size >= (least if self.least_bytes is None else self.least_bytes)
-
     def map(self, items: Sequence[Item], task: Task[Item, Result], label: str, sizes: Sizes = ()) -> list[Result]:
         """Run *task* on items in parallel."""
-        if self._pool is None and self.is_large(sum(sizes)) and len(items) > 1:
-            if CACHE_WAS_EMPTY:
-                compile_at_first_use()
-            self._pool = _Pool(self.processes)
-        if self._pool is None or len(items) <= 1:
-            return InProcessWorkers(self.options, self.threads).map(items, task, label, sizes)
+        if sizes and CACHE_WAS_EMPTY:
+            compile_at_first_use()
         work = Work(label, sum(sizes)) if sizes else Work(label, len(items), "parts")
         results: dict[int, Result] = {}
         done = [0, 0]  # bytes or parts, and records
         try:
             with show_progress(work, lambda: done[0], lambda: done[1]):
-                for number, result in self._pool.run(task, items):
+                for number, result in self._run(task, items):
                     results[number] = result
                     done[0] += sizes[number] if sizes else 1
                     done[1] += record_count(result)
@@ -99,17 +80,39 @@ class ProcessWorkers:
             raise
         return [results[number] for number in range(len(items))]
 
+    def _run(self, task: Task[Item, Result], items: Sequence[Item]) -> Iterator[tuple[int, Result]]:
+        """Yield the number and the result of each item, as they come."""
+        first = 0  # of the items for the processes
+        if self._pool is None or len(items) <= 1:
+            early = _take_until(monotonic() + self.patience_s, items)
+            for first, result in enumerate(map_in_threads(task, early, self.threads), 1):
+                yield first - 1, result
+        if first < len(items):
+            self._pool = self._pool or _Pool(self.processes, task)
+            for number, result in self._pool.run(task, items[first:]):
+                yield first + number, result
+
+
+def _take_until(end: float, items: Sequence[Item]) -> Iterator[Item]:
+    """Yield items until the time *end*, and the last one in any case, because processes gain nothing from one item."""
+    for number, item in enumerate(items, 1):
+        if monotonic() >= end and number < len(items):
+            return
+        yield item
+
 
 class _Pool:
     """Processes that wait for tasks."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, task: Task[Any, Any]) -> None:
+        """Fork *number* workers, after the import of the module of *task*."""
         life, end_of_life = os.pipe()
         pairs = [socket.socketpair() for _ in range(number)]
         theirs = [other.fileno() for _, other in pairs]
         paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", __name__, *map(str, (life, *theirs))]
+        function = task.func if isinstance(task, partial) else task
+        command = [sys.executable, "-m", __name__, function.__module__, *map(str, (life, *theirs))]
         try:
             forking = subprocess.Popen(  # noqa: S603  our own command
                 command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[life, *theirs]
@@ -166,11 +169,11 @@ def _end_processes(
         connection.close()
 
 
-def _fork_workers(life: int, connections: Sequence[int]) -> None:
+def _fork_workers(module: str, life: int, connections: Sequence[int]) -> None:
     """Fork a worker for each connection, and wait until all of them have ended."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the command ends its workers, if it ends
-    import_task_modules()
+    import_task_modules(module)
     for connection in connections:
         if os.fork() == 0:
             for other in connections:
@@ -218,4 +221,4 @@ def _exit_at_end_of(pipe: int) -> None:
 
 
 if __name__ == "__main__":
-    _fork_workers(int(sys.argv[1]), list(map(int, sys.argv[2:])))
+    _fork_workers(sys.argv[1], int(sys.argv[2]), list(map(int, sys.argv[3:])))

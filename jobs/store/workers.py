@@ -1,8 +1,7 @@
 """
-Workers: this process, or Spark's tasks; both give the same results.
+Workers: this process, processes of our own (`worker_processes`), or Spark's tasks; all give the same results.
 
 The workers that use Spark are in `jobs.store.spark_workers`, because this module must not import pyspark.
-`WorkersOnDemand` uses both: this process completes small work before a Spark task would have begun.
 """
 
 from collections import deque
@@ -78,24 +77,24 @@ class InProcessWorkers(SerialWorkers):
         results: list[Result] = []
         threads = min(self.width, len(items))
         with show_progress(work, lambda: done[len(results)], lambda: sum(map(record_count, results))):
-            results.extend(_map_in_threads(task, items, threads) if threads > 1 else map(task, items))
+            results.extend(map_in_threads(task, items, threads))
         return results
 
 
 class WorkersOnDemand:
-    """Use other workers for small plans, and Spark from the first large plan on until plans are small again."""
+    """Workers that cost nothing to start for small plans, and others for large plans."""
 
     def __init__(
         self,
-        spark: Callable[[], Workers],
+        start: Callable[[], Workers],
         in_process: Workers | None = None,
-        min_spark_size: int = SMALL_LOG_SIZE,
+        min_large_size: int | None = None,
     ) -> None:
-        """*spark* is called for the first plan of at least *min_spark_size* bytes; *in_process* executes the others."""
-        self._here: Workers = in_process or SerialWorkers()
-        self._workers: Workers = self._here
-        self._spark = spark
-        self.min_spark_size = min_spark_size
+        """*start* is called for the first plan of at least *min_large_size* bytes; *in_process* executes the others."""
+        self._small: Workers = in_process or SerialWorkers()
+        self._workers: Workers = self._small
+        self._start = start
+        self._min_large_size = SMALL_LOG_SIZE if min_large_size is None else min_large_size
 
     @property
     def options(self) -> Mapping[str, str]:
@@ -118,11 +117,11 @@ class WorkersOnDemand:
         return self._workers.has_repeated
 
     def map(self, items: Sequence[Item], task: Task[Item, Result], label: str, sizes: Sizes = ()) -> list[Result]:
-        """Run *task* on each item, here or on Spark, depending on the last items with *sizes*."""
-        if sizes and sum(sizes) < self.min_spark_size:
-            self._workers = self._here
-        elif sizes and self._workers is self._here:
-            self._workers = self._spark()
+        """Run *task* on each item; the last items with *sizes* decide which workers do it."""
+        if sizes and sum(sizes) < self._min_large_size:
+            self._workers = self._small
+        elif sizes and self._workers is self._small:
+            self._workers = self._start()
         return self._workers.map(items, task, label, sizes)
 
 
@@ -138,13 +137,16 @@ def compile_at_first_use() -> None:
         warm_up()
 
 
-def _map_in_threads(task: Task[Item, Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
+def map_in_threads(task: Task[Item, Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
     """
     Yield the result for each item, in order, while *threads* threads work on the next ones.
 
     The first error in the order of the items is raised, whichever task fails first; the other threads are stopped. If
     the caller is interrupted, all of them are.
     """
+    if threads <= 1:
+        yield from map(task, items)
+        return
     stop = Event()
     pool = ThreadPoolExecutor(threads, initializer=stop_thread_on_event, initargs=(stop,))
     working: deque[Future[Result]] = deque()

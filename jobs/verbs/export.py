@@ -111,7 +111,7 @@ def export(  # noqa: PLR0913 - one argument an option
 
         with raise_as_usage_errors(UnsupportedFormat, prefix="Invalid value for --where: "):
             condition = parse_condition(where)
-    workers = start_workers(engine, *(place.commitlog or [place.location]), is_deep=not place.commitlog)
+    workers = start_workers(engine, *(place.commitlog or [place.location]))
 
     from jobs.export import ANY_TIME
     from jobs.export.export import ExportRequest, explain_empty_export, export, plan_export

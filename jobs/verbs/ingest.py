@@ -28,21 +28,12 @@ from jobs.command.options import (
 )
 from jobs.command.places import OUTPUT_FILE, OUTPUT_LOCATION
 from jobs.console.log import log_message
-from jobs.console.progress import announce_once
 from jobs.console.result import ExitCode, RequestError, Severity
 from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.lake.lake import Lake
 from jobs.launch.arguments import file_system_options
-from jobs.launch.engine import (
-    AUTO_ENGINE,
-    LOCAL,
-    SPARK,
-    is_spark_requested,
-    one_process_limit,
-    usable_cores,
-    why_spark_cannot_start,
-)
+from jobs.launch.engine import AUTO_ENGINE, choose_engine
 from jobs.products import PRODUCT_NAMES
 from jobs.storage.locations import is_local
 from jobs.store.running_broker import limit_load_beside_broker
@@ -219,12 +210,7 @@ def _once(request: IngestRequest, asked: str) -> _Done:
     seen = check.summary_if_nothing_new()
     if seen is not None:
         return seen, {}
-    half = request.read_limits is not None
-    places = (request.store, request.lake, *request.commitlog)
-    if asked == AUTO_ENGINE and request.read_limits is not None and request.read_limits.max_rate:
-        # The rate of each process is fixed before the run knows how much it reads.
-        asked = AUTO_ENGINE if all(map(is_local, places)) or is_spark_requested() else LOCAL
-    workers = start_workers(asked, *places, size=check.estimate_new_bytes, half=half)
+    workers = start_workers(asked, request.store, request.lake, *request.commitlog, limits=request.read_limits)
 
     from jobs.ingest.run import ingest
 
@@ -251,32 +237,15 @@ def _load_arrow() -> None:
 
 
 def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":
-    """
-    Return workers of the requested engine; for auto, those that finish a step first.
-
-    A small step is read by this thread, a larger one by threads, and one above the limit of one process by Spark.
-    """
-    half = request.read_limits is not None
+    """Return workers of the requested engine; for auto, this thread reads small steps, without starting anything."""
+    engine = choose_engine(asked).engine
     if asked != AUTO_ENGINE:
-        return make_workers(asked, half=half)
+        return make_workers(engine, request.read_limits)
     from jobs.store.workers import SerialWorkers, WorkersOnDemand
-
-    def for_large_steps() -> "Workers":
-        if request.read_limits is not None and request.read_limits.max_rate:
-            # The store was listed with the whole rate for each process, before the engine of this step was known.
-            return make_workers(LOCAL, half=half)
-        lacking = why_spark_cannot_start()
-        if lacking:
-            announce_once(f"rmq-lake: a large step is read in one process; Spark would use more cores. {lacking}")
-            return make_workers(LOCAL, half=half)
-        return make_workers(SPARK, half=half)
 
     is_all_local = all(map(is_local, (request.store, request.lake, *request.commitlog)))
     serial = SerialWorkers({} if is_all_local else file_system_options())
-    if not is_all_local or is_spark_requested():
-        return WorkersOnDemand(for_large_steps, serial)
-    limit = one_process_limit("ingest", cores=usable_cores(half=half))
-    return WorkersOnDemand(for_large_steps, WorkersOnDemand(lambda: make_workers(LOCAL, half=half), serial), limit)
+    return WorkersOnDemand(lambda: make_workers(engine, request.read_limits), serial)
 
 
 def _follow(

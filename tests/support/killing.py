@@ -496,13 +496,23 @@ def ingest_many_stores(folder: Path, stores: int) -> dict[str, Any]:
 # As `python -m jobs.main`, with a lower limit for the data that the driver reads itself, because the simulated broker's
 # segments are small: Spark's tasks read the data that exists at the start, the driver reads the data that follows.
 _FOLLOW_PROGRAM: Final = """
-from jobs.launch import engine
-engine.one_process_limit = lambda *_, **_options: 16384
+from jobs.store import workers
+workers.SMALL_LOG_SIZE = 16384
 from jobs.main import main
 main()
 """
 _INGEST_COMMAND: Final = ("./spark-submit.sh", "--master", "local[*,4]", "ingest")
-_FOLLOW_COMMAND: Final = (sys.executable, "-c", _FOLLOW_PROGRAM, "ingest", "--follow", "--every", "100ms")
+_FOLLOW_COMMAND: Final = (
+    sys.executable,
+    "-c",
+    _FOLLOW_PROGRAM,
+    "--master",
+    "local[*,4]",
+    "ingest",
+    "--follow",
+    "--every",
+    "100ms",
+)
 _STEP_OPTIONS: Final = ("--max-bytes-per-step", str(1 << 17))
 _COMMAND_TIMEOUT_S: Final = 300  # after this time, a command hangs
 _EXTRA_S: Final = 5.0  # at most; time for some steps

@@ -15,17 +15,15 @@ from pathlib import Path
 import click
 from deltalake.schema import Field
 
-from jobs.command import VERBS, Verb
+from jobs.command import VERBS
 from jobs.command.cli import rmq_lake
 from jobs.command.configuration import configurable_parameters, leaf_commands
-from jobs.console.amounts import size_text
 from jobs.console.result import ExitCode
 from jobs.ingest import Summary
 from jobs.lake.catalog import column_comment
 from jobs.lake.lake import list_views
 from jobs.lake.tables import MESSAGES, PROVENANCE_COLUMNS, TABLES, Table, sql_type
 from jobs.launch.cache import CONF_DIRECTORY
-from jobs.launch.engine import VERBS_WITH_ENGINE, one_process_limit
 from jobs.metrics import INGEST_PREFIX, TYPE_PREFIX, metric_values, type_metric_values
 from jobs.typed.ddl import typed_table
 from tests.support.commands import ROOT
@@ -43,13 +41,6 @@ _ARGUMENTS = {
     "COMMAND [OPTIONS]…": "The mqadmin command line",
 }
 COMMANDS_PAGE, TABLES_PAGE = ROOT / "docs" / "reference" / "commands.md", ROOT / "docs" / "reference" / "tables.md"
-
-
-def _jvm(verb: Verb, cores: int) -> str:
-    """Return above which size a command starts a JVM, on a machine with a number of cores."""
-    if verb.name in VERBS_WITH_ENGINE:
-        return f"above {size_text(one_process_limit(verb.name, cores=cores))}"
-    return "always" if verb.uses_spark else "never"
 
 
 def _table(*rows: tuple[str, ...]) -> str:
@@ -130,9 +121,8 @@ def commands_page() -> str:
 
 
 def _parts_of_commands() -> Iterator[tuple[str, str, str]]:
-    rows = [(f"`{verb.name}`", verb.help, _jvm(verb, 2), _jvm(verb, 8)) for verb in VERBS.values()]
-    commands = _table(("command", "purpose", "on Spark (2 cores)", "on Spark (8 cores)"), *rows)
-    yield "## Commands\n\n", "\nThe limits refer to", commands
+    rows = [(f"`{verb.name}`", verb.help) for verb in VERBS.values()]
+    yield "## Commands\n\n", "\nA command with the option `--engine`", _table(("command", "purpose"), *rows)
     ours = [option for option in rmq_lake.params if isinstance(option, click.Option)]
     options = _table(("option", "meaning"), *((f"`{option.opts[0]}`", option.help or "") for option in ours))
     root = click.Context(rmq_lake, info_name="rmq-lake")

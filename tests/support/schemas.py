@@ -165,16 +165,12 @@ _ENGINE = _share(
     "engine",
     EngineChoice,
     {
-        "name": ({"enum": [LOCAL, SPARK]}, "`local` for this process, or `spark`."),
-        "bytes": ("input_size", "Number of bytes to read; null if unknown before the run."),
-        "limit": "Size in bytes up to which one process finishes sooner than Spark.",
-        "cores": "Number of CPU cores that the choice was based on.",
+        "name": ({"enum": [LOCAL, SPARK]}, "`local` for this machine, or `spark`."),
+        "cores": "Number of CPU cores of this machine that the command may use.",
     },
-    {"engine", "missing_part"},
+    {"engine"},
 )
-_ENGINE_KEY = {
-    "engine": {"description": "Engine that did the work, and the figures by which it was chosen.", **_ENGINE}
-}
+_ENGINE_KEY = {"engine": {"description": "Engine that did the work.", **_ENGINE}}
 _LOST_KEYS = _share(
     "lost_keys",
     None,

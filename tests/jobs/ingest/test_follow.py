@@ -296,9 +296,9 @@ def test_small_steps_do_not_start_a_spark_session(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", segment_size=1 << 20)
     broker.append(some_records(5))
 
-    workers = WorkersOnDemand(Mock(side_effect=InterruptedError("a session")), min_spark_size=SEGMENT_SIZE)
+    workers = WorkersOnDemand(Mock(side_effect=InterruptedError("a session")), min_large_size=SEGMENT_SIZE)
     ranges = plan_ranges(list_store(str(broker.root)))
-    assert sum(range_.end - range_.start for range_ in ranges) > workers.min_spark_size
+    assert sum(range_.end - range_.start for range_ in ranges) > SEGMENT_SIZE
     assert [outcome.facts.records for outcome in read_chained(workers, ranges, [])] == [5]
     broker.append(some_records(400))
     with pytest.raises(InterruptedError, match="a session"):
@@ -306,29 +306,29 @@ def test_small_steps_do_not_start_a_spark_session(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_rate", "step_bytes", "engine"), [(1 << 20, 1 << 40, LOCAL), (None, 1 << 40, SPARK), (None, 1 << 27, LOCAL)]
+    ("step_bytes", "is_requested", "engines"),
+    [
+        (1 << 20, True, []),
+        (1 << 27, False, [LOCAL]),
+        (1 << 27, True, [SPARK]),
+    ],
 )
-def test_large_steps_stay_in_this_process_if_it_is_faster_or_has_a_max_rate(
-    max_rate: int | None, step_bytes: int, engine: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
+def test_only_large_steps_use_the_workers_of_the_engine(
+    step_bytes: int, is_requested: bool, engines: list[str], broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    The store is listed with the rate of one process, before the engine of a step is known.
+    started: list[str] = []
 
-    At 100,000 messages per second, every step of more than 64 MiB was read by Spark, and took twice as long.
-    """
-    engines: list[str] = []
-
-    def make_workers(engine: str, *, half: bool) -> Workers:
-        engines.append(engine)
-        return SerialWorkers(width=1 + half)
+    def make_workers(engine: str, limits: ReadLimits | None) -> Workers:
+        del limits
+        started.append(engine)
+        return SerialWorkers()
 
     monkeypatch.setattr("jobs.verbs.ingest.make_workers", make_workers)
-    monkeypatch.setattr("jobs.verbs.ingest.why_spark_cannot_start", lambda: "")
-    monkeypatch.setattr("jobs.verbs.ingest.is_spark_requested", lambda: False)  # another test may have a session
-    workers = _workers_that_follow(replace(request(broker), read_limits=ReadLimits(max_rate)), AUTO_ENGINE)
+    monkeypatch.setattr("jobs.launch.engine.is_spark_requested", lambda: is_requested)
+    workers = _workers_that_follow(request(broker), AUTO_ENGINE)
 
     assert [1] == workers.map([1], int, "", [step_bytes])
-    assert [engine] == engines
+    assert engines == started
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from jobs.launch.cache import cache_directory
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers
 from tests.rmq_formats.builders import make_record
-from tests.support.broker import SEGMENT_SIZE, Broker, some_records
+from tests.support.broker import Broker, some_records
 from tests.support.lakes import LakeOfBroker
 from tests.support.stores import flip, list_segments
 
@@ -217,22 +217,6 @@ def test_a_command_that_finds_nothing_new_starts_no_session_and_shows_the_time_t
     line = f"ingest: done: nothing new after offset {ingested.broker.offset:,} (12 min 34 s)"
     assert line in capsys.readouterr().out
     assert "rmq_lake_ingest_exit_code" in (ingested.path / "figures").read_text()
-
-
-def test_the_size_of_the_new_part_is_known_before_a_run_unless_the_check_is_inconclusive(
-    ingested: IngestedStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    new = replace(ingested.request, lake=str(ingested.path.parent / "new"))
-    sizes = [PreRunCheck(one).estimate_new_bytes() or 0 for one in (ingested.request, new)]
-    assert sizes[0] < SEGMENT_SIZE < sizes[1] <= 2 * ingested.broker.offset
-
-    elsewhere = [
-        replace(ingested.request, lake="s3a://bucket/lake"),
-        replace(ingested.request, store=str(ingested.path)),
-    ]
-    assert [None, None] == [PreRunCheck(request).estimate_new_bytes() for request in elsewhere]
-    monkeypatch.setattr("jobs.ingest.pre_run_check._MOST_QUEUE_FILES", 1)
-    assert PreRunCheck(ingested.request).estimate_new_bytes() is None
 
 
 def test_an_unreadable_or_unwritable_note_is_ignored(ingested: IngestedStore, monkeypatch: pytest.MonkeyPatch) -> None:

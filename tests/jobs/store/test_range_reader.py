@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from jobs.command.engine import make_workers
 from jobs.console.process import raise_if_stopped
-from jobs.launch.engine import LOCAL
+from jobs.launch.engine import LOCAL, count_worker_processes
 from jobs.storage import AnyStorage
 from jobs.storage.local import LocalReader, LocalStorage, ReadLimits
 from jobs.store import record_places as walking
@@ -252,20 +252,22 @@ def test_threads_of_one_process_share_all_of_its_rate(golden: StoreOf) -> None:
 @pytest.mark.parametrize(
     ("verb", "cores", "half", "expected"),
     [
-        ("verify", 3, False, {"threads": 3, "processes": 3}),
+        ("verify", 3, False, {"threads": 3}),
         ("ingest", 6, True, {"threads": 3}),
+        ("ingest", 16, True, {"threads": 4, "processes": 8}),
         ("ingest", 16, False, {"threads": 4, "processes": 16}),
-        ("export", 8, False, {"threads": 1}),
+        ("export", 8, False, {"threads": 1, "processes": 8}),
+        ("export", 1, False, {"threads": 1}),
     ],
 )
-def test_verbs_use_threads_on_four_cores_that_the_broker_does_not_use_and_processes_on_all_without_a_broker(
+def test_commands_use_processes_on_all_cores_that_the_broker_does_not_use_unless_four_threads_use_them(
     monkeypatch: pytest.MonkeyPatch, verb: str, cores: int, half: bool, expected: dict[str, int]
 ) -> None:
-    for module in ("jobs.launch.engine", "jobs.command.engine"):
-        monkeypatch.setattr(f"{module}.count_cores", lambda: cores)
-    monkeypatch.setattr("jobs.command.engine.count_memory", lambda: 64 << 30)
+    monkeypatch.setattr("jobs.launch.engine.count_cores", lambda: cores)
+    monkeypatch.setattr("jobs.command.engine.count_worker_processes", count_worker_processes)
+    monkeypatch.setattr("jobs.launch.engine.count_memory", lambda: 64 << 30)
     with click.Context(click.Command(verb), info_name=verb):
-        workers = make_workers(LOCAL, half=half)
+        workers = make_workers(LOCAL, ReadLimits(None) if half else None)
 
     if isinstance(workers, ProcessWorkers):
         assert expected == {"threads": workers.threads, "processes": workers.width}

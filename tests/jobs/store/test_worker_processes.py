@@ -7,15 +7,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from jobs.ingest import IngestRequest
 from jobs.ingest.run import ingest
+from jobs.launch.engine import count_worker_processes
 from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
 from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild_queues
-from jobs.store.worker_processes import ProcessWorkers, count_worker_processes
+from jobs.store.worker_processes import ProcessWorkers
 from jobs.store.workers import SerialWorkers, Workers
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.errors import CorruptData
@@ -29,13 +31,18 @@ GIB = 1 << 30
 
 @pytest.fixture
 def workers() -> Iterator[ProcessWorkers]:
-    """Two processes that do the work of every plan with sizes."""
-    workers = ProcessWorkers({}, threads=1, processes=2, least_bytes=1)
+    """Two processes that do all work."""
+    workers = ProcessWorkers({}, threads=1, processes=2, patience_s=0)
     yield workers
     workers.close()
 
 
 def find_process(number: int) -> tuple[int, int]:
+    return number, os.getpid()
+
+
+def find_process_slowly(number: int) -> tuple[int, int]:
+    time.sleep(0.1)  # three times more than patience allows
     return number, os.getpid()
 
 
@@ -57,10 +64,23 @@ def write_and_wait(folder: Path) -> None:
     time.sleep(600)
 
 
-def test_small_plans_are_done_in_this_process(workers: ProcessWorkers) -> None:
-    results = workers.map(range(4), find_process, "")
+@pytest.mark.parametrize(("items", "patience_s"), [(4, 1000.0), (1, 0.0)])
+def test_short_work_is_done_in_this_process(items: int, patience_s: float) -> None:
+    workers = ProcessWorkers({}, threads=2, processes=2, patience_s=patience_s)
+    results = workers.map(range(items), find_process, "")
 
-    assert [(number, os.getpid()) for number in range(4)] == results
+    assert [(number, os.getpid()) for number in range(items)] == results
+    assert not workers.has_started
+
+
+def test_work_that_takes_long_continues_in_processes() -> None:
+    workers = ProcessWorkers({}, threads=1, processes=2, patience_s=0.2)
+    with closing(workers):
+        results = workers.map(range(6), find_process_slowly, "")
+
+    assert list(range(6)) == [number for number, _ in results]
+    assert results[0][1] == os.getpid()
+    assert results[5][1] != os.getpid()
 
 
 def test_results_of_other_processes_are_in_the_order_of_the_items(workers: ProcessWorkers) -> None:
@@ -99,7 +119,7 @@ from pathlib import Path
 from jobs.store.worker_processes import ProcessWorkers
 from tests.jobs.store.test_worker_processes import write_and_wait
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
-ProcessWorkers({}, 1, 2, 1).map([Path(sys.argv[1])] * 3, write_and_wait, "", [1] * 3)
+ProcessWorkers({}, 1, 2, 0).map([Path(sys.argv[1])] * 3, write_and_wait, "", [1] * 3)
 """
 
 
@@ -168,10 +188,9 @@ def _read_built_files(folder: Path) -> dict[str, bytes]:
     ("cores", "memory", "expected"),
     [(1, 64 * GIB, 0), (2, 64 * GIB, 2), (16, 64 * GIB, 16), (16, 4 * GIB, 4), (4, GIB, 0)],
 )
-def test_each_worker_has_a_core_and_a_gibibyte(cores: int, memory: int, expected: int) -> None:
-    assert expected == count_worker_processes(cores, memory)
+def test_each_worker_has_a_core_and_a_gibibyte(
+    cores: int, memory: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.launch.engine.count_memory", lambda: memory)
 
-
-def test_processes_read_large_logs_only() -> None:
-    assert [False, True] == [ProcessWorkers({}, 4, 16).is_large(size) for size in (GIB, 2 * GIB)]
-    assert [False, True] == [ProcessWorkers({}, 2, 2).is_large(size) for size in (4 * GIB, 8 * GIB)]
+    assert expected == count_worker_processes(cores)
