@@ -105,25 +105,34 @@ def verify(  # noqa: PLR0913 - the options of the verb
     release: str | None = None,
     hash_slots: int | None = None,
     index_num: int | None = None,
+    accept: str | Sequence[str] = (),
     max_rate: int | None = None,
     workers: Workers | None = None,
 ) -> Verdict:
     """
     Compare the queues and index files of a store with its log, and return the findings, part by part.
 
-    The arguments are the options of `rmq-lake verify`; nothing is written. `Verdict.severity` is the worst finding.
+    The arguments are the options of `rmq-lake verify`; nothing is written. `Verdict.severity` is the worst finding that
+    is not in *accept*: the names of accepted findings, as `Verdict.find_name` returns them.
     """
+    from jobs.diagnosis.acceptance import Acceptances, names_finding
     from jobs.products.index.settings import GivenSettings
     from jobs.verify.run import VerifyRequest
     from jobs.verify.run import verify as run
 
     _require_at_least(1, hash_slots=hash_slots, max_rate=max_rate)
     _require_at_least(2, index_num=index_num)
+    names = _as_tuple(accept)
+    for name in names:
+        if not names_finding(name):
+            raise RequestError(f"accept: {name!r} is not the name of one finding, as `Verdict.find_name` returns it")
     conf = read_broker_conf(broker_conf)
     read_limits = limit_load_beside_broker(str(store), max_rate)
     wanted = GivenSettings(hash_slots, index_num, release, None, conf)
     folders = tuple(log_directories(_as_tuple(commitlog), conf))
-    request = VerifyRequest(str(store), wanted, commitlog=folders, read_limits=read_limits)
+    request = VerifyRequest(
+        str(store), wanted, commitlog=folders, read_limits=read_limits, acceptances=Acceptances(names)
+    )
     return run(request, workers or _threads(read_limits))
 
 

@@ -152,6 +152,11 @@ def append_accepted_findings(
     _append_rows(lake, ACCEPTED_FINDINGS, known, broker, "accept", lambda _: ({}, findings))
 
 
+def list_findings_options(lake: Lake, broker: str | None) -> tuple[str, ...]:
+    """Return the options with which `verify` records accepted findings in a lake."""
+    return ("--findings-lake", lake.location, *(() if broker is None else ("--broker", broker)))
+
+
 def read_accepted_findings(lake: Lake, known: KnownStore | None, broker: str | None) -> dict[str, datetime]:
     """Return the names of the accepted findings of a store, and when each was accepted."""
     store_id, label = known.store_id if known else "", known.broker if known else broker or DEFAULT_BROKER

@@ -29,7 +29,7 @@ from jobs.diagnosis.broker_state import LatePosition
 from jobs.diagnosis.findings import CONFIGURATION, INDEX, LOG, QUEUES, Finding
 from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, compare_broker_state, diff, find_known_store
 from jobs.lake.commit import read_snapshot
-from jobs.lake.integrity import read_accepted_findings
+from jobs.lake.integrity import list_findings_options, read_accepted_findings
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.snapshot_files import read_rows_where
@@ -264,6 +264,7 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
             request.store, request.given_settings, commitlog=request.commitlog, read_limits=request.read_limits,
             options=request.options, scratch=scratch, recorded_topics=topics,
             acceptances=Acceptances(request.accepted_findings, recorded),
+            findings_options=() if request.lake is None else list_findings_options(request.lake, request.broker),
         )  # fmt: skip
         summary = RepairSummary(normalise_location(request.store), verify(asked, remembering), notes=notes)
         _Repair(request, remembering, work, scratch, summary, asked, tuple(request.commitlog), known).run(held)

@@ -177,8 +177,7 @@ def _check_store(request: CheckRequest, known: KnownStore, workers: Workers) -> 
     summary.lost += [f"{name} {reason}" for name, reason in lost.items()]
     try:
         forms = RebuiltFileSettings.determine(known, request.given_settings, lake, with_index=request.with_index)
-        if request.with_index:
-            forms.refuse_assumed_index()
+        forms.refuse_assumed(lake, store_id, with_index=request.with_index)
     except UndecidedError as error:
         summary.notes.append(f"a restore needs more options: {error}")
     summary.newest_store_timestamp = read_last_store_timestamp(lake, known, plan.end)

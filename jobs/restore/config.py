@@ -20,14 +20,24 @@ from jobs.lake.commit import read_rows
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.snapshot_files import read_batches
-from jobs.lake.tables import CONFIG_FILES, INDEX_FILES
+from jobs.lake.tables import CONFIG_FILES, INDEX_ENTRIES, INDEX_FILES, MESSAGES
 from jobs.products.index.file_builder import NO_RECORDED_NAMES, RecordedNames, detect_zone
-from jobs.products.index.settings import GivenSettings, rules_text
+from jobs.products.index.settings import SWITCH_MEANINGS, GivenSettings, rules_text
 from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats
 from jobs.restore import ROWS_DELETED, TableFiles, find_table_files
 from jobs.storage.local import LocalStorage, read_file
 from jobs.store.broker_config import CONFIG_FOLDER, START_WITHOUT_OFFSET, TOPICS_FILE, decode_config_file
-from jobs.store.release import ASSUMED, DETECTED, GIVEN, RELEASES, Known, UndecidedError, parse_rules, recorded_origin
+from jobs.store.release import (
+    ASSUMED,
+    DETECTED,
+    GIVEN,
+    RELEASES,
+    RELEASES_ORIGIN,
+    Known,
+    UndecidedError,
+    parse_rules,
+    recorded_origin,
+)
 from jobs.store.running_broker import FileState
 from jobs.store.topics import RecordedTopics, recorded_topics_in
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE, rounded_file_size
@@ -150,6 +160,7 @@ class RebuiltFileSettings(NamedTuple):
     release: Known[str] | None  # a value of `--release`; None: to be detected from the restored log
     recorded_releases: str = ""  # all releases that write the same files, as text; empty if the release was given
     index_names: RecordedNames = NO_RECORDED_NAMES
+    is_release_unknown: bool = False  # a run recorded that nothing shows the release
 
     @classmethod
     def determine(cls, known: KnownStore, wanted: GivenSettings, lake: Lake, *, with_index: bool = True) -> Self:
@@ -186,31 +197,58 @@ class RebuiltFileSettings(NamedTuple):
         zone = wanted.zone or detect_zone((own[0], time) for (_, time), own in names.by_first_message.items())
         queues = queues._replace(sizes={**queues.sizes, FileKind.CONSUME_QUEUE: plain})
         releases = (noted.get(RELEASES) or "") if wanted.release is None else ""
-        return cls(index, queues, zone, release, releases, names)
+        is_unknown = wanted.release is None and noted.get(RELEASES_ORIGIN) == ASSUMED
+        return cls(index, queues, zone, release, releases, names, is_release_unknown=is_unknown)
 
     @property
     def is_span(self) -> bool:
         """Whether `release` represents several releases that write the same files."""
         return " to " in self.recorded_releases
 
-    def refuse_assumed_index(self) -> None:
+    def refuse_assumed(self, lake: Lake, store_id: str, *, with_queues: bool = True, with_index: bool = True) -> None:
         """
-        Raise `UndecidedError` if nothing shows the sizes of the broker's index files; name all that is missing.
+        Raise one `UndecidedError` for all settings that runs only assumed and that change bytes of restored files.
 
-        A broker finds no key in files of other sizes than its own, and reports no error.
+        A broker finds no key in index files of other sizes than its own, and reports no error.
         """
-        if self.index_geometry.origin != ASSUMED:
-            return
+        unknown = [self._unknown_sizes()] if with_index and self.index_geometry.origin == ASSUMED else []
+        if self.is_release_unknown and (with_queues or with_index):
+            effects = list(self._find_effects_of_release(lake, store_id, with_index=with_index))
+            if effects:
+                unknown.append(
+                    UndecidedError(
+                        "the lake does not show which release wrote the store, and the contents of restored files "
+                        f"depend on it ({', '.join(effects)}): pass --release",
+                        release="X.Y.Z",
+                    )
+                )
+        if unknown:
+            raise UndecidedError.merge(unknown)
+
+    def _unknown_sizes(self) -> UndecidedError:
         sizes = ["--hash-slots", "--index-num"]
         if self.queue_formats.sizes[FileKind.CONSUME_QUEUE].origin == ASSUMED:
             sizes.append("--consume-queue-size")
         more = "" if self.release is not None else ", and --release if the restored log does not show the release"
-        raise UndecidedError(
+        return UndecidedError(
             "the lake does not show how many slots and entries the broker's index files have, and a broker finds no "
             f"message by key in files of other sizes. Pass --broker-conf FILE, the broker's configuration, or "
             f"{', '.join(sizes[:-1])} and {sizes[-1]}{more}. To restore no index files, pass --no-index",
             asks_for_sizes=True,
         )
+
+    def _find_effects_of_release(self, lake: Lake, store_id: str, *, with_index: bool) -> Iterator[str]:
+        """Yield the differences between releases that affect the queues or index files of this store."""
+        messages = find_table_files(lake, MESSAGES, store_id)
+        if any(_read_values(messages, store_id, "properties_raw")):
+            yield SWITCH_MEANINGS["property_parser"]
+        if not with_index:
+            return
+        slots = 1 if self.index_geometry.origin == ASSUMED else self.index_geometry.value.hash_slots
+        if _has_shared_slot(find_table_files(lake, INDEX_ENTRIES, store_id), store_id, slots):
+            yield SWITCH_MEANINGS["hash_slot_count"]
+        if any(_read_values(messages, store_id, "tags")):
+            yield SWITCH_MEANINGS["indexes_tags"]
 
     def lines(self) -> Iterator[str]:
         """Yield each setting and its origin."""
@@ -220,6 +258,28 @@ class RebuiltFileSettings(NamedTuple):
         if self.release is not None:
             releases = self.recorded_releases or rules_text(parse_rules(self.release.value), ())
             yield f"format: RocketMQ {releases} ({self.release.origin_text})"
+
+
+def _read_values(source: TableFiles, store_id: str, name: str) -> Iterator[bool]:
+    """Yield True for each batch of a store's rows that have a value in the column *name*."""
+    for file in source.files:
+        for batch in read_batches(source.lake, source.table, file, (name, "store_id")):
+            yield batch.filter((pc.field("store_id") == store_id) & pc.field(name).is_valid()).num_rows > 0
+
+
+def _has_shared_slot(source: TableFiles, store_id: str, slots: int) -> bool:
+    """Return whether two keys of one index file have the same slot: only then, releases count slots differently."""
+    in_use: dict[int, set[int]] = {}
+    for file in source.files:
+        for batch in read_batches(source.lake, source.table, file, ("index_file", "key_hash", "store_id")):
+            own = batch.filter(pc.field("store_id") == store_id)
+            numbers, hashes = own.column("index_file").to_pylist(), own.column("key_hash").to_pylist()
+            for number, key_hash in zip(numbers, hashes, strict=True):
+                found = in_use.setdefault(number, set())
+                if key_hash % slots in found:
+                    return True
+                found.add(key_hash % slots)
+    return False
 
 
 def _read_recorded_names(lake: Lake, store_id: str) -> RecordedNames:

@@ -219,8 +219,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     )
     plan = plan.begin_at_time() if request.starts_at_time else plan
     forms = RebuiltFileSettings.determine(known, request.given_settings, request.lake, with_index=request.with_index)
-    if request.with_index:
-        forms.refuse_assumed_index()
+    forms.refuse_assumed(request.lake, known.store_id, with_queues=request.with_queues, with_index=request.with_index)
     unfinished = request.out / UNFINISHED_FOLDER
     complete = _claim_output(request, known, plan)
     if complete is not None:

@@ -94,11 +94,13 @@ def verify(  # noqa: PLR0913 - one argument an option
     known, label = None, broker or run.conf.broker_name
     if lake is not None:
         from jobs.lake.identity import identify_store
-        from jobs.lake.integrity import read_accepted_findings
+        from jobs.lake.integrity import list_findings_options, read_accepted_findings
 
         known = identify_store(lake, request.list_store(lake.options), label, register_new=False)
         recorded = read_accepted_findings(lake, known, label)
-        request = replace(request, acceptances=Acceptances(accepted, recorded))
+        request = replace(
+            request, acceptances=Acceptances(accepted, recorded), findings_options=list_findings_options(lake, broker)
+        )
     verdict = verify_store(request, run.workers)
     # Printed first: the verdict must not be lost if it cannot be written.
     exit_code = answer.print_outcome(

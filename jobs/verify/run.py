@@ -77,6 +77,7 @@ class VerifyRequest(StoreRequest):
     scratch: str | Scratch | None = None
     recorded_topics: Sequence[RecordedTopics] | None = None  # tables of topics that a lake has of this store
     acceptances: Acceptances = NOTHING_ACCEPTED
+    findings_options: Sequence[str] = ()  # of `verify`: the lake that records accepted findings, and the broker's label
 
 
 def verify(request: VerifyRequest, workers: Workers) -> Verdict:
@@ -144,7 +145,7 @@ def _compare(request: VerifyRequest, workers: Workers, store: Store, left_out: f
                 raise
             start = unknown_start(writers.newest, error)
             report_unreadable_at_start(error, parts, store)
-    return Verdict(store.root, parts, start, walked, request.options)
+    return Verdict(store.root, parts, start, walked, request.options, request.findings_options)
 
 
 def _predict_start(

@@ -35,6 +35,7 @@ class Verdict(RatedOutcome):
     start: StartOutcome | None = None  # the outcome of a start of the broker; None while one runs
     walked_log: WalkedLog | None = None  # a walk over the log, which shows where startup recovery may stop
     store_options: Sequence[str] = ()  # the store's options as the user gave them; printed commands repeat them
+    findings_options: Sequence[str] = ()  # of `verify`: the lake that records accepted findings, and the broker's label
     names: Mapping[tuple[object, ...], str] = field(default_factory=dict)  # of problems, by their places
 
     @property
@@ -341,23 +342,24 @@ _OPEN = (
 )
 
 
-_ACCEPT = (
-    "If nothing can restore these bytes, accept their loss. It is then noted, but is not a problem. To record this in "
-    "a lake, add --findings-lake LAKE:"
-)
+_ACCEPT = "If nothing can restore these bytes, accept their loss. It is then noted, but is not a problem."
+_RECORD = "To record this in a lake, add --findings-lake LAKE:"
+_RECORDED = "The lake records this:"
 _MOST_ACCEPTED = 10  # findings that one printed command accepts
 _OF_RESTARTED = frozenset({kinds.DELETED_OR_LOST_QUEUE, DifferenceKind.QUEUE_LOST})
 _IF_DELETED = (
     "The store does not show whether a topic was deleted, or its queues were lost. If it was deleted (and perhaps "
-    "created again), accept this; to record it in a lake, add --findings-lake LAKE:"
+    "created again), accept this."
 )
 _IF_LOST = (
     "If a queue that begins again was lost, consumers never receive its earlier messages, and its new ones have their "
-    "queue offsets. Export the earlier messages, and send them again (this sends text bodies, with keys and tags; set "
-    "NAMESRV):"
+    "queue offsets. Export the earlier messages, and send them again (this sends text bodies without white space "
+    "around them, which mqadmin would remove, with keys and tags; set NAMESRV):"
 )
+# SendMessageCommand removes characters up to U+0020 around a body (String#trim); a shell removes NUL.
 _SEND_AGAIN = (
-    'select(.decoded_body_text) | @sh "mqadmin sendMessage -n NAMESRV -t \\(.topic) -k \\(.properties.KEYS // "") '
+    'select(.decoded_body_text // "" | test("\\\\A([\\\\x00- ]|\\\\z)|[\\\\x00- ]\\\\z|\\\\x00") | not) | '
+    '@sh "mqadmin sendMessage -n NAMESRV -t \\(.topic) -k \\(.properties.KEYS // "") '
     '-c \\(.tags // "") -p \\(.decoded_body_text)"'
 )
 
@@ -428,15 +430,16 @@ def find_step_to_accept(verdict: Verdict) -> Iterator[RecommendedStep]:
         return
     damaged = [cause for cause, _ in verdict.findings_by_cause if cause.kind in kinds.DAMAGED_RECORD_KINDS]
     if damaged:
-        yield RecommendedStep(_ACCEPT, (_accept_command(verdict, damaged),))
+        yield _make_step_to_accept(_ACCEPT, verdict, damaged)
 
 
-def _accept_command(verdict: Verdict, findings: Sequence[Finding]) -> str:
-    """Return the command that accepts these findings, and those that this command accepts."""
+def _make_step_to_accept(text: str, verdict: Verdict, findings: Sequence[Finding]) -> RecommendedStep:
+    """Return the step that accepts these findings, and those that this command accepts."""
     earlier = [one.accept_as for one in verdict.accepted if one.accepted_at is None]
     names = [*earlier, *(verdict.find_name(one) for one in findings[:_MOST_ACCEPTED])]
-    again = " ".join(map(quote, (verdict.store, *verdict.store_options)))
-    return " ".join((f"{tool_command()} verify {again}", *(f"--accept {quote(name)}" for name in names)))
+    again = " ".join(map(quote, (verdict.store, *verdict.store_options, *verdict.findings_options)))
+    command = " ".join((f"{tool_command()} verify {again}", *(f"--accept {quote(name)}" for name in names)))
+    return RecommendedStep(f"{text} {_RECORDED if verdict.findings_options else _RECORD}", (command,))
 
 
 def _steps_for_earlier_messages(verdict: Verdict) -> Iterator[RecommendedStep]:
@@ -444,7 +447,7 @@ def _steps_for_earlier_messages(verdict: Verdict) -> Iterator[RecommendedStep]:
     restarted = [cause for cause, _ in verdict.findings_by_cause if cause.kind in _OF_RESTARTED and cause.log_end]
     undecided = [one for one in restarted if one.is_undecided]
     if undecided:
-        yield RecommendedStep(_IF_DELETED, (_accept_command(verdict, undecided),))
+        yield _make_step_to_accept(_IF_DELETED, verdict, undecided)
     by_topic: dict[str, list[Finding]] = {}
     for one in restarted:
         _, topic, *queue = one.file.split("/")

@@ -54,13 +54,13 @@ FIRST_RELEASES_OF_ERAS = (
     RUST,
 )
 _RULES_OF_RUST = make_rules((0, RUST))
-_SWITCH_MEANINGS = {
+SWITCH_MEANINGS = {
     "property_parser": "how properties are parsed",
     "hash_slot_count": "how hash slots are counted",
     "indexes_tags": "whether tags are indexed",
     "implementation": "whether unique keys are marked",
 }
-INDEX_SWITCHES = tuple(_SWITCH_MEANINGS)
+INDEX_SWITCHES = tuple(SWITCH_MEANINGS)
 SWITCHES_OF_ROWS = ("property_parser",)  # the one that also changes rows, queues and exports
 ENTRIES_COMPARED_FOR_ERA = 1 << 16  # entries of a file that are compared to detect its era
 MAX_SWITCHES_COMBINED = 24
@@ -181,7 +181,7 @@ def _refuse_undecided(eras: Sequence[Era]) -> None:
     undecided = {switch for era in (*eras[:-1], last) for switch in era.undecided_switches(INDEX_SWITCHES)}
     if not undecided:
         return
-    meanings = ", ".join(_SWITCH_MEANINGS[switch] for switch in sorted(undecided))
+    meanings = ", ".join(SWITCH_MEANINGS[switch] for switch in sorted(undecided))
     if not several:
         raise UndecidedError(
             "the release that wrote the store cannot be detected, and the contents of index files depend on it "

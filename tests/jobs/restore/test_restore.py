@@ -193,6 +193,26 @@ def test_a_release_that_ingest_assumed_is_not_called_detected(
     assert f"({origin}" in line
 
 
+def test_an_unknown_release_that_changes_restored_files_is_asked_for_together_with_the_sizes(
+    tmp_path: Path, run: Run
+) -> None:
+    """It was assumed without a question, although older releases count slots in another way and index no tags."""
+    sent = [Sent(keys=(f"k{number}",), tags="TagA") for number in range(3)]
+    store = write_store(tmp_path / "store", stored(sent), with_queues=False)
+    shutil.rmtree(store / "index", ignore_errors=True)
+    run("ingest", store, "--lake", tmp_path / "lake")
+    sizes = ("--hash-slots", 100, "--index-num", 400, "--consume-queue-size", 6000)
+
+    nothing = run("restore", tmp_path / "lake", "--out", tmp_path / "out")
+    only_sizes = run("restore", tmp_path / "lake", "--out", tmp_path / "out", *sizes)
+    both = run("restore", tmp_path / "lake", "--out", tmp_path / "out", *sizes, "--release", "5.3.3")
+
+    assert [2, 2, 0] == [nothing.code, only_sizes.code, both.code], both
+    assert "--hash-slots, --index-num and --consume-queue-size" in nothing.err
+    assert "--release" in nothing.err
+    assert "whether tags are indexed" in only_sizes.err
+
+
 class TestAnIndexOfUnknownSizes:
     """A broker with other sizes than those of its files finds no key, and reports nothing."""
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.console.result import ExitCode
+from jobs.console.result import ExitCode, RequestError
+from jobs.library import verify
 from tests.golden import StoreOf
 from tests.support.commands import Run, copy_store, overwrite
 from tests.support.stores import list_segments
@@ -51,6 +52,41 @@ def test_a_bridged_place_of_the_log_can_be_accepted(bridged: Path, run: Run) -> 
     assert [("damaged_range", name, None)] == [
         (one["kind"], one["accept_as"], one["accepted_at"]) for one in document["accepted"]
     ]
+
+
+@pytest.mark.parametrize("command", ["verify", "repair"])
+def test_the_printed_command_records_the_finding_in_the_same_lake(
+    bridged: Path, run: Run, tmp_path: Path, command: str
+) -> None:
+    """It did not repeat --findings-lake and --broker: the finding was a problem again in the next run."""
+    lake = tmp_path / "lake"
+    run("verify", bridged, "--findings-lake", lake, "--broker", "b0")
+    more = ("--findings-lake", lake) if command == "verify" else ("--lake", lake, "--out", tmp_path / "again")
+
+    before = run(command, bridged, "--broker", "b0", *more)
+    line = next(line for line in before.out.replace("\\\n", " ").splitlines() if "--accept" in line)
+    run(*shlex.split(line)[1:])
+    after = run(command, bridged, "--broker", "b0", *more)
+
+    assert ExitCode.DAMAGE == before.code
+    assert "The lake records this:" in before.out
+    assert ExitCode.CLEAN == after.code, after
+
+
+def test_the_python_function_accepts_a_finding_by_its_name(bridged: Path) -> None:
+    before = verify(bridged)
+    (cause,) = (cause for cause, _ in before.findings_by_cause)
+
+    after = verify(bridged, accept=before.find_name(cause))
+
+    assert ExitCode.DAMAGE == before.exit_code
+    assert ExitCode.CLEAN == after.exit_code
+    assert [cause] == [one.finding for one in after.accepted]
+
+
+def test_the_python_function_refuses_a_pattern(bridged: Path) -> None:
+    with pytest.raises(RequestError, match="is not the name of one finding"):
+        verify(bridged, accept="damaged_range:*")
 
 
 def test_other_damage_at_an_accepted_place_is_found(bridged: Path, run: Run) -> None:
