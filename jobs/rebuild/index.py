@@ -96,6 +96,7 @@ class IndexRebuildSummary(RatedOutcome):
     files: list[BuiltIndexFile] = field(default_factory=list)
     explained_files: Sequence[ExplainedFile] = ()  # the existing files of the store
     replaced: list[str] = field(default_factory=list)
+    damaged_places: str = ""  # the first ones, as text
     gaps: tuple[tuple[int, int], ...] = ()  # offsets of the log that are in no file
     left_out_keys: list[str] = field(default_factory=list)  # keys that no index file gets, in words
     undecided_files: list[str] = field(default_factory=list)  # files that the log contradicts, and that stay
@@ -189,6 +190,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
             store.root, request.out, settings, request.lost_only, len(keys), keys.record_count, keys.damaged_bytes,
             explained_files=explained,
             replaced=sorted(name for build in builds for name in build.replaced_names),
+            damaged_places=store.describe_places(start for start, _ in keys.damaged_ranges),
             gaps=keys.gaps, left_out_keys=list(_describe_left_out_keys(keys, explained, store)),
             log_bytes=store.log_size, broker_was_killed=not store.has_clean_shutdown, options=request.options,
         )  # fmt: skip

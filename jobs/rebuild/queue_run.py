@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import rmtree
 
-from jobs.console.amounts import count_text, names_text
+from jobs.console.amounts import count_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
 from jobs.diagnosis.log_check import complete_checks, list_doubtful_ranges, new_range_check
 from jobs.products.queues.join import collect_log_units, collect_topic_evidence_with_queues, compare_queues
@@ -260,8 +260,8 @@ def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | QueueRowBuilder
         yield f"rebuilt queues of deleted topics: {len(deleted):,} ({queue_names_text(deleted)})"
     if topics.topics_with_queues and (undecided := names[TopicFate.UNDECIDED]):
         why = topics.explain_undecided(undecided[0].topic)
-        names_text = queue_names_text(undecided)
-        yield f"rebuilt queues that may belong to deleted topics: {len(undecided):,} ({names_text}): {why}"
+        named = queue_names_text(undecided)
+        yield f"rebuilt queues that may belong to deleted topics: {len(undecided):,} ({named}): {why}"
 
 
 def list_and_determine_settings(
@@ -341,22 +341,11 @@ def _notes_of_log(
         "Their ends are unknown, and consumer offsets may be past them",
     )
     if summary.damaged_bytes:
-        segments = ((store.segment_at(start), start) for start, _ in damaged)
-        places = [
-            f"{_segment_text(store, one.location)} @{start - one.base_offset}"
-            for one, start in segments
-            if one is not None
-        ]
+        places = store.describe_places(start for start, _ in damaged)
         yield (
-            f"damaged bytes of the log: {summary.damaged_bytes:,} ({names_text(places, most=3)}); the queues lack the "
-            "units of the damaged records"
+            f"damaged bytes of the log: {summary.damaged_bytes:,} ({places}); the queues lack the units of the damaged "
+            "records"
         )
-
-
-def _segment_text(store: Store, location: str) -> str:
-    """Return the path of a segment below the store's root; its name if a repair has built it in another directory."""
-    path = store.path_below_root(location)
-    return location.rpartition("/")[2] if path == location else path
 
 
 def describe_files(queues: Sequence[BuiltQueue]) -> dict[str, object]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
+from jobs.console.amounts import names_text
 from jobs.console.result import RequestError
 from jobs.storage import AnyStorage
 from jobs.storage.local import LocalStorage, ReadLimits, read_small_file
@@ -45,6 +46,7 @@ from rmq_formats.store import (
 DEFAULT_RANGE_SIZE = 256 << 20  # bytes of the log that a task reads
 SET_ASIDE_MARK = ".replaced-"  # part of the name of a folder or file that an installation has set aside
 _LARGEST_CONF = 1 << 20
+_PLACES_NAMED = 3
 TIER_NOT_READ = "which rmq-lake does not read"
 
 
@@ -141,6 +143,19 @@ class Store:
     def path_below_root(self, location: str | None) -> str:
         """Return the path of a file, or folder, below the store's root."""
         return (location or "").removeprefix(f"{self.root}/")
+
+    def describe_places(self, offsets: Iterable[int]) -> str:
+        """Return the segments of the first offsets and the positions in them, for example `commitlog/…0 @1234`."""
+        segments = ((self.segment_at(offset), offset) for offset in offsets)
+        return names_text(
+            [f"{self._name_segment(one)} @{offset - one.base_offset}" for one, offset in segments if one is not None],
+            most=_PLACES_NAMED,
+        )
+
+    def _name_segment(self, segment: Segment) -> str:
+        """Return a segment's path below the root; its name if a repair has built it in another directory."""
+        path = self.path_below_root(segment.location)
+        return segment.location.rpartition("/")[2] if path == segment.location else path
 
     def refuse_lost_log(self) -> None:
         """Raise `WrongLocationError` if queues or index files point into a log of which nothing exists."""

@@ -323,7 +323,8 @@ def _index_lines(result: "index.IndexRebuildSummary") -> Iterator[str]:
     yield from (f"  LEFT OUT {text}" for text in result.left_out_keys)
     if result.damaged_bytes:
         damaged = count_text(result.damaged_bytes, "byte")
-        yield f"  DAMAGE {damaged} of the log: the rebuilt files lack the keys of the records in this range"
+        places = result.damaged_places
+        yield f"  DAMAGE {damaged} of the log ({places}): the rebuilt files lack the keys of the damaged records"
     yield f"  {count_text(len(result.files), 'file')} and {MANIFEST_FILE}"
 
 
