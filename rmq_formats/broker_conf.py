@@ -67,6 +67,8 @@ class BrokerConf:
     index_num: int | None = field(default=None, metadata={"maxIndexNum": _parse_size})
     message_index_enable: bool = field(default=True, metadata={"messageIndexEnable": _parse_boolean})
     index_file_write_enable: bool = field(default=True, metadata={"indexFileWriteEnable": _parse_boolean})
+    timer_log_size: int | None = field(default=None, metadata={"mappedFileSizeTimerLog": _parse_size})
+    timer_precision_ms: int | None = field(default=None, metadata={"timerPrecisionMs": _parse_size})
     delay_level: str | None = field(default=None, metadata={"messageDelayLevel": str})
     enable_consume_queue_ext: bool = field(default=False, metadata={"enableConsumeQueueExt": _parse_boolean})
     is_given: bool = False  # a file was read: settings it leaves out have the broker's default

@@ -6,7 +6,7 @@ whose delivery is beyond the range of the wheel is rolled: its unit has the time
 again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rmq_formats.errors import CorruptData
@@ -50,7 +50,13 @@ PRECISION_MS = 1000
 """The default of timerPrecisionMs; the units of a slot show the actual value."""
 MAX_WHEEL_SIZE = 1 << 30  # slots of a second for two weeks are 37 MiB
 NO_POSITION = -1  # instead of a position
+WHEEL_SLOTS = 2 * 7 * 24 * 60 * 60  # with every timerPrecisionMs; a broker does not start with another number of slots
+WHEEL_SIZE = WHEEL_SLOTS * SLOT.size
+LATEST_START_SLOTS = 7 * 24 * 60 * 60 - 60
+"""How many slots a broker reads back at its start: it never delivers messages that were due earlier."""
+DEFAULT_LOG_FILE_SIZE = 100 << 20  # mappedFileSizeTimerLog
 
+PLAIN_UNIT, ROLLED_UNIT = 1, 3
 _PLAIN, _ROLLED, _CANCELS = 1, 2, 4
 _FLAGS = frozenset({_PLAIN, _PLAIN | _ROLLED, _PLAIN | _CANCELS, _PLAIN | _ROLLED | _CANCELS})
 _END_MAGIC = 0xCBD43194 - (1 << 32)
@@ -120,6 +126,34 @@ def decode_timer_progress(buffer: Buffer) -> TimerProgress:
 def encode_timer_progress(progress: TimerProgress) -> bytes:
     """Return the content of `config/timercheck`."""
     return TIMER_PROGRESS.pack(*progress).ljust(TIMER_PROGRESS_SIZE, b"\0")
+
+
+def find_cancelled_key(text: str) -> str:
+    """Return the unique key in TIMER_DEL_UNIQKEY: the whole value, or (5.3.2+) the part after the topic."""
+    return text.rpartition("+")[2]
+
+
+def link_timer_units(
+    units: Sequence[TimerUnit], file_size: int, precision_ms: int
+) -> tuple[list[tuple[int, bytes]], dict[int, Slot]]:
+    """
+    Return the content of a timer log with *units*, in this order, and the slots of the wheel that point to them.
+
+    The content is pieces with their positions; the last piece ends where the log ends. The `previous` of a unit is
+    replaced. Slots are by number.
+    """
+    pieces, slots, at = list[tuple[int, bytes]](), dict[int, Slot](), 0
+    for unit in units:
+        left = file_size - at % file_size
+        if left < UNIT.size + TIMER_LOG_END.size:
+            pieces.append((at, TIMER_LOG_END.pack(left, 0, _END_MAGIC)))
+            at += left
+        time = unit.due_ms // precision_ms
+        slot = slots.get(time % WHEEL_SLOTS, Slot(time, at, NO_POSITION, 0))
+        pieces.append((at, UNIT.pack(*unit._replace(previous=slot.last))))
+        slots[time % WHEEL_SLOTS] = slot._replace(last=at, messages=slot.messages + 1)
+        at += UNIT.size
+    return pieces, slots
 
 
 def used_slots(read: Read, size: int) -> Iterator[tuple[int, Slot]]:

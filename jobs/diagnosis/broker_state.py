@@ -58,7 +58,7 @@ from rmq_formats.detection import CLUSTER, MSG_REGION, TIMER_TOPIC
 from rmq_formats.errors import FormatError
 from rmq_formats.properties import PropertyParser, parse_properties
 from rmq_formats.store import FileKind
-from rmq_formats.timer_files import TimerProgress
+from rmq_formats.timer_files import TimerProgress, find_cancelled_key
 
 QueueSpan = tuple[int, int]  # the first and the next queue offset
 ReadSpan = Callable[[str, int], QueueSpan | None]  # of a topic and queue id; None without such a queue
@@ -701,7 +701,7 @@ def count_pending_timers(store: Store, queues: Sequence[StoredQueue]) -> Pending
             properties = {} if record is None else parse_properties(record.properties_raw, PropertyParser.SCAN)
             due, key = properties.get("TIMER_OUT_MS", ""), properties.get("UNIQ_KEY", str(number))
             if (cancels := properties.get("TIMER_DEL_UNIQKEY")) is not None:
-                cancelled.add(cancels)
+                cancelled.add(find_cancelled_key(cancels))
             elif due.isascii() and due.isdigit() and int(due) >= progress.read_timestamp:
                 waiting.add(key)
     return PendingTimers(len(waiting - cancelled), is_lower_bound)

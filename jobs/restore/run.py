@@ -36,13 +36,14 @@ from jobs.restore import (
 )
 from jobs.restore.config import RebuiltFileSettings, changed_file_error, create_or_accept_file, restore_config_files
 from jobs.restore.segment import ATTEMPT_PREFIX, RestoredSegment, restore_segment
-from jobs.restore.timers import plan_timers
+from jobs.restore.timers import RestoredLog, plan_timers
 from jobs.storage.json_file import Shape, parse_json_file
 from jobs.storage.local import LocalStorage, delete_whole_tree, explaining_full_disk, read_file, sha256_of
 from jobs.storage.paths import is_regular_file, list_directory, path_exists, walk_tree
 from jobs.storage.scratch import open_scratch_below_output
 from jobs.store.intervals import Interval
 from jobs.store.pending_messages import TIMER_PROGRESS_FILE
+from jobs.store.release import GIVEN
 from jobs.store.running_broker import FileState, list_file_states
 from jobs.store.store import Store, list_store
 from jobs.store.workers import Workers
@@ -50,12 +51,17 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.errors import FormatError
 from rmq_formats.release import NEWEST, Release
 from rmq_formats.store import COMMITLOG_FOLDER, INDEX_FOLDER, Checkpoint, encode_checkpoint
+from rmq_formats.timer_files import DEFAULT_LOG_FILE_SIZE, encode_timer_progress
 
 MANIFEST_FILE = "MANIFEST.json"
 UNFINISHED_FOLDER = ".restore"
 _PLAN = "plan.json"
 _NOTE = ".note.json"  # ends the name of the note of a segment, or of a part of the store
-_FOLDERS = {"queues": ("batchconsumequeue", "consumequeue_ext", "consumequeue"), "index": (INDEX_FOLDER,)}
+_FOLDERS = {
+    "queues": ("batchconsumequeue", "consumequeue_ext", "consumequeue"),
+    "index": (INDEX_FOLDER,),
+    "timers": ("timerwheel", "timerlog"),
+}
 _INTERVAL = [int, int]
 _MANIFEST = {
     **dict.fromkeys(("lake", "out", "broker", "store_id", "segment_size_origin"), str),
@@ -241,7 +247,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     store = list_store(str(request.out), commitlog=log_folders)
     summary.notes += _notes_of_truncation(store, plan, sorted([*summary.missing, *summary.expired]))
     summary.newest_store_timestamp = read_last_store_timestamp(request.lake, known, plan.end)
-    summary.notes += _write_timer_progress(request, summary, written)
+    summary.notes += _write_timers(request, summary, written)
     # The state after a clean shutdown: everything up to the last message is on the disk.
     indexed = max((file.header.end_timestamp for file in list_index_files(store)), default=0)
     stored = summary.newest_store_timestamp
@@ -274,23 +280,39 @@ def _list_parts(request: RestoreRequest) -> Sequence[tuple[str, bool]]:
     return ("queues", request.with_queues), ("index", request.with_index)
 
 
-def _write_timer_progress(
+def _write_timers(
     request: RestoreRequest, summary: RestoreSummary, written: dict[str, FileState | None]
 ) -> Iterator[str]:
-    """Write the file from which a broker continues to deliver timer messages; yield a note on repeated messages."""
-    timers = plan_timers(
+    """Write the files from which a broker continues to deliver timer messages; yield notes on its start."""
+    unfinished, conf = request.out / UNFINISHED_FOLDER, request.given_settings.conf
+    log = RestoredLog(
         request.lake, summary.store_id, summary.from_offset, summary.to_offset, summary.newest_store_timestamp
     )
-    if timers.progress is not None:
-        path = request.out / TIMER_PROGRESS_FILE
-        written[str(path)] = create_or_accept_file(path, timers.progress)
-        summary.config.append(path.name)
-    if timers.repeated_count:
+    began_ms = (unfinished / _PLAN).stat().st_mtime_ns // 1_000_000  # the same in an attempt that continues this one
+    timers = plan_timers(log, began_ms, conf.timer_precision_ms)
+    if timers.progress is None:
+        return
+    path = request.out / TIMER_PROGRESS_FILE
+    written[str(path)] = create_or_accept_file(path, encode_timer_progress(timers.progress))
+    summary.config.append(path.name)
+    if not request.with_queues:
         yield (
-            f"{count_text(timers.repeated_count, 'timer message')} will be delivered a second time when a broker "
-            "starts on this store: the lake has no timer files, so the broker reads all timer messages after the first "
-            "pending one again. Pending messages are delivered once"
+            "build the queues (rebuild-consumequeue) before a broker starts on this store: without the queue of timer "
+            "messages, a broker delivers all of them again"
         )
+    if not timers.units:
+        return
+    size = conf.timer_log_size or DEFAULT_LOG_FILE_SIZE
+    with _building_part(request.out, unfinished, "timers") as folder:
+        if folder is not None:
+            timers.write_files(folder / "timerwheel", folder, size)
+    origin = GIVEN if conf.timer_log_size else "the default"
+    yield (
+        f"{count_text(timers.pending_count, 'pending timer message')} in timerwheel and timerlog, whose files have "
+        f"{size:,} bytes (mappedFileSizeTimerLog: {origin}). Start the broker before "
+        f"{utc_time_text(timers.start_limit_ms)}, or restore again: a broker never delivers timer messages that were "
+        "due more than 7 days before its start"
+    )
 
 
 def _notes_of_truncation(store: Store, plan: RestorePlan, missing: Sequence[Interval]) -> Iterator[str]:

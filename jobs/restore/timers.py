@@ -1,17 +1,25 @@
 """
-Timer messages of a restored log: those that a broker has delivered, and the file from which it continues.
+Timer messages of a restored log: those that a broker has delivered, and the files from which it continues.
 
 A lake has no timer files. Without them, a broker reads all timer messages of the log again, and delivers those that are
-due at once: a second time. So `restore` writes `config/timercheck` with the queue offset of the first pending message.
-The broker then puts only this message and later ones into its wheel. Delivered messages after the first pending one are
-still delivered a second time; `restore` states their number.
+due a second time. So `restore` writes the files of a broker that has read all timer messages: a timer log and a wheel
+with the pending ones, and `config/timercheck`. If no message after the first pending one was delivered,
+`config/timercheck` alone is sufficient: the broker then puts the first pending message and all later ones into its
+wheel.
+
+At its start, a broker derives the queue offset at which it continues from the last unit of the timer log
+(TimerMessageStore#recover, 5.0.0 to 5.5.1). So the last unit belongs to the last timer message of the log, even if it
+was delivered: then the unit is due before the time from which the broker reads the wheel.
 
 Whether a message was delivered follows from the log: the delivered message has the same unique key. Near the end of the
 log, each delivered message is read. Earlier messages need not be read, because a broker delivers messages in the order
 of their due times: if a message was in the wheel before a delivered one, and was due before it, it was delivered.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from math import gcd
+from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -22,12 +30,30 @@ from jobs.lake.snapshot_files import Limits, SnapshotFile, read_batches
 from jobs.lake.tables import MESSAGES
 from jobs.restore import find_table_files
 from rmq_formats.detection import TIMER_TOPIC
-from rmq_formats.timer_files import PRECISION_MS, TimerProgress, encode_timer_progress
+from rmq_formats.properties import java_hash
+from rmq_formats.store import file_name_of_offset
+from rmq_formats.timer_files import (
+    LATEST_START_SLOTS,
+    NO_POSITION,
+    PLAIN_UNIT,
+    PRECISION_MS,
+    ROLLED_UNIT,
+    SLOT,
+    UNIT,
+    WHEEL_SIZE,
+    TimerProgress,
+    TimerUnit,
+    find_cancelled_key,
+    link_timer_units,
+)
 
 _FIRST_WINDOW_MS = 10 * 60 * 1000  # at the end of the log, in which delivered messages are searched
 _LARGEST = (1 << 63) - 1
 _GROWTH = 8  # of the window, if it has no delivered message
-_COLUMNS = ("store_id", "topic", "physical_offset", "queue_offset", "store_timestamp", "properties")
+_OBSOLETE_MS = 10 * 60 * 1000  # how long before the time of reading a unit is due that is never read
+_SLOTS_OF_A_DAY = 24 * 60 * 60
+_COLUMNS = ("store_id", "topic", "physical_offset", "queue_offset", "store_timestamp", "properties", "total_size")
+_TOPIC = "REAL_TOPIC"
 _DUE, _KEY, _CANCELS, _ENQUEUED = "TIMER_OUT_MS", "UNIQ_KEY", "TIMER_DEL_UNIQKEY", "TIMER_ENQUEUE_MS"
 _NUMBER = "^[0-9]{1,18}$"
 
@@ -35,57 +61,110 @@ _NUMBER = "^[0-9]{1,18}$"
 class RestoredTimers(NamedTuple):
     """The timer messages of a restored log."""
 
-    progress: bytes | None  # the content of `config/timercheck`; None if the log has no timer messages
-    repeated_count: int  # messages that a broker with this file delivers a second time
+    progress: TimerProgress | None  # for `config/timercheck`; None if the log has no timer messages
+    pending_count: int = 0
+    units: Sequence[TimerUnit] = ()  # of the timer log; empty if a broker needs neither this log nor the wheel
+    precision_ms: int = PRECISION_MS
+
+    @property
+    def start_limit_ms(self) -> int:
+        """The time from which a broker would start too late to deliver all messages of the timer log."""
+        due = min(unit.due_ms for unit in self.units if unit.due_ms >= self.units[0].write_timestamp)
+        return due + LATEST_START_SLOTS * self.precision_ms
+
+    def write_files(self, wheel: Path, log_folder: Path, log_file_size: int) -> None:
+        """Write the wheel and the timer log as sparse files."""
+        pieces, slots = link_timer_units(self.units, log_file_size, self.precision_ms)
+        with wheel.open("xb") as file:
+            for number, slot in sorted(slots.items()):
+                file.seek(number * SLOT.size)
+                file.write(SLOT.pack(*slot))
+            file.truncate(WHEEL_SIZE)
+        log_folder.mkdir(exist_ok=True)
+        for base, own in groupby(pieces, lambda piece: piece[0] // log_file_size * log_file_size):
+            with (log_folder / file_name_of_offset(base)).open("xb") as file:
+                for at, content in own:
+                    file.seek(at - base)
+                    file.write(content)
+                file.truncate(log_file_size)
 
 
 class _Timer(NamedTuple):
     queue_offset: int
     due_ms: int
+    physical_offset: int
+    size: int
+    real_topic: str = ""
 
 
-def plan_timers(lake: Lake, store_id: str, start_offset: int, end_offset: int, newest_ms: int) -> RestoredTimers:
-    """Return the progress of timer messages at the end of a log with the offsets in [start, end)."""
-    log = _RestoredLog(lake, store_id, start_offset, end_offset)
+def plan_timers(log: "RestoredLog", now_ms: int, given_precision_ms: int | None = None) -> RestoredTimers:
+    """Return the timer messages of a log; a broker delivers pending ones that are due before *now_ms* at its start."""
     records: dict[str, list[_Timer]] = {}  # by unique key; a message that was put into the wheel again has several
-    cancelled, next_offset = set[str](), 0
-    for queue_offset, _, due, key, cancels, _ in log.read_messages(is_delivered=False):
-        next_offset = max(next_offset, queue_offset + 1)
-        if cancels is not None:
-            cancelled.add(cancels.rpartition("+")[2])  # from some release on, with the topic before the key
-        elif due is not None:
-            records.setdefault(key or f"\0{queue_offset}", []).append(_Timer(queue_offset, due))
-    if not next_offset:
-        return RestoredTimers(None, 0)
-    delivered = _find_delivered(log, records, newest_ms)
-    last = {key: max(own) for key, own in records.items()}
-    waiting = [timer.queue_offset for key, timer in last.items() if key not in delivered and key not in cancelled]
-    first = min(waiting, default=next_offset)
-    kept = set(waiting)
-    repeated = sum(
+    cancelled, last = set[str](), None
+    for row in log.read_messages(is_delivered=False):
+        timer = _Timer(row.queue_offset, row.due_ms or 0, row.physical_offset, row.size, row.real_topic or "")
+        last = timer if last is None else max(last, timer)
+        if row.cancels is not None:
+            cancelled.add(find_cancelled_key(row.cancels))
+        elif row.due_ms is not None:
+            records.setdefault(row.key or f"\0{row.queue_offset}", []).append(timer)
+    if last is None:
+        return RestoredTimers(None)
+    delivered = _find_delivered(log, records)
+    waiting = sorted(max(own) for key, own in records.items() if key not in delivered and key not in cancelled)
+    end = last.queue_offset + 1
+    first = waiting[0].queue_offset if waiting else end
+    kept = {timer.queue_offset for timer in waiting}
+    is_repeated = any(
         timer.queue_offset >= first and timer.queue_offset not in kept
         for key, own in records.items()
         if key not in cancelled
         for timer in own
     )
-    read_ms = newest_ms - newest_ms % PRECISION_MS
-    progress = TimerProgress(read_ms, 0, first, first, 0, read_ms, 0)
-    return RestoredTimers(encode_timer_progress(progress), repeated)
+    # A broker rounds due times down to its precision.
+    precision = given_precision_ms or gcd(PRECISION_MS, *(timer.due_ms for own in records.values() for timer in own))
+    if not is_repeated:
+        read_ms = log.newest_ms - log.newest_ms % precision
+        return RestoredTimers(TimerProgress(read_ms, 0, first, first, 0, read_ms, 0), len(waiting))
+    read_ms = now_ms - now_ms % precision
+    units = [_plan_unit(timer, read_ms, precision) for timer in waiting]
+    if waiting[-1].queue_offset != last.queue_offset:
+        units.append(_plan_unit(last, read_ms, precision)._replace(write_timestamp=read_ms - _OBSOLETE_MS, delay=0))
+    return RestoredTimers(TimerProgress(read_ms, 0, end, end, 0, read_ms, 0), len(waiting), units, precision)
 
 
-def _find_delivered(log: "_RestoredLog", records: dict[str, list[_Timer]], newest_ms: int) -> set[str]:
+def _plan_unit(timer: _Timer, read_ms: int, precision_ms: int) -> TimerUnit:
+    """
+    Return the unit of a pending message in the timer log of a broker that reads its wheel from *read_ms* on.
+
+    A slot has only messages with the same due time, so that it is right whatever the broker's precision is.
+    """
+    day = _SLOTS_OF_A_DAY * min(precision_ms, PRECISION_MS)
+    rolls = max((timer.due_ms - read_ms) // day - 1, 0)  # a message is rolled after one to two days, as by a broker
+    due_ms = max(timer.due_ms, read_ms) - rolls * day
+    flags = ROLLED_UNIT if rolls else PLAIN_UNIT
+    topic_hash = java_hash(timer.real_topic)
+    return TimerUnit(
+        UNIT.size, NO_POSITION, flags, read_ms, due_ms - read_ms, timer.physical_offset, timer.size, topic_hash
+    )
+
+
+def _find_delivered(log: "RestoredLog", records: dict[str, list[_Timer]]) -> set[str]:
     """Return the unique keys of delivered messages."""
-    due = {key: max(own).due_ms for key, own in records.items() if max(own).due_ms <= newest_ms + PRECISION_MS}
+    due = {key: max(own).due_ms for key, own in records.items() if max(own).due_ms <= log.newest_ms + PRECISION_MS}
     delivered = set[str]()
     window = _FIRST_WINDOW_MS
     while due.keys() - delivered:
-        since = newest_ms - window
-        surely = _Timer(-1, -1)  # a delivered message that was in the wheel: earlier ones were delivered before it
-        for _, _, _, key, _, enqueued in log.read_messages(since, is_delivered=True):
-            own = max(records.get(key or "", ()), default=None)
-            if own is None or key is None:
+        since = log.newest_ms - window
+        surely = _Timer(
+            -1, -1, -1, 0
+        )  # a delivered message that was in the wheel: earlier ones were delivered before it
+        for row in log.read_messages(since, is_delivered=True):
+            own = max(records.get(row.key or "", ()), default=None)
+            if own is None or row.key is None:
                 continue
-            delivered.add(key)
+            delivered.add(row.key)
+            enqueued = row.enqueued_ms
             if enqueued is not None and enqueued + 2 * PRECISION_MS <= own.due_ms and own.due_ms > surely.due_ms:
                 surely = own
         delivered |= {
@@ -99,15 +178,25 @@ def _find_delivered(log: "_RestoredLog", records: dict[str, list[_Timer]], newes
     return delivered
 
 
-_Message = tuple[int, int, int | None, str | None, str | None, int | None]
-"""Queue offset, physical offset, due time, unique key, key of the cancelled message, and time of the wheel."""
+class _Message(NamedTuple):
+    queue_offset: int
+    physical_offset: int
+    size: int
+    due_ms: int | None
+    key: str | None  # unique key
+    cancels: str | None  # the message that it cancels
+    enqueued_ms: int | None  # when it was put into the wheel, in delivered messages
+    real_topic: str | None
 
 
-class _RestoredLog(NamedTuple):
+class RestoredLog(NamedTuple):
+    """The rows of a restored log."""
+
     lake: Lake
     store_id: str
     start_offset: int
     end_offset: int
+    newest_ms: int  # store time of the newest message
 
     def read_messages(self, since_ms: int = 0, *, is_delivered: bool) -> Iterator[_Message]:
         """Yield timer messages that wait in their topic, or delivered ones that were stored since a time."""
@@ -146,10 +235,11 @@ class _RestoredLog(NamedTuple):
             due = _lookup(rows, _DUE)
         if rows.num_rows:
             columns = (
-                rows.column("queue_offset"), rows.column("physical_offset"), _numbers(due), _lookup(rows, _KEY),
-                _lookup(rows, _CANCELS), _numbers(_lookup(rows, _ENQUEUED)),
+                rows.column("queue_offset"), rows.column("physical_offset"), rows.column("total_size"), _numbers(due),
+                _lookup(rows, _KEY), _lookup(rows, _CANCELS), _numbers(_lookup(rows, _ENQUEUED)),
+                _lookup(rows, _TOPIC),
             )  # fmt: skip
-            yield from zip(*(column.to_pylist() for column in columns), strict=True)
+            yield from map(_Message, *(column.to_pylist() for column in columns))
 
 
 def _lookup(rows: pa.RecordBatch, name: str) -> pa.Array:

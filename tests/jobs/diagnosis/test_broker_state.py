@@ -26,15 +26,10 @@ from jobs.store.broker_config import read_broker_config
 from jobs.store.queue_files import list_queues
 from jobs.store.store import list_store
 from rmq_formats.consumequeue.dispatch import is_system_topic
-from rmq_formats.detection import TIMER_TOPIC
 from rmq_formats.errors import FormatError
 from rmq_formats.store import FileKind, classify
-from rmq_formats.timer_files import decode_timer_progress
 from tests.golden import ARCHIVES, SITUATIONS, StoreOf
-from tests.rmq_formats.builders import STORED, make_record
-from tests.support.broker import Broker
 from tests.support.commands import Run, copy_store
-from tests.support.lakes import ingest_store
 
 _CHANGES: dict[str, Callable[[Path], object]] = {
     "lost": Path.unlink,
@@ -401,57 +396,6 @@ def test_a_repair_leaves_readable_positions_unchanged(store: Path, run: Run, tmp
     run("repair", store, "--lake", lake, "--out", out, "--apply")
 
     assert (store / "config/consumerOffset.json").read_bytes() == positions
-
-
-def test_a_restored_store_continues_with_the_first_pending_timer_message(
-    situation: StoreOf, tmp_path: Path, run: Run
-) -> None:
-    """The first 6 of 29 messages were delivered; 21 are pending, one is cancelled, and one cancels it."""
-    lake, out = tmp_path / "lake", tmp_path / "restored"
-    run("ingest", situation(TIMERS) / "store", "--lake", lake)
-
-    restored = run("restore", lake, "--out", out)
-    progress = decode_timer_progress((out / "config/timercheck").read_bytes())
-    assert (progress.queue_offset, progress.master_queue_offset) == (6, 6)
-    assert "timer message" not in restored.out
-    assert run("verify", out).code == ExitCode.CLEAN
-
-
-def test_a_restore_says_how_many_timer_messages_are_delivered_again(tmp_path: Path, run: Run) -> None:
-    """Those that were delivered after the first pending one; with and without queues."""
-    due = {"a": 2, "far": 9000, "b": 3, "cancelled": 8000, "c": 5}  # seconds
-    delivered = ["a", "b", "c"]
-    broker = Broker(tmp_path / "store")
-    timers = {"REAL_TOPIC": "T1", "REAL_QID": "0"}
-    records = [
-        make_record(
-            topic=TIMER_TOPIC,
-            properties={"UNIQ_KEY": key, "TIMER_OUT_MS": str(STORED + 1000 * seconds), **timers},
-            store_timestamp=STORED,
-            queue_offset=number,
-        )
-        for number, (key, seconds) in enumerate(due.items())
-    ]
-    cancels = {"TIMER_DEL_UNIQKEY": "T1+cancelled", "TIMER_OUT_MS": str(STORED + 8_000_000), "UNIQ_KEY": "x", **timers}
-    records.append(make_record(topic=TIMER_TOPIC, properties=cancels, store_timestamp=STORED, queue_offset=5))
-    records += [
-        make_record(
-            topic="T1",
-            properties={"UNIQ_KEY": key, "TIMER_OUT_MS": str(STORED + 1000 * due[key]), **timers},
-            store_timestamp=STORED + 1000 * due[key],
-            queue_offset=number,
-        )
-        for number, key in enumerate(delivered)
-    ]
-    broker.append(records)
-    ingest_store(broker.root, tmp_path / "lake")
-    options = ("--no-index", "--release", "5.3.3")
-    for number, more in enumerate([(), ("--no-queues",)]):
-        out = tmp_path / f"restored-{number}"
-        restored = run("restore", tmp_path / "lake", "--out", out, *options, *more)
-
-        assert "2 timer messages will be delivered a second time" in restored.out
-        assert decode_timer_progress((out / "config/timercheck").read_bytes()).queue_offset == 1
 
 
 @pytest.mark.parametrize(
