@@ -11,7 +11,8 @@ of another queue can only be explained by reading that record in the log. `inges
 its single pass over the log also produces other rows.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -21,7 +22,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.lake.table_file import AddedFile
+from jobs.lake.table_file import AddedFile, TableFile
 from jobs.products.queues import (
     FEW_DIFFERENCES,
     DifferenceKind,
@@ -38,10 +39,10 @@ from jobs.products.queues.rows import RowBlock, UnitStatus, make_record_batches,
 from jobs.products.queues.unit_files import GroupUnits, group_of_queue, has_units, new_range_unit_collector, read_units
 from jobs.products.queues.unmatched import (
     CollectedLog,
+    QueueMatches,
     QueueRemainder,
     ResolvedRecords,
-    Rows,
-    Write,
+    UnitMatch,
     find_offsets_to_resolve,
     resolve_records,
 )
@@ -107,12 +108,12 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
     queue_ends: QueueEnds,
     log: CollectedLog,
     topics: TopicEvidence,
-    write: Write | None = None,
+    new_row_file: Callable[[str], TableFile] | None = None,
 ) -> JoinResult:
     """
     Compare queues, up to *queue_ends*, found before the log was read, with the log's units, group by group.
 
-    *write* writes the rows, in the tasks.
+    With *new_row_file*, the tasks write rows.
     """
     ends = [one.records_end for one in (*log.lake_only, *log.ranges) if one.records_end is not None]
     dispatched = min(queue_ends.dispatched_offset, log.end)
@@ -121,24 +122,24 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
         log,
         start=max([log.start, *(end for _, end in log.deleted_meanwhile)]),
         # A run leaves out units that are newer than its log; `verify` compares every unit.
-        dispatched_offset=queue_ends.dispatched_offset if write is None else dispatched,
+        dispatched_offset=queue_ends.dispatched_offset if new_row_file is None else dispatched,
         light_dispatched_offset=queue_ends.light_dispatched_offset,
         is_closed=store.is_closed,
         gaps=tuple((start, end) for _, start, end in find_holes(store.segments)),
         topic_evidence=topics,
-        write_rows=write,
+        new_row_file=new_row_file,
     )
     groups = list(_groups(queue_ends, log))
     # Each task writes one file of rows, which should not be so small that it is merged soon.
-    tasks = [[group] for group in groups] if write is None else _divide_groups(groups, log, workers.width)
+    tasks = [[group] for group in groups] if new_row_file is None else _divide_groups(groups, log, workers.width)
     compared = workers.map(tasks, partial(compare_queue_groups, log=log), "matching queue units")
     rest = sorted((one for _, unsettled in compared for one in unsettled), key=lambda one: one.queue.name)
     # For queues whose units point to records of other queues, the segments with these records are read again.
     offsets = np.concatenate([np.empty(0, np.int64), *(find_offsets_to_resolve(one, log) for one in rest)])
     resolved = resolve_records(workers, store, rules, offsets, log.damaged_ranges)
     parts = [rest[at : at + _QUEUES_A_TASK] for at in range(0, len(rest), _QUEUES_A_TASK)]
-    settled = workers.map(parts, partial(_settle_rest, log=log, resolved=resolved), "matching queue units")
-    figures = combine_figures([*(found for found, _ in compared), *settled])
+    explained = workers.map(parts, partial(_explain_resolved, log=log, resolved=resolved), "matching queue units")
+    figures = combine_figures([*(found for found, _ in compared), *explained])
     behind = log.end - dispatched
     if figures.waiting_light_units:
         behind = max(behind, log.end - queue_ends.light_dispatched_offset)
@@ -188,122 +189,163 @@ def compare_queue_groups(groups: Sequence[_Group], *, log: CollectedLog) -> tupl
     Also return the remainder of queues with units that point to records of other queues, or to records that have their
     unit elsewhere: only the log can explain these.
     """
-    result, unsettled = QueueFigures(), list[QueueRemainder]()
-    rows = (batch for group in groups for batch in _GroupComparison(*group, log, result, unsettled).rows())
-    result.row_files = _written_rows(log, f"queues-{groups[0][0]:02d}", rows)
-    result.wrong_fields = list(merge_differences(result.wrong_fields))
-    return result, unsettled
+    with _open_row_file(log, f"queues-{groups[0][0]:02d}") as file:
+        compared = [_compare_group(number, queues, log, file) for number, queues in groups]
+        row_files = _close_row_file(file)
+    figures = combine_figures([one for one, _ in compared])
+    merged = list(merge_differences(figures.wrong_fields))
+    return replace(figures, wrong_fields=merged, row_files=row_files), [one for _, rest in compared for one in rest]
 
 
-def _settle_rest(part: Sequence[QueueRemainder], *, log: CollectedLog, resolved: ResolvedRecords) -> QueueFigures:
-    result = QueueFigures()
+def _explain_resolved(part: Sequence[QueueRemainder], *, log: CollectedLog, resolved: ResolvedRecords) -> QueueFigures:
+    """Explain the remainders of some queues after records were read again; write their rows into one file."""
     name = part[0].queue.name.path.encode("utf-8", "surrogatepass")
-    rows = (batch for one in part for batch in make_record_batches(*explain_remainder(one, log, resolved, result)))
-    result.row_files = _written_rows(log, f"rest-{crc32(name):08x}", rows)
-    return result
+    with _open_row_file(log, f"rest-{crc32(name):08x}") as file:
+        figures = [_explain(one, log, resolved, file) for one in part]
+        row_files = _close_row_file(file)
+    return replace(combine_figures(figures), row_files=row_files)
 
 
-def _written_rows(log: CollectedLog, name: str, rows: Rows) -> list[AddedFile]:
-    """Create all rows, and write them if they are wanted; return the file, if any."""
-    written = log.write_rows(name, rows) if log.write_rows is not None else None
-    for _ in rows:  # without a writer there are no rows, but iterating compares the queues
-        pass
-    return [] if written is None else [written]
+def _explain(
+    remainder: QueueRemainder, log: CollectedLog, resolved: ResolvedRecords, file: TableFile | None
+) -> QueueFigures:
+    """Explain a remainder, write its rows to *file*, and return its figures."""
+    explained = explain_remainder(remainder, log, resolved)
+    _write_rows(file, explained.blocks, explained.tags)
+    return explained.figures
 
 
-class _GroupComparison:
-    """Compares the queues of one group; adds to *result* and *unsettled*."""
+def _open_row_file(log: CollectedLog, name: str) -> AbstractContextManager[TableFile | None]:
+    """Return a file for rows, which an error deletes; None if no rows are wanted."""
+    return nullcontext() if log.new_row_file is None else log.new_row_file(name)
 
-    def __init__(
-        self,
-        number: int,
-        queues: Sequence[ProbedQueue],
-        log: CollectedLog,
-        result: QueueFigures,
-        unsettled: list[QueueRemainder],
-    ) -> None:
-        self._number, self._log, self._queues = number, log, queues
-        self._rest = {queue.name: QueueRemainder(queue) for queue, *_ in queues}
-        self._result, self._unsettled = result, unsettled
 
-    def rows(self) -> Rows:
-        """Compare in log order, then explain the remainder of each queue; yield rows if they are wanted."""
-        log, result = self._log, self._result
-        for ranges, compare in ((log.lake_only, self._match_kept), (log.ranges, self._compare)):
-            for parts in read_units(log.scratch, ranges, self._number):
-                yield from make_record_batches((block for part in parts for block in compare(part)), parts[0].tags)
-        for queue, processed_end, seen_end in self._queues:
-            rest = self._rest[queue.name]
-            end = rest.close(log, processed_end, seen_end)
-            result.processed_ends[queue.name], result.ends[queue.name] = end, max(end, seen_end)
-            if find_offsets_to_resolve(rest, log).size:
-                self._unsettled.append(rest)
-            elif not rest.is_empty:
-                yield from make_record_batches(*explain_remainder(rest, log, {}, result))
+def _write_rows(file: TableFile | None, blocks: Iterable[RowBlock], tags: Sequence[str]) -> None:
+    if file is not None:
+        for batch in make_record_batches(blocks, tags):
+            file.write(batch)
 
-    def _match_kept(self, part: GroupUnits) -> Iterator[RowBlock]:
-        """Compare the units of records that only the lake has, where the queue still exists."""
-        own = self._rest.get(part.name)
-        yield from self._match(own, part, is_kept=True) if own is not None else ()
 
-    def _compare(self, part: GroupUnits) -> Iterator[RowBlock]:
-        """Compare units of a queue with the existing ones; note those that are expected later."""
-        log, result, own = self._log, self._result, self._rest.get(part.name)
-        stop = int(np.searchsorted(part.units["physical_offset"], log.dispatched_offset))
-        result.undispatched_records += find_undispatched_runs(part.name, part.units[stop:])
-        if log.light_dispatched_offset != NO_LIMIT and part.name.topic.startswith(LMQ_PREFIX):
-            # Units of a queue are in log order, so those that RocksDB has are the first ones.
-            there = int(np.searchsorted(part.units["physical_offset"][:stop], log.light_dispatched_offset))
-            result.waiting_light_units += stop - there
-            stop = there
-        if not stop:
-            return
-        tag_numbers = None if part.tag_numbers is None else part.tag_numbers[:stop]
-        part = part._replace(units=part.units[:stop], tag_numbers=tag_numbers)
-        result.expected += stop
-        if own is not None:
-            yield from self._match(own, part, is_kept=False)
-            return
-        first, last = part.units["physical_offset"][[0, -1]].tolist()
+def _close_row_file(file: TableFile | None) -> list[AddedFile]:
+    """Return the action of a file, if any rows were written."""
+    added = None if file is None else file.close()
+    return [] if added is None else [added]
+
+
+def _compare_group(
+    number: int, queues: Sequence[ProbedQueue], log: CollectedLog, file: TableFile | None
+) -> tuple[QueueFigures, list[QueueRemainder]]:
+    """
+    Compare the queues of a group in log order, then explain the remainder of each; write their rows to *file*.
+
+    Also return the remainders that only the log can explain.
+    """
+    matches = {one.queue.name: QueueMatches(one.queue) for one in queues}
+    without_files: dict[QueueName, QueueWithoutFiles] = {}
+    undispatched: list[UndispatchedRecords] = []
+    waiting_light_units = 0
+    for parts in read_units(log.scratch, log.lake_only, number):
+        blocks: list[RowBlock] = []
+        for part in (one for one in parts if one.name in matches):  # of a deleted queue, nothing is missing
+            match = _match_units(matches[part.name].queue, part, is_kept=True)
+            matches[part.name].add(match)
+            blocks += match.blocks
+        _write_rows(file, blocks, parts[0].tags)
+    for parts in read_units(log.scratch, log.ranges, number):
+        blocks = []
+        for part, waiting, later in (_split_at_dispatch(one, log) for one in parts):
+            undispatched += later
+            waiting_light_units += waiting
+            if not part.units.size:
+                continue
+            if part.name in matches:
+                match = _match_units(matches[part.name].queue, part, is_kept=False)
+                matches[part.name].add(match)
+                blocks += match.blocks
+            else:
+                without_files[part.name] = _add_units_without_queue(without_files.get(part.name), part)
+                blocks += _make_rows_without_queue(part, log.topic_evidence)
+        _write_rows(file, blocks, parts[0].tags)
+    compared = QueueFigures(
+        expected=sum(one.expected for one in matches.values()) + sum(one.unit_count for one in without_files.values()),
+        matched=sum(one.matched for one in matches.values()),
+        expired=sum(one.expired for one in matches.values()),
+        waiting_light_units=waiting_light_units,
+        wrong_fields=[found for one in matches.values() for found in one.wrong_fields],
+        queues_without_files=without_files,
+        undispatched_records=undispatched,
+    )
+    figures, unresolved = [compared], list[QueueRemainder]()
+    for queue, processed_end, seen_end in queues:
+        remainder = matches.pop(queue.name).find_remainder(log, processed_end, seen_end)
+        compared.processed_ends[queue.name] = remainder.end
+        compared.ends[queue.name] = max(remainder.end, seen_end)
+        if find_offsets_to_resolve(remainder, log).size:
+            unresolved.append(remainder)
+        elif not remainder.is_empty:
+            figures.append(_explain(remainder, log, {}, file))
+    return combine_figures(figures), unresolved
+
+
+def _split_at_dispatch(part: GroupUnits, log: CollectedLog) -> tuple[GroupUnits, int, Iterator[UndispatchedRecords]]:
+    """
+    Return the units whose records the broker has dispatched, in log order, without those that are expected later.
+
+    Also return how many units of a light queue RocksDB does not have yet, and the records that are not dispatched.
+    """
+    count = int(np.searchsorted(part.units["physical_offset"], log.dispatched_offset))
+    undispatched = find_undispatched_runs(part.name, part.units[count:])
+    waiting = 0
+    if log.light_dispatched_offset != NO_LIMIT and part.name.topic.startswith(LMQ_PREFIX):
+        # Units of a queue are in log order, so those that RocksDB has are the first ones.
+        there = int(np.searchsorted(part.units["physical_offset"][:count], log.light_dispatched_offset))
+        count, waiting = there, count - there
+    tag_numbers = None if part.tag_numbers is None else part.tag_numbers[:count]
+    return part._replace(units=part.units[:count], tag_numbers=tag_numbers), waiting, undispatched
+
+
+def _add_units_without_queue(known: QueueWithoutFiles | None, part: GroupUnits) -> QueueWithoutFiles:
+    """Return the expected units of a queue without files: the *known* ones, and those of *part*, which follow them."""
+    first, last = part.units["physical_offset"][[0, -1]].tolist()
+    newest_ms = int(part.units["store_timestamp"].max())
+    if known is None:
+        return QueueWithoutFiles(part.units.size, first, last, newest_ms)
+    return QueueWithoutFiles(
+        known.unit_count + part.units.size, known.first_physical_offset, last, max(known.newest_ms, newest_ms)
+    )
+
+
+def _make_rows_without_queue(part: GroupUnits, topics: TopicEvidence) -> Iterator[RowBlock]:
+    """Yield the rows of expected units of a queue without files, if rows are wanted."""
+    if part.tag_numbers is not None:
         newest_ms = int(part.units["store_timestamp"].max())
-        known = result.queues_without_files.get(part.name, QueueWithoutFiles(0, first, last))
-        result.queues_without_files[part.name] = QueueWithoutFiles(
-            known.unit_count + stop, known.first_physical_offset, last, max(known.newest_ms, newest_ms)
-        )
-        if part.tag_numbers is not None:
-            is_deleted = log.topic_evidence.fate(part.name.topic, newest_ms) is TopicFate.DELETED
-            status = UnitStatus.DELETED if is_deleted else UnitStatus.MISSING
-            yield make_row_block(part.name, part.units, status, part.tag_numbers)
+        is_deleted = topics.fate(part.name.topic, newest_ms) is TopicFate.DELETED
+        status = UnitStatus.DELETED if is_deleted else UnitStatus.MISSING
+        yield make_row_block(part.name, part.units, status, part.tag_numbers)
 
-    def _match(self, own: QueueRemainder, part: GroupUnits, *, is_kept: bool) -> Iterator[RowBlock]:
-        """
-        Compare units with those at their addresses.
 
-        A kept record without a unit at its position may have been deleted, like its log: nothing is missing.
-        """
-        is_plain = part.name.kind is QueueKind.PLAIN
-        stored = _units_at(own.queue, part.units["queue_offset"]) if is_plain else None
-        at_place, expired = np.zeros((2, part.units.size), np.bool_)
-        wrong: dict[str, NDArray[np.bool_]] = {}
-        if stored is not None:
-            at_place = (stored["physical_offset"] == part.units["physical_offset"]) & (stored["size"] != 0)
-            at_place &= stored["size"] != PRE_BLANK_SIZE  # a record may also begin at 0
-            expired |= is_of_deleted_file(stored)  # retention has deleted the record as well since it was read
-            right = {"size": stored["size"], "tags_code": read_tags_codes(own.queue, stored, at_place)}
-            wrong = {name: at_place & (values != part.units[name]) for name, values in right.items()}
-            for name, kind in (("size", DifferenceKind.WRONG_SIZE), ("tags_code", DifferenceKind.WRONG_TAGS_CODE)):
-                self._result.wrong_fields += _wrong_fields(kind, part, np.flatnonzero(wrong[name]), name, right[name])
-        self._result.matched += int(at_place.sum())
-        self._result.expected += int(at_place.sum()) if is_kept else 0
-        self._result.expired += int(expired.sum())
-        settled = at_place | expired
-        own.add_matched(part.units["queue_offset"][settled], is_kept=is_kept)
-        if not is_kept and not settled.all():
-            own.add_unmatched(part, ~settled)
-        if part.tag_numbers is not None and stored is not None:
-            yield from _blocks(part, stored, at_place, wrong)
-            if expired.any():
-                yield make_row_block(part.name, part.units[expired], UnitStatus.EXPIRED, part.tag_numbers[expired])
+def _match_units(queue: StoredQueue, part: GroupUnits, *, is_kept: bool) -> UnitMatch:
+    """Compare units with those at their positions; *is_kept*: only the lake has their records."""
+    at_place, expired = np.zeros((2, part.units.size), np.bool_)
+    stored = _units_at(queue, part.units["queue_offset"]) if part.name.kind is QueueKind.PLAIN else None
+    if stored is None:
+        return UnitMatch(part, is_kept, at_place, expired)
+    at_place = (stored["physical_offset"] == part.units["physical_offset"]) & (stored["size"] != 0)
+    at_place &= stored["size"] != PRE_BLANK_SIZE  # a record may also begin at 0
+    expired = is_of_deleted_file(stored)  # retention has deleted the record as well since it was read
+    values = {"size": stored["size"], "tags_code": read_tags_codes(queue, stored, at_place)}
+    wrong = {name: at_place & (found != part.units[name]) for name, found in values.items()}
+    wrong_fields = [
+        difference
+        for name, kind in (("size", DifferenceKind.WRONG_SIZE), ("tags_code", DifferenceKind.WRONG_TAGS_CODE))
+        for difference in _wrong_fields(kind, part, np.flatnonzero(wrong[name]), name, values[name])
+    ]
+    blocks: list[RowBlock] = []
+    if part.tag_numbers is not None:
+        blocks += _blocks(part, stored, at_place, wrong)
+        if expired.any():
+            blocks.append(make_row_block(part.name, part.units[expired], UnitStatus.EXPIRED, part.tag_numbers[expired]))
+    return UnitMatch(part, is_kept, at_place, expired, wrong_fields, blocks)
 
 
 def find_undispatched_runs(name: QueueName, units: Units) -> Iterator[UndispatchedRecords]:

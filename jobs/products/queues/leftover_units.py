@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,7 @@ from jobs.products.queues.unmatched import (
     QueueRemainder,
     RecordFields,
     ResolvedRecords,
+    UnitClasses,
     UnmatchedUnit,
     classify_unclaimed_units,
     find_unclaimed_without_file,
@@ -45,53 +47,64 @@ from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 
 _SHOWN = 4
-QueueRows = tuple[list[RowBlock], list[str]]  # and the texts that the tag numbers in the blocks mean
 
 
-def explain_remainder(
-    remainder: QueueRemainder, log: CollectedLog, resolved: ResolvedRecords, figures: QueueFigures
-) -> QueueRows:
-    """Explain every remaining unit and record: add to *figures*, and return rows if wanted."""
-    return _Settling(remainder, log, resolved, figures).run()
+class ExplainedRemainder(NamedTuple):
+    """What the remainder of one queue consists of: its figures and, if wanted, its rows."""
+
+    figures: QueueFigures
+    blocks: Sequence[RowBlock]
+    tags: Sequence[str]  # the texts that the tag numbers in the blocks mean
 
 
-class _Settling:
-    def __init__(
-        self, remainder: QueueRemainder, log: CollectedLog, resolved: ResolvedRecords, figures: QueueFigures
-    ) -> None:
-        self._remainder, self._log, self._resolved, self._figures = remainder, log, resolved, figures
+def explain_remainder(remainder: QueueRemainder, log: CollectedLog, resolved: ResolvedRecords) -> ExplainedRemainder:
+    """Explain every remaining unit and record."""
+    return _Explanation(remainder, log, resolved).explain()
+
+
+class _Explanation:
+    """Explains the stored units in the order of their positions, then derives what is missing."""
+
+    def __init__(self, remainder: QueueRemainder, log: CollectedLog, resolved: ResolvedRecords) -> None:
+        self._remainder, self._log, self._resolved = remainder, log, resolved
         self._queue, self._name = remainder.queue, remainder.queue.name
-        self._with_rows = log.write_rows is not None
+        self._with_rows = log.new_row_file is not None
         self._units, self._offsets = remainder.units, remainder.units["physical_offset"]
+        self._beginning = self._find_beginning()
+        # Filled by `_explain_units`:
+        self._figures = QueueFigures(first_record_offsets={self._name: self._beginning})
         self._claimed = np.zeros(remainder.units.size, np.bool_)
         self._found_again: set[int] = set()  # queue offsets of units of lost files that are elsewhere
         self._displaced: dict[tuple[int, int], int] = {}  # (position, queue offset): where the record is
-        self._differences: list[QueueDifference] = []
-        self.blocks: list[RowBlock] = []
-        self.tags: list[str] = []
-        self._beginning = figures.first_record_offsets[self._name] = self._find_beginning()
+        self._unit_differences: list[QueueDifference] = []
+        self._blocks: list[RowBlock] = []
+        self._tags: list[str] = []
 
-    def run(self) -> QueueRows:
+    def explain(self) -> ExplainedRemainder:
         for start, units, classes in classify_unclaimed_units(self._remainder, self._log):
-            expired, blank = classes == EXPIRED, classes == BLANK
-            self._figures.expired += int(expired.sum())
-            self._figures.blanks += int(blank.sum())
-            if self._with_rows:
-                self._expire(start, units, expired, is_blank=False)
-                self._expire(start, units, blank, is_blank=True)
-            for unit in list_unexplained_units(self._queue, start, units, classes):
-                self._explain(unit)
-        for start, stop in find_unclaimed_without_file(self._remainder):
-            step = 1 if stop - start <= UNITS_PER_PORTION else stop - start  # a record may name its own place of a few
-            for at in range(start, stop, step):
-                self._differ(self._kind_without_file, at, self._text_without_file, times=step)
-        self._explain_blanks()
-        for run in group_displaced_units(self._displaced):
-            log_offset = self._displaced[run[0]]
-            self._differences += (replace(one, log_offset=log_offset) for one in classify_displaced(self._name, run))
-        self._figures.misplaced += len(self._displaced)
-        self._name_missing()
-        return self.blocks, self.tags
+            self._explain_units(start, units, classes)
+        found = self._mark_blanks_of_lost([*self._unit_differences, *self._list_unclaimed_without_file()])
+        found += self._list_displaced()
+        bad: dict[int, int] = {}  # the number of the first difference at each wrong position
+        for number, difference in enumerate(found):
+            if difference.kind in WRONG_POSITION_KINDS:
+                bad.setdefault(difference.position, number)
+        unclaimed = [(number, self._kind_of_missing(number)) for number in np.flatnonzero(~self._claimed).tolist()]
+        found, missing = self._name_missing(found, bad, unclaimed)
+        remainder = self._remainder
+
+        def is_bad(position: int) -> bool:
+            return position in bad or (remainder.is_missing_at(position) and remainder.is_unclaimed_at(position))
+
+        missing_positions = {one.position for one in missing if one.kind is DifferenceKind.MISSING}
+        differences = [
+            difference
+            for difference in merge_differences([*found, *missing, *self._list_lost()])
+            if difference.kind is not DifferenceKind.MISPLACED
+            or not follows_from_losses(difference, missing_positions.__contains__, is_bad)
+        ]
+        figures = replace(self._figures, misplaced=len(self._displaced), differences=differences)
+        return ExplainedRemainder(figures, [*self._blocks, *self._make_missing_rows(unclaimed)], self._tags)
 
     def _find_beginning(self) -> int:
         """Return the offset of the newest first message of the queue; older ones are of a deleted topic."""
@@ -101,21 +114,45 @@ class _Settling:
             firsts.append(int(read_stored_units(self._queue, 0, 1)["physical_offset"][0]))
         return max(firsts, default=0)
 
+    def _explain_units(self, start: int, units: Units, classes: UnitClasses) -> None:
+        """Explain a queue's units from position *start* on."""
+        expired, blank = classes == EXPIRED, classes == BLANK
+        self._figures.expired += int(expired.sum())
+        self._figures.blanks += int(blank.sum())
+        if self._with_rows:
+            self._expire(start, units, expired, is_blank=False)
+            self._expire(start, units, blank, is_blank=True)
+        for unit in list_unexplained_units(self._queue, start, units, classes):
+            self._explain(unit)
+
+    def _list_unclaimed_without_file(self) -> Iterator[QueueDifference]:
+        """Yield the unclaimed positions that are in no file."""
+        for start, stop in find_unclaimed_without_file(self._remainder):
+            step = 1 if stop - start <= UNITS_PER_PORTION else stop - start  # a record may name its own place of a few
+            for at in range(start, stop, step):
+                yield self._difference(self._kind_without_file, at, self._text_without_file, times=step)
+
+    def _list_displaced(self) -> Iterator[QueueDifference]:
+        """Yield the units that are not at the queue offset of their record."""
+        for run in group_displaced_units(self._displaced):
+            log_offset = self._displaced[run[0]]
+            yield from (replace(one, log_offset=log_offset) for one in classify_displaced(self._name, run))
+
     def _expire(self, start: int, units: Units, chosen: NDArray[np.bool_], *, is_blank: bool) -> None:
         some = units[chosen]
         if some.size and not is_of_deleted_file(some).all():
             positions = start + np.flatnonzero(chosen)
             block = make_row_block(self._name, some, UnitStatus.EXPIRED, stored_positions=positions)
-            self.blocks.append(block._replace(is_pre_blank=is_blank))
+            self._blocks.append(block._replace(is_pre_blank=is_blank))
 
     def _explain(self, unit: UnmatchedUnit) -> None:
         position, offset = unit.position, unit.physical_offset
         if unit.is_zero:
-            self._differ(DifferenceKind.HOLE, position, "zeros")
+            self._unit_differences.append(self._difference(DifferenceKind.HOLE, position, "zeros"))
             return
         if unit.is_blank or offset < 0 or unit.size <= 0:
             kind = DifferenceKind.BLANK_INSIDE if unit.is_blank else DifferenceKind.CORRUPT
-            self._differ(kind, position, "a blank" if unit.is_blank else unit.text)
+            self._unit_differences.append(self._difference(kind, position, "a blank" if unit.is_blank else unit.text))
             self._row(unit, UnitStatus.DANGLING)
             return
         number, record = int(np.searchsorted(self._offsets, offset)), self._resolved.get(offset)
@@ -143,7 +180,7 @@ class _Settling:
             kind = DifferenceKind.UNIT_OF_LOST_RECORD
         if offset >= log.end:
             kind = DifferenceKind.PAST_LOG_END
-        self._differ(kind, unit.position, unit.text, log_offset=offset)
+        self._unit_differences.append(self._difference(kind, unit.position, unit.text, log_offset=offset))
 
     def _explain_by(self, unit: UnmatchedUnit, record: RecordFields) -> None:
         """Explain a unit by a record that has its own unit elsewhere, or its position in a lost file."""
@@ -157,13 +194,15 @@ class _Settling:
             return
         kind, text, wrong = classify_by_record(unit, self._name, record)
         if kind is not None:
-            self._differ(kind, unit.position, text, log_offset=unit.physical_offset)
+            self._unit_differences.append(self._difference(kind, unit.position, text, log_offset=unit.physical_offset))
         self._row(unit, UnitStatus.MISMATCHED if wrong else UnitStatus.MATCHED, wrong, record)
 
     def _claim(self, unit: UnmatchedUnit, expected: np.void, record: RecordFields, *, is_first: bool) -> None:
         """Explain a unit by a record of its queue that has no unit."""
         if not is_first:
-            self._differ(DifferenceKind.DUPLICATE, unit.position, unit.text, log_offset=unit.physical_offset)
+            self._unit_differences.append(
+                self._difference(DifferenceKind.DUPLICATE, unit.position, unit.text, log_offset=unit.physical_offset)
+            )
             self._row(unit, UnitStatus.MISMATCHED, ("queue_offset",), record)
             return
         wrong = list(self._wrong_fields(unit, expected))
@@ -187,29 +226,32 @@ class _Settling:
         for kind, name, value, wanted_value in values:
             if value != wanted_value:
                 found = str(value), str(wanted_value), name
-                self._differ(kind, unit.position, *found, log_offset=unit.physical_offset)
+                self._unit_differences.append(
+                    self._difference(kind, unit.position, *found, log_offset=unit.physical_offset)
+                )
                 yield name
 
-    def _explain_blanks(self) -> None:
+    def _mark_blanks_of_lost(self, differences: Sequence[QueueDifference]) -> list[QueueDifference]:
         """Distinguish blanks in place of lost records from blanks in front of records of the log."""
         ends = [unit for run in self._remainder.missing_units for unit in (run.first_unit, run.last_unit)]
         known = np.concatenate([self._units, *ends])
         wanted = dict(zip(known["queue_offset"].tolist(), known, strict=True))
         blanks = {
             one.position: number
-            for number, one in enumerate(self._differences)
+            for number, one in enumerate(differences)
             if one.kind is DifferenceKind.BLANK_INSIDE
             and one.position not in wanted
             and self._name.kind is QueueKind.PLAIN
         }
+        marked = list(differences)
         for start, count in run_starts_and_lengths(np.array(sorted(blanks), np.int64)):
             before, after = (self._record_of(position, wanted) for position in (start - 1, start + count))
             if before is None or after is None:
                 continue
             lost = lost_offset_of_blanks(before[1], after[0], count, self._log.find_lost_ranges(before[1], after[0]))
             for number in (blanks[position] for position in range(start, start + count) if lost is not None):
-                one = self._differences[number]
-                self._differences[number] = replace(one, kind=DifferenceKind.BLANK_OF_LOST, log_offset=lost)
+                marked[number] = replace(marked[number], kind=DifferenceKind.BLANK_OF_LOST, log_offset=lost)
+        return marked
 
     def _record_of(self, position: int, wanted: Mapping[int, np.void]) -> tuple[int, int] | None:
         """Return the range of the log that has, or had, the record of a position; None if unknown."""
@@ -226,43 +268,35 @@ class _Settling:
         start = int(unit["physical_offset"])
         return start, start + int(unit["size"])
 
-    def _name_missing(self) -> None:
-        """Report records without a unit, unless their positions were already reported."""
-        bad: dict[int, int] = {}
-        for number, difference in enumerate(self._differences):
-            if difference.kind in WRONG_POSITION_KINDS:
-                bad.setdefault(difference.position, number)
-        missing: set[int] = set()
-        for number in np.flatnonzero(~self._claimed).tolist():
+    def _name_missing(
+        self,
+        differences: Sequence[QueueDifference],
+        bad: Mapping[int, int],
+        unclaimed: Sequence[tuple[int, DifferenceKind]],
+    ) -> tuple[list[QueueDifference], list[QueueDifference]]:
+        """Return differences that state also the records without a unit, and new ones for the other such records."""
+        stated, missing = list(differences), list[QueueDifference]()
+        for number, kind in unclaimed:
             unit = self._units[number]
-            position, physical_offset = int(unit["queue_offset"]), int(unit["physical_offset"])
-            kind = self._kind_of_missing(position, physical_offset)
-            if self._with_rows:
-                status = UnitStatus.DELETED if kind is DifferenceKind.DELETED_TOPIC else UnitStatus.MISSING
-                tags = self._tag_number(self._remainder.tags[number])
-                self.blocks.append(make_row_block(self._name, self._units[number : number + 1], status, tags))
+            position = int(unit["queue_offset"])
             named = bad.get(position) if self._name.kind is QueueKind.PLAIN else None
             if named is None or kind in KINDS_OF_EARLIER_QUEUES.values():
-                missing |= {position} if kind is DifferenceKind.MISSING else set()
-                self._differ(kind, position, "missing", _text_of(unit), log_offset=physical_offset)
+                log_offset = int(unit["physical_offset"])
+                missing.append(self._difference(kind, position, "missing", _text_of(unit), log_offset=log_offset))
                 continue
-            there = self._differences[named]
+            there = stated[named]
             # At the position of a record, it does not show a loss of the log.
             if there.kind is DifferenceKind.PAST_LOG_END:
                 there = replace(there, kind=DifferenceKind.DANGLING, log_offset=None)
-            self._differences[named] = replace(there, expected=_text_of(unit))
-        self._name_lost()
-        remainder = self._remainder
+            stated[named] = replace(there, expected=_text_of(unit))
+        return stated, missing
 
-        def is_bad(position: int) -> bool:
-            return position in bad or (remainder.is_missing_at(position) and remainder.is_unclaimed_at(position))
-
-        self._figures.differences += (
-            difference
-            for difference in merge_differences(self._differences)
-            if difference.kind is not DifferenceKind.MISPLACED
-            or not follows_from_losses(difference, missing.__contains__, is_bad)
-        )
+    def _make_missing_rows(self, unclaimed: Sequence[tuple[int, DifferenceKind]]) -> Iterator[RowBlock]:
+        """Yield the rows of records without a unit, if rows are wanted."""
+        for number, kind in unclaimed if self._with_rows else ():
+            status = UnitStatus.DELETED if kind is DifferenceKind.DELETED_TOPIC else UnitStatus.MISSING
+            tags = self._tag_number(self._remainder.tags[number])
+            yield make_row_block(self._name, self._units[number : number + 1], status, tags)
 
     @property
     def _kind_without_file(self) -> DifferenceKind:
@@ -273,8 +307,10 @@ class _Settling:
     def _text_without_file(self) -> str:
         return "missing" if self._queue.in_rocksdb else "no file"
 
-    def _kind_of_missing(self, position: int, physical_offset: int) -> DifferenceKind:
+    def _kind_of_missing(self, number: int) -> DifferenceKind:
         """Return why a record has no unit; messages before the queue's beginning belong to a deleted topic."""
+        unit = self._units[number]
+        position, physical_offset = int(unit["queue_offset"]), int(unit["physical_offset"])
         if self._name.kind is QueueKind.BATCH:
             return DifferenceKind.MISSING
         if physical_offset < self._beginning:
@@ -296,7 +332,8 @@ class _Settling:
         times += [run.newest_ms for run in self._remainder.missing_units if run.last_log_offset < self._beginning]
         return KINDS_OF_EARLIER_QUEUES[self._log.topic_evidence.fate_of_earlier(self._name.topic, max(times))]
 
-    def _name_lost(self) -> None:
+    def _list_lost(self) -> Iterator[QueueDifference]:
+        """Yield the units of lost files that are nowhere else."""
         for run in self._remainder.missing_units:
             is_earlier = run.last_log_offset < self._beginning
             at = run.position
@@ -307,12 +344,12 @@ class _Settling:
                     found = self._text_without_file if is_unclaimed else "missing"
                     text = _text_of(run.first_unit[0]) if is_first else f"the unit of queue offset {at}"
                     log_offset = run.first_log_offset if is_first and not is_unclaimed else None
-                    self._differ(kind, at, found, text, times=position - at, log_offset=log_offset)
+                    yield self._difference(kind, at, found, text, times=position - at, log_offset=log_offset)
                 if position < run.end and self._remainder.is_unclaimed_at(position):
-                    self._differ(self._kind_without_file, position, self._text_without_file)
+                    yield self._difference(self._kind_without_file, position, self._text_without_file)
                 at = position + 1
 
-    def _differ(  # noqa: PLR0913 - a difference
+    def _difference(  # noqa: PLR0913 - a difference
         self,
         kind: DifferenceKind,
         position: int,
@@ -322,9 +359,8 @@ class _Settling:
         *,
         times: int = 1,
         log_offset: int | None = None,
-    ) -> None:
-        difference = QueueDifference(kind, self._name, position, found, expected, field, times, log_offset=log_offset)
-        self._differences.append(difference)
+    ) -> QueueDifference:
+        return QueueDifference(kind, self._name, position, found, expected, field, times, log_offset=log_offset)
 
     def _row(
         self,
@@ -338,13 +374,13 @@ class _Settling:
             if record is not None:
                 time = np.array([record.store_timestamp], np.int64)
                 block = block._replace(store_timestamp=time, tag_numbers=self._tag_number(record.tags))
-            self.blocks.append(block._replace(mismatch=tuple(mismatch), is_pre_blank=unit.is_blank))
+            self._blocks.append(block._replace(mismatch=tuple(mismatch), is_pre_blank=unit.is_blank))
 
     def _tag_number(self, text: str | None) -> NDArray[np.int32]:
         if text is None:
             return np.array([-1], np.int32)
-        self.tags.append(text)
-        return np.array([len(self.tags) - 1], np.int32)
+        self._tags.append(text)
+        return np.array([len(self._tags) - 1], np.int32)
 
 
 def classify_by_record(

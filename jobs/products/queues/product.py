@@ -99,9 +99,9 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
         log = CollectedLog(
             units, scratch, groups, run.store.start_offset, to_offset, deleted, kept, damaged_ranges=damaged
         )
-        write = partial(output.write, CONSUME_QUEUE)
+        new_row_file = partial(output.new_file, CONSUME_QUEUE)
         try:
-            joined = compare_queues(run.workers, run.store, rules, seen, log, topics, write)
+            joined = compare_queues(run.workers, run.store, rules, seen, log, topics, new_row_file)
         finally:
             run.output.delete_scratch(kept)
         # Losses before its own part of the log do not concern a later run.

@@ -13,10 +13,11 @@ from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from jobs.lake.table_file import AddedFile
+from jobs.lake.table_file import TableFile
+from jobs.products.queues import QueueDifference
+from jobs.products.queues.rows import RowBlock
 from jobs.products.queues.unit_files import GroupUnits, RangeUnits
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import confirm_deleted_by_retention
@@ -37,8 +38,6 @@ from rmq_formats.consumequeue.dispatch import ExpectedUnit, QueueKind, UnitRules
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.properties import TAGS, parse_properties
 
-Rows = Iterator[pa.RecordBatch]
-Write = Callable[[str, Rows], AddedFile | None]
 UNITS_PER_PORTION = 1 << 16  # units
 _start, _end = itemgetter(0), itemgetter(1)
 
@@ -78,7 +77,7 @@ class CollectedLog:
     record_count: int = 0
     damaged_ranges: tuple[tuple[int, int], ...] = ()  # ranges without records, except for bridges over lost ones
     topic_evidence: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple; which topics were deleted
-    write_rows: Write | None = None
+    new_row_file: Callable[[str], TableFile] | None = None  # returns a file for rows with this name; None: no rows
 
     def find_clock_setback(self) -> int:
         """Return by how many milliseconds the broker's clock was set back, as far as store times show it."""
@@ -92,81 +91,18 @@ class CollectedLog:
         return [one for ranges in (self.gaps, self.damaged_ranges) for one in find_overlapping(ranges, start, end)]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class QueueRemainder:
-    """The unmatched units and positions of one queue: collected range by range, then closed."""
+    """The units and positions of one queue that are not matched after all ranges were compared."""
 
     queue: StoredQueue
-    tags: list[str | None] = field(default_factory=list)
-    missing_units: list[MissingUnits] = field(default_factory=list)  # expected units whose positions are in no file
-    unclaimed_ranges: Sequence[tuple[int, int]] = ()  # positions that no record of this run claims
-    first_live_position: int | None = None  # the first position claimed by a record that is still in the log
-    open_from_position: int | None = None  # after this position a broker may be writing
-    # Expected units that are not at their position.
-    units: Units = field(default_factory=lambda: np.empty(0, PACKED_UNIT))
-    _left: list[Units] = field(default_factory=list)
-    _runs: list[tuple[int, int]] = field(default_factory=list)  # positions and lengths of the runs of matched units
-    # The same for units of records that only the lake has.
-    _kept_runs: list[tuple[int, int]] = field(default_factory=list)
-
-    def add_matched(self, positions: NDArray[np.int64], *, is_kept: bool) -> None:
-        """Record the positions of matched units."""
-        known = self._kept_runs if is_kept else self._runs
-        for start, length in run_starts_and_lengths(positions):
-            if known and sum(known[-1]) == start:
-                known[-1] = known[-1][0], known[-1][1] + length
-            else:
-                known.append((start, length))
-
-    def add_unmatched(self, part: GroupUnits, chosen: NDArray[np.bool_]) -> None:
-        """Record *chosen* units that the queue lacks: without rows, in `missing_units` if their file is lost."""
-        units = part.units[chosen]
-        if part.tag_numbers is not None:
-            self.tags += (part.tags[tag] if tag >= 0 else None for tag in part.tag_numbers[chosen].tolist())
-        elif part.name.kind is QueueKind.PLAIN:
-            is_lost = ~are_in_files(self.queue, units["queue_offset"])
-            self._add_lost(units[is_lost])
-            units = units[~is_lost]
-        self._left.append(units.copy())
-
-    def _add_lost(self, units: Units) -> None:
-        for some in slices_between_cuts(units.size, np.diff(units["queue_offset"]) != 1):
-            own = units[some]
-            first, last = own[:1].copy(), own[-1:].copy()
-            first_log_offset, last_log_offset = int(first["physical_offset"][0]), int(last["physical_offset"][0])
-            position, newest_ms = int(first["queue_offset"][0]), int(own["store_timestamp"].max())
-            run = MissingUnits(position, own.size, first, last, first_log_offset, last_log_offset, newest_ms)
-            known = self.missing_units[-1] if self.missing_units else None
-            if known and run.position == known.end and run.first_log_offset > known.last_log_offset:
-                newest_ms = max(known.newest_ms, newest_ms)
-                unit_count = known.unit_count + run.unit_count
-                self.missing_units[-1] = known._replace(
-                    unit_count=unit_count, last_unit=last, last_log_offset=last_log_offset, newest_ms=newest_ms
-                )
-            else:
-                self.missing_units.append(run)
-
-    def close(self, log: CollectedLog, start: int, seen_end: int) -> int:
-        """Determine the unmatched positions from *start* on; return the end of the processed part of the queue."""
-        # A range is unclaimed if no record of this run matched its units; only units from *start* to *seen_end* count.
-        # With a limit (a store that is written to, or a run in steps) the last range may be of records that come later:
-        # it counts up to the first unit that is newer than the limit, and the rest stays open, from
-        # `open_from_position` on, for the next run.
-        matched = np.array(sorted([*self._kept_runs, *self._runs]), np.int64).reshape(-1, 2)
-        end = max(seen_end, int(matched.sum(axis=1).max(initial=0)))
-        unclaimed = list(_unmatched_parts(start, end, matched))
-        if unclaimed and unclaimed[-1][1] == end and log.dispatched_offset != NO_LIMIT:
-            self.open_from_position, last = unclaimed.pop()
-            end, newer_end = _find_newer(self.queue, self.open_from_position, last, log.dispatched_offset)
-            unclaimed += [(self.open_from_position, end)] * (end > self.open_from_position)
-            starts = (file.base_offset // self.queue.unit_size for file in self.queue.files)
-            later = min((start for start in starts if start >= newer_end), default=last)
-            if log.write_rows is None and later < last:
-                unclaimed.append((later, last))  # a recovery that truncates a queue deletes its later files
-        self.unclaimed_ranges, self.units = unclaimed, np.concatenate([self.units, *self._left])
-        self.first_live_position = min(self._runs)[0] if self._runs else None
-        self._left, self._runs, self._kept_runs = [], [], []
-        return end
+    end: int  # the end of the processed part of the queue
+    units: Units  # expected units that are not at their position
+    tags: Sequence[str | None]  # the tags of `units`, if rows are wanted
+    missing_units: Sequence[MissingUnits]  # expected units whose positions are in no file
+    unclaimed_ranges: Sequence[Interval]  # positions that no record of this run claims
+    first_live_position: int | None  # the first position claimed by a record that is still in the log
+    open_from_position: int | None  # after this position a broker may be writing
 
     @property
     def is_empty(self) -> bool:
@@ -180,6 +116,116 @@ class QueueRemainder:
     def is_missing_at(self, position: int) -> bool:
         """Return whether *position* is in no file although a record has its unit there."""
         return any(run.position <= position < run.end for run in self.missing_units)
+
+
+class UnitMatch(NamedTuple):
+    """Expected units of one queue, compared with the stored units at their positions."""
+
+    part: GroupUnits
+    is_kept: bool  # units of records that only the lake has
+    at_place: NDArray[np.bool_]  # which units are at their position, perhaps with a wrong field
+    expired: NDArray[np.bool_]  # which units retention has deleted together with their records
+    wrong_fields: Sequence[QueueDifference] = ()
+    blocks: Sequence[RowBlock] = ()  # their rows, if rows are wanted
+
+
+@dataclass(slots=True)
+class QueueMatches:
+    """The comparisons of one queue with the ranges of a log, collected in log order."""
+
+    queue: StoredQueue
+    matched: int = 0
+    expired: int = 0
+    expected: int = 0
+    wrong_fields: list[QueueDifference] = field(default_factory=list)
+    _tags: list[str | None] = field(default_factory=list)
+    _missing_units: list[MissingUnits] = field(default_factory=list)
+    _unmatched_units: list[Units] = field(default_factory=list)
+    _runs: list[Interval] = field(default_factory=list)  # positions and lengths of the runs of matched units
+    # The same for units of records that only the lake has.
+    _kept_runs: list[Interval] = field(default_factory=list)
+
+    def add(self, match: UnitMatch) -> None:
+        """
+        Add the comparison of the next units.
+
+        A kept record without a unit at its position may have been deleted, like its log: nothing is missing.
+        """
+        count = int(match.at_place.sum())
+        self.matched += count
+        self.expired += int(match.expired.sum())
+        self.expected += count if match.is_kept else match.part.units.size
+        self.wrong_fields += match.wrong_fields
+        settled = match.at_place | match.expired
+        self._add_matched(match.part.units["queue_offset"][settled], is_kept=match.is_kept)
+        if not match.is_kept and not settled.all():
+            self._add_unmatched(match.part, ~settled)
+
+    def _add_matched(self, positions: NDArray[np.int64], *, is_kept: bool) -> None:
+        """Record the positions of matched units."""
+        known = self._kept_runs if is_kept else self._runs
+        for start, length in run_starts_and_lengths(positions):
+            if known and sum(known[-1]) == start:
+                known[-1] = known[-1][0], known[-1][1] + length
+            else:
+                known.append((start, length))
+
+    def _add_unmatched(self, part: GroupUnits, chosen: NDArray[np.bool_]) -> None:
+        """Record *chosen* units that the queue lacks: without rows, as missing units if their file is lost."""
+        units = part.units[chosen]
+        if part.tag_numbers is not None:
+            self._tags += (part.tags[tag] if tag >= 0 else None for tag in part.tag_numbers[chosen].tolist())
+        elif part.name.kind is QueueKind.PLAIN:
+            is_lost = ~are_in_files(self.queue, units["queue_offset"])
+            self._add_lost(units[is_lost])
+            units = units[~is_lost]
+        self._unmatched_units.append(units.copy())
+
+    def _add_lost(self, units: Units) -> None:
+        for some in slices_between_cuts(units.size, np.diff(units["queue_offset"]) != 1):
+            own = units[some]
+            first, last = own[:1].copy(), own[-1:].copy()
+            first_log_offset, last_log_offset = int(first["physical_offset"][0]), int(last["physical_offset"][0])
+            position, newest_ms = int(first["queue_offset"][0]), int(own["store_timestamp"].max())
+            run = MissingUnits(position, own.size, first, last, first_log_offset, last_log_offset, newest_ms)
+            known = self._missing_units[-1] if self._missing_units else None
+            if known and run.position == known.end and run.first_log_offset > known.last_log_offset:
+                newest_ms = max(known.newest_ms, newest_ms)
+                unit_count = known.unit_count + run.unit_count
+                self._missing_units[-1] = known._replace(
+                    unit_count=unit_count, last_unit=last, last_log_offset=last_log_offset, newest_ms=newest_ms
+                )
+            else:
+                self._missing_units.append(run)
+
+    def find_remainder(self, log: CollectedLog, start: int, seen_end: int) -> QueueRemainder:
+        """Return the unmatched units and positions from position *start* on, after all ranges were added."""
+        # A range is unclaimed if no record of this run matched its units; only units from *start* to *seen_end* count.
+        # With a limit (a store that is written to, or a run in steps) the last range may be of records that come later:
+        # it counts up to the first unit that is newer than the limit, and the rest stays open, from
+        # `open_from_position` on, for the next run.
+        matched = np.array(sorted([*self._kept_runs, *self._runs]), np.int64).reshape(-1, 2)
+        end = max(seen_end, int(matched.sum(axis=1).max(initial=0)))
+        unclaimed = list(_unmatched_parts(start, end, matched))
+        open_from: int | None = None
+        if unclaimed and unclaimed[-1][1] == end and log.dispatched_offset != NO_LIMIT:
+            open_from, last = unclaimed.pop()
+            end, newer_end = _find_newer(self.queue, open_from, last, log.dispatched_offset)
+            unclaimed += [(open_from, end)] * (end > open_from)
+            starts = (file.base_offset // self.queue.unit_size for file in self.queue.files)
+            later = min((start for start in starts if start >= newer_end), default=last)
+            if log.new_row_file is None and later < last:
+                unclaimed.append((later, last))  # a recovery that truncates a queue deletes its later files
+        return QueueRemainder(
+            self.queue,
+            end,
+            units=np.concatenate([np.empty(0, PACKED_UNIT), *self._unmatched_units]),
+            tags=self._tags,
+            missing_units=self._missing_units,
+            unclaimed_ranges=unclaimed,
+            first_live_position=min(self._runs)[0] if self._runs else None,
+            open_from_position=open_from,
+        )
 
 
 def _unmatched_parts(start: int, end: int, matched_runs: NDArray[np.int64]) -> Iterator[Interval]:
