@@ -289,39 +289,49 @@ class FilePlacer:
         return segment is not None and self._keys.find_first_key(segment.base_offset) == survivor.first_key
 
     def _place(self, broker_file: BrokerIndexFile, before: Survivor | None) -> Survivor:
+        """Return a file with its position; *before* is the file before it."""
+        count = broker_file.header.entry_count
+        first_message_keys: range | None = None
         with self._store.storage.open(broker_file.location) as file:
             reader = IndexReader(file.read, self._geometry, broker_file.location)
-            count = broker_file.header.entry_count
             head = _first_at_or_after(reader, count, self._keys.start_offset)
-            entries = [reader.entry(number) for number in range(1, min(count, ENTRIES_COMPARED) + 1)]
-            begin, begins = broker_file.header.begin_physical_offset, None  # the keys of the file's first message
-            if self._keys.start_offset <= begin <= self._keys.last_record_offset:
-                numbers = range(self._keys.find_first_key(begin), self._keys.find_first_key(begin + 1))
-                begins = numbers if numbers or find_record(self._store, begin) is not None else None
             if count and head == count:
                 return Survivor(broker_file, -count, head_count=head)
+            first_entries = [reader.entry(number) for number in range(1, min(count, ENTRIES_COMPARED) + 1)]
             lost = self._find_lost_entries(reader, head, count)
-            if lost and lost[0].first_entry == head + 1 and not head:
-                begins, start = None, lost[0].first_key
+            if head:  # minus the number of older entries: so entry and key differ by one number in all of them
+                start = -head
+            elif lost and lost[0].first_entry == 1:
+                start = lost[0].first_key
             else:
-                start = -head if head else self._start(entries, begins, before)
-            runs = self._runs(reader, EntryRun(head + 1, max(start, 0)), count, lost)
-        previous = None
-        if not head and not (runs[1:] and runs[1].first_entry == 1):
-            previous, is_lost = self._previous(start, entries, before)
-            if is_lost:
-                runs[:1] = [EntryRun(1, start, is_lost=True), EntryRun(2, start + 1)]
-        ends = [*(run.first_entry for run in runs[1:]), count + 1]
-        runs = [
-            run._replace(
-                entry_count=end - run.first_entry,
-                log_key_count=run.log_key_count if run.is_lost else end - run.first_entry,
-            )
-            for run, end in zip(runs, ends, strict=True)
-        ]
-        found = Survivor(broker_file, start, previous, head, 0, None if head else begins, tuple(runs))
-        missing = 0 if runs[-1].is_lost else found.end_key - len(self._keys)
-        return replace(found, tail_count=min(max(missing, 0), count - head))
+                first_message_keys = self._find_keys_of_message(broker_file.header.begin_physical_offset)
+                start = self._find_start(first_entries, first_message_keys, before)
+            runs = self._find_runs(reader, EntryRun(head + 1, max(start, 0)), count, lost)
+        previous: IndexHeader | None = None
+        begins_with_lost = len(runs) > 1 and runs[1].first_entry == 1
+        if not head and not begins_with_lost:
+            previous, is_first_lost = self._find_previous_header(start, first_entries, before)
+            if is_first_lost:
+                runs = [EntryRun(1, start, is_lost=True), EntryRun(2, start + 1), *runs[1:]]
+        counted = _count_entries(runs, count)
+        last = counted[-1]
+        newer = 0 if last.is_lost else last.first_key + last.log_key_count - len(self._keys)
+        return Survivor(
+            broker_file,
+            start,
+            previous,
+            head_count=head,
+            tail_count=min(max(newer, 0), count - head),
+            first_message_keys=first_message_keys,
+            runs=counted,
+        )
+
+    def _find_keys_of_message(self, physical_offset: int) -> range | None:
+        """Return the numbers of a message's keys, perhaps none; None if the log does not have the message."""
+        if not self._keys.start_offset <= physical_offset <= self._keys.last_record_offset:
+            return None
+        numbers = range(self._keys.find_first_key(physical_offset), self._keys.find_first_key(physical_offset + 1))
+        return numbers if numbers or find_record(self._store, physical_offset) is not None else None
 
     def _find_lost_entries(self, reader: IndexReader, head: int, count: int) -> list[EntryRun]:
         """Return the entries of messages that the log has lost."""
@@ -338,30 +348,33 @@ class FilePlacer:
                 found.append(EntryRun(first + 1, key, is_lost=True, log_key_count=keys, entry_count=after - first))
         return found
 
-    def _start(self, entries: Sequence[IndexEntry], begins: range | None, before: Survivor | None) -> int:
-        # Only for files that begin in the log: of one that begins before it, `_place` says minus the number of its
-        # older entries (`head`), so that entry and key differ by one number in both. Of equal ones the first counts.
+    def _find_start(
+        self, entries: Sequence[IndexEntry], first_message_keys: range | None, before: Survivor | None
+    ) -> int:
+        """Return the number of the first key of a file that begins in the log with *entries*."""
+        # Of equal candidates, the first one counts.
         candidates = [] if before is None or before.is_before_log else [before.end_key]
-        candidates += () if begins is None else begins or [begins.start]
+        if first_message_keys is not None:
+            candidates += first_message_keys or [first_message_keys.start]
         if not candidates:
             return 0 if before is None else before.end_key
         if not entries:
             return before.end_key if before else len(self._keys)
-        return max(candidates, key=lambda start: self._matching(start, entries))
+        return max(candidates, key=lambda start: self._count_matching(start, entries))
 
-    def _matching(self, start: int, entries: Sequence[IndexEntry]) -> int:
+    def _count_matching(self, start: int, entries: Sequence[IndexEntry]) -> int:
         """Return how many of *entries*, from the first one on, equal the keys from *start* on."""
         pairs = zip(entries, self._keys.read_keys(start, start + len(entries)), strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0][:2] == pair[1][:2], pairs))
 
-    def _runs(self, reader: IndexReader, first: EntryRun, count: int, lost: Sequence[EntryRun]) -> list[EntryRun]:
+    def _find_runs(self, reader: IndexReader, first: EntryRun, count: int, lost: Sequence[EntryRun]) -> list[EntryRun]:
         """Return the beginnings of the runs of which the file consists; only the *first* if none explain it."""
         # The log is processed gap by gap; its end counts as a gap without entries. Before a gap, entries follow the
         # keys, except for jumps. Then come entries of messages lost in the gap, which are one run. After these, the
         # first few entries show where the keys continue.
         runs = [first]
         for gap in [*lost, EntryRun(count + 1, len(self._keys))]:
-            more = self._runs_until(reader, runs[-1], gap.first_entry - 1)
+            more = self._find_runs_until(reader, runs[-1], gap.first_entry - 1)
             if more is None or len(runs) + len(more) > MAX_DISCONTINUITIES + 1:
                 return [first]
             runs += more
@@ -379,7 +392,7 @@ class FilePlacer:
             runs.append(EntryRun(number, again))
         return runs
 
-    def _runs_until(self, reader: IndexReader, run: EntryRun, end: int) -> list[EntryRun] | None:
+    def _find_runs_until(self, reader: IndexReader, run: EntryRun, end: int) -> list[EntryRun] | None:
         """Return the beginnings of the runs that follow *run* up to entry number *end*; None if none explain it."""
         runs: list[EntryRun] = []
         while len(runs) < MAX_DISCONTINUITIES:
@@ -421,10 +434,10 @@ class FilePlacer:
         first = self._keys.find_first_key(entries[0].physical_offset)
         own = self._keys.read_keys(first, first + ENTRIES_COMPARED)
         candidates = [first + at for at, key in enumerate(own) if key.physical_offset == entries[0].physical_offset]
-        best = max(candidates, key=lambda start: self._matching(start, entries), default=first)
-        return best if self._matching(best, entries) else None
+        best = max(candidates, key=lambda start: self._count_matching(start, entries), default=first)
+        return best if self._count_matching(best, entries) else None
 
-    def _previous(
+    def _find_previous_header(
         self, start: int, entries: Sequence[IndexEntry], before: Survivor | None
     ) -> tuple[IndexHeader | None, bool]:
         """
@@ -454,6 +467,16 @@ class FilePlacer:
         if any(reached < lost < keys[0].physical_offset for lost, _ in self._keys.lost_ranges):
             return None, True
         return candidates[0], False
+
+
+def _count_entries(runs: Sequence[EntryRun], count: int) -> tuple[EntryRun, ...]:
+    """Return the runs of a file of *count* entries with the number of their entries and keys."""
+    ends = [*(run.first_entry for run in runs[1:]), count + 1]
+    sizes = [end - run.first_entry for run, end in zip(runs, ends, strict=True)]
+    return tuple(
+        run._replace(entry_count=size, log_key_count=run.log_key_count if run.is_lost else size)
+        for run, size in zip(runs, sizes, strict=True)
+    )
 
 
 def header_of_file_before(keys: KeySequence, start: int) -> IndexHeader | None:
