@@ -24,7 +24,7 @@ from jobs.store.queue_files import (
 )
 from jobs.store.queue_storage import QueueStorage, detect_queue_storage
 from jobs.store.ranges import find_newest_segment_offset, plan_ranges, usual_segment_size, written_sizes
-from jobs.store.record_places import record_bounds, segment_bytes, walk_pieces
+from jobs.store.record_places import segment_bytes, walk_pieces
 from jobs.store.release import Writers
 from jobs.store.store import Store, StoredFile, read_checkpoint, read_index_header
 from rmq_formats.broker_conf import BrokerConf
@@ -279,7 +279,7 @@ def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog 
                     if piece.kind is PieceKind.RECORD:
                         for number, offset in enumerate(walked.wrong_crc_offsets):
                             until = replace(log, size=offset - log.base_offset)
-                            before = sum(1 for _ in record_bounds(until, piece.offset - log.base_offset)) - number
+                            before = sum(1 for _ in until.walk_record_bounds(piece.offset - log.base_offset)) - number
                             places.append(DoubtfulBytes(offset, offset + 1, messages + before))
                         messages += walked.record_count - len(walked.wrong_crc_offsets)
                         end = piece.end

@@ -21,7 +21,7 @@ from jobs.dump import (
     open_file,
     short_time_text,
 )
-from jobs.store.record_places import leftover_size, record_bounds, records_from
+from jobs.store.record_places import leftover_size
 from rmq_formats.commitlog.framing import detect_framing, find_framing
 from rmq_formats.commitlog.layout import (
     BLANK,
@@ -123,11 +123,11 @@ def _pieces(segment: SegmentBytes, start: int, *, is_final: bool) -> Iterator[Pi
     """Yield the pieces from *start* on; if no piece begins there, first the damage up to the next record."""
     if start == segment.size:
         return
-    if start == 0 or segment.stated_blank_size(start) is not None or any(records_from(segment, start)):
+    if start == 0 or segment.stated_blank_size(start) is not None or segment.has_record_at(start):
         yield from walk_segment(segment, final=is_final, start=start)
         return
     offset, boundary = segment.base_offset + start, 0  # the last record boundary before *start*
-    ends = (end - segment.base_offset for _, end in record_bounds(segment))
+    ends = (end - segment.base_offset for _, end in segment.walk_record_bounds())
     for boundary in takewhile(lambda end: end <= start, ends):  # noqa: B007 - the last one is kept
         pass
     for piece in walk_segment(segment, final=is_final, start=boundary):

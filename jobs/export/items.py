@@ -20,7 +20,7 @@ from jobs.products.messages import split_by_release
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
 from rmq_formats.commitlog.columns import message_batch
-from rmq_formats.commitlog.scan import RawRecords
+from rmq_formats.commitlog.scan import WINDOW_SIZE, RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.properties import MAX_LONG, MIN_LONG
 from rmq_formats.release import NEWEST, Release, Rules, release_at
@@ -101,25 +101,46 @@ class LogItem:
 
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
         """Yield the rows of the segment's records."""
-        reader = RangeReader(self.range, READ_BYTES)
         takes = frozenset(self.wanted_topics).__contains__ if self.wanted_topics else None
-        for item in reader.pieces():
+        for item in read_range_messages(self.range, self.rules, takes, with_body="body" in columns, window=READ_BYTES):
             if isinstance(item, Piece):
                 yield item
-                continue
-            yield from self._rows(item, columns, takes)
-        if reader.facts.was_deleted:
-            start = reader.facts.next_offset if reader.facts.first_offset is not None else self.range.start_offset
-            yield Piece(PieceKind.DAMAGE, start, self.range.end_offset - start, DELETED_WHILE_READ)
+            else:
+                yield convert_to_table_rows(item, self.range.base_offset, self.broker).select(columns)
 
-    def _rows(
-        self, group: RawRecords, columns: Sequence[str], takes: Callable[[str], bool] | None
-    ) -> Iterator[pa.RecordBatch | Piece]:
-        """Yield the rows and the damage of a group of records; a batch is released before the next group is read."""
-        for part, parser in split_by_release(group, self.rules):
-            batch, bad = message_batch(part, parser, with_body="body" in columns, wants_topic=takes)
-            yield from (Piece(PieceKind.DAMAGE, offset, size, "a body with a wrong CRC") for offset, size in bad)
-            yield convert_to_table_rows(batch, self.range.base_offset, self.broker).select(columns)
+
+def read_range_messages(
+    range_: Range,
+    rules: Rules,
+    wants_topic: Callable[[str], bool] | None,
+    *,
+    with_body: bool,
+    window: int = WINDOW_SIZE,
+) -> Iterator[pa.RecordBatch | Piece]:
+    """
+    Yield the messages of a range of the log as columns, and its other pieces.
+
+    Damage includes bodies with a wrong CRC and, with the reason `DELETED_WHILE_READ`, the part that was deleted.
+    """
+    reader = RangeReader(range_, window)
+    for item in reader.pieces():
+        if isinstance(item, Piece):
+            yield item
+            continue
+        yield from _convert_group(item, rules, wants_topic, with_body=with_body)
+    if reader.facts.was_deleted:
+        start = reader.facts.next_offset if reader.facts.first_offset is not None else range_.start_offset
+        yield Piece(PieceKind.DAMAGE, start, range_.end_offset - start, DELETED_WHILE_READ)
+
+
+def _convert_group(
+    group: RawRecords, rules: Rules, wants_topic: Callable[[str], bool] | None, *, with_body: bool
+) -> Iterator[pa.RecordBatch | Piece]:
+    """Yield the messages and the damage of a group of records; a batch is released before the next group is read."""
+    for part, parser in split_by_release(group, rules):
+        batch, bad = message_batch(part, parser, with_body=with_body, wants_topic=wants_topic)
+        yield from (Piece(PieceKind.DAMAGE, offset, size, "a body with a wrong CRC") for offset, size in bad)
+        yield batch
 
 
 def convert_to_table_rows(

@@ -25,7 +25,7 @@ from jobs.store.ranges import (
     locate_hole,
     usual_segment_size,
 )
-from jobs.store.record_places import COMPILED_WALK_MIN_BYTES, WalkedPiece, leftover_size, records_from, walk_pieces
+from jobs.store.record_places import COMPILED_WALK_MIN_BYTES, WalkedPiece, leftover_size, walk_pieces
 from jobs.store.store import Segment, Store
 from rmq_formats.broker_conf import Epoch
 from rmq_formats.commitlog.framing import find_framing
@@ -140,7 +140,7 @@ class LogInspector:
                     self.problems.add_damage(report.file, text, log.base_offset)
             else:
                 report.first_store_timestamp = record.store_timestamp
-                for sampled in records_from(replace(log, size=min(log.size, _SAMPLED))):
+                for sampled in replace(log, size=min(log.size, _SAMPLED)).decode_records():
                     self.on_record(sampled)
         return None
 
@@ -153,7 +153,7 @@ class LogInspector:
         # Newest first: the last records to which queues and index files point may be lost, or not written yet.
         for offset in sorted(self.known_records, reverse=True):
             position = offset - log.base_offset - log.framing.header_size
-            if 0 <= position < log.size and any(records_from(log, position)):
+            if 0 <= position < log.size and log.has_record_at(position):
                 return position
         return 0
 

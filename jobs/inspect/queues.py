@@ -15,7 +15,7 @@ from jobs.inspect import IndexReport, Problems, QueueReport, QueuesReport
 from jobs.query.store_reader import StoreReader
 from jobs.store.queue_files import QUEUE_KIND_OF_FILE, StoredQueue, queue_file_sizes
 from jobs.store.queue_storage import rocksdb_queue_folder
-from jobs.store.record_places import records_from, segment_bytes
+from jobs.store.record_places import segment_bytes
 from jobs.store.release import add_marks, find_index_marks
 from jobs.store.store import Store, geometry_stated_by_index_files
 from jobs.store.topics import TopicEvidence, TopicFate, find_newest_time_by_topic
@@ -257,4 +257,4 @@ def _records(store: Store, start: int) -> Iterator[MessageRecord]:
         with skip_lost_file(), store.open(segment) as reader:
             log = segment_bytes(segment, reader)
             # An offset is that of the record, a position that of its entry header.
-            yield from records_from(log, position - log.framing.header_size if position > 0 else 0)
+            yield from log.decode_records(position - log.framing.header_size if position > 0 else 0)

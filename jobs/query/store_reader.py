@@ -18,7 +18,6 @@ from jobs.store.epochs import read_epochs
 from jobs.store.queue_files import StoredQueue, has_light_queues_only_in_rocksdb, list_queues, queues_in_files
 from jobs.store.queue_storage import is_about_queue_database, rocksdb_queue_folder, rocksdbstore_folder
 from jobs.store.ranges import find_newest_segment
-from jobs.store.record_places import record_bounds
 from jobs.store.rocksdb import Database, has_index_rows, open_database
 from jobs.store.store import Segment, Store, geometry_stated_by_index_files, lazy_reader
 from rmq_formats.broker_conf import Epoch
@@ -133,7 +132,7 @@ class StoreReader:
     def record_bounds_around(self, segment: Segment, physical_offset: int) -> tuple[int, int]:
         """Return the bounds of the record around *physical_offset*; of the last record if the offset is after it."""
         begin = end = segment.base_offset
-        for begin, end in record_bounds(self.segment_bytes(segment)):  # noqa: B007 - the last place remains
+        for begin, end in self.segment_bytes(segment).walk_record_bounds():  # noqa: B007 - the last place remains
             if end > physical_offset:
                 break
         return begin, end
@@ -161,7 +160,7 @@ class StoreReader:
     def sample_piece_positions(self, segment: Segment, distance: int) -> Iterator[int]:
         """Yield positions of pieces that are at least *distance* apart."""
         log, wanted = self.segment_bytes(segment), distance
-        for begin, _ in record_bounds(log):
+        for begin, _ in log.walk_record_bounds():
             position = begin - log.framing.header_size - segment.base_offset
             if position >= wanted:
                 yield position
@@ -186,7 +185,7 @@ class StoreReader:
         if segment is None or start is None:
             return False
         if start not in self._chains:
-            places = record_bounds(self.segment_bytes(segment), start - segment.base_offset)
+            places = self.segment_bytes(segment).walk_record_bounds(start - segment.base_offset)
             self._chains[start] = frozenset(offset for offset, _ in places)
         return physical_offset not in self._chains[start]
 

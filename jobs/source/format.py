@@ -35,12 +35,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from jobs.export import convert_to_table_rows
+from jobs.export.items import DELETED_WHILE_READ, convert_to_table_rows, read_range_messages
 from jobs.lake.lake import Lake
 from jobs.lake.runs import open_complete_table
 from jobs.lake.tables import MESSAGES, STORED_MESSAGES
 from jobs.launch.session import hadoop_options
-from jobs.products.messages import split_by_release
 from jobs.query.store_reader import StoreReader
 from jobs.source import FORMAT_NAME, NO_READ_BOUNDS, ReadOptions
 from jobs.source.log import (
@@ -54,11 +53,9 @@ from jobs.source.log import (
     walk_from,
 )
 from jobs.store.log_ends import find_lost_ends
-from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, find_newest_segment, plan_ranges
 from jobs.store.repeated_reads import repeat_after_expiry
 from jobs.store.store import Store, list_store
-from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
@@ -146,25 +143,22 @@ def read_range_rows(partition: InputPartition, wanted: ReadOptions) -> Iterator[
     range_, (rules, broker, store_id) = partition.value
     selection = wanted.selection
     with_body = selection.with_body and (wanted.columns is None or "body" in wanted.columns)
-    reader = RangeReader(range_)
-    for item in reader.pieces():
+    for item in read_range_messages(range_, rules, selection.topic_filter, with_body=with_body):
         if isinstance(item, Piece):
-            if item.may_lack_messages and wanted.fails_on_damage:
+            if item.reason == DELETED_WHILE_READ:
+                if wanted.fails_on_data_loss:
+                    raise data_loss_error(range_.start_offset, range_.end_offset, range_.location)
+            elif item.may_lack_messages and wanted.fails_on_damage:
                 raise CorruptData(item.reason, item.offset, range_.location)
             continue
-        for group, parser in split_by_release(item, rules):
-            batch, bad = message_batch(group, parser, with_body=with_body, wants_topic=selection.topic_filter)
-            if bad and wanted.fails_on_damage:
-                raise CorruptData("a body with a wrong CRC", bad[0][0], range_.location)
-            if (wanted.from_offset, wanted.to_offset, wanted.from_time, wanted.to_time) != NO_READ_BOUNDS:
-                offset, time = batch.column("physical_offset"), batch.column("store_timestamp")
-                in_offsets = pc.and_(pc.greater_equal(offset, wanted.from_offset), pc.less(offset, wanted.to_offset))
-                in_times = pc.and_(pc.greater_equal(time, wanted.from_time), pc.less(time, wanted.to_time))
-                batch = batch.filter(pc.and_(in_offsets, in_times))
-            if batch.num_rows:
-                yield convert_to_table_rows(batch, range_.base_offset, broker, store_id, wanted.columns)
-    if reader.facts.was_deleted and wanted.fails_on_data_loss:
-        raise data_loss_error(range_.start_offset, range_.end_offset, range_.location)
+        batch = item
+        if (wanted.from_offset, wanted.to_offset, wanted.from_time, wanted.to_time) != NO_READ_BOUNDS:
+            offset, time = batch.column("physical_offset"), batch.column("store_timestamp")
+            in_offsets = pc.and_(pc.greater_equal(offset, wanted.from_offset), pc.less(offset, wanted.to_offset))
+            in_times = pc.and_(pc.greater_equal(time, wanted.from_time), pc.less(time, wanted.to_time))
+            batch = batch.filter(pc.and_(in_offsets, in_times))
+        if batch.num_rows:
+            yield convert_to_table_rows(batch, range_.base_offset, broker, store_id, wanted.columns)
 
 
 class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jobs.store.queue_files import StoredQueue, queues_in_files, split_into_chunks
-from jobs.store.record_places import record_bounds, segment_bytes
+from jobs.store.record_places import segment_bytes
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.layout import HEAD
 from rmq_formats.consumequeue.dispatch import QueueKind, Unit, walk_units
@@ -30,7 +30,7 @@ def find_messages_delivered_twice(store: Store, segment: Segment) -> list[int]:
         stated = int.from_bytes(log.read(header_size + _PLACE, 8), "big", signed=True)
         original = stated - header_size
         if any(one.base_offset == original for one in store.segments if one is not segment):
-            for start, end in record_bounds(replace(log, base_offset=original)):
+            for start, end in replace(log, base_offset=original).walk_record_bounds():
                 starts.append(start - original)
                 sizes.append(end - start)
     delivered = bytearray(len(starts))

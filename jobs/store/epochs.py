@@ -12,13 +12,13 @@ truncates. But no queue points to the offset at which the remaining records end,
 ever dispatched.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from jobs.storage import AnyStorage
 from jobs.store.queue_files import StoredQueue, queues_in_files
-from jobs.store.record_places import record_bounds, segment_bytes
+from jobs.store.record_places import segment_bytes
 from jobs.store.store import Store, StoredFile, relist_store
 from rmq_formats.broker_conf import EPOCH_FILE, Epoch, decode_epochs
 from rmq_formats.commitlog.record import MessageRecord, has_right_body_crc
@@ -29,6 +29,7 @@ from rmq_formats.properties import ends_in_complete_value
 from rmq_formats.store import FileKind
 
 _LARGEST = 1 << 20
+_T = TypeVar("_T")
 
 
 def read_epochs(store: Store) -> tuple[Epoch, ...]:
@@ -90,7 +91,7 @@ def find_last_promotion(store: Store, log_end: int) -> Promotion | None:
         first = log.find_record(log_end - segment.base_offset)
         if first is None:
             return promotion
-        places = list(record_bounds(log, first))
+        places = list(log.walk_record_bounds(first))
     return promotion._replace(
         leftover_offsets=frozenset(start for start, _ in places),
         leftovers_end=max((end for _, end in places), default=log_end),
@@ -100,17 +101,30 @@ def find_last_promotion(store: Store, log_end: int) -> Promotion | None:
 
 def tail_evidence(store: Store) -> TailEvidence:
     """Return the functions that ask the other files of a store, listed when they are called, about its last records."""
+    again = partial(relist_store, Store(store.root, storage=store.storage, commitlog=store.commitlog))
     return TailEvidence(
-        partial(_why_left_over, store.root, store.commitlog, store.storage),
-        partial(_is_complete, store.root, store.commitlog, store.storage),
-        partial(_is_log_end, store.root, store.commitlog, store.storage),
+        partial(_why_left_over, again),
+        partial(_is_complete, again),
+        partial(_is_log_end, again),
     )
 
 
-def _why_left_over(root: str, commitlog: tuple[str, ...], storage: AnyStorage, gap: int, record: MessageRecord) -> str:
-    """Return why *record* is not part of the log; empty if units point to it and to the record at the offset *gap*."""
+def _ask_again(list_again: Callable[[], Store], ask: Callable[[Store], _T], otherwise: _T) -> _T:
+    """Return the answer of a store as it is now; *otherwise* if it, or one of its files, is deleted meanwhile."""
     try:
-        store = relist_store(Store(root, storage=storage, commitlog=commitlog))
+        return ask(list_again())
+    except NotAStore:
+        return otherwise
+    except OSError as error:
+        if not is_lost_file_error(error):
+            raise
+        return otherwise
+
+
+def _why_left_over(list_again: Callable[[], Store], gap: int, record: MessageRecord) -> str:
+    """Return why *record* is not part of the log; empty if units point to it and to the record at the offset *gap*."""
+
+    def ask(store: Store) -> str:
         if takeover_offsets(store):  # a promotion leaves units of removed records
             return STALE_REASON
         queues = queues_in_files(store)
@@ -119,62 +133,47 @@ def _why_left_over(root: str, commitlog: tuple[str, ...], storage: AnyStorage, g
             return ""
         # A half or a rollback message has no unit; queues of a closed store do not point after the end of the log.
         ends = (_unit_from(queue, record.physical_offset) for queue in queues if store.has_clean_shutdown)
-        if any(unit is not None and unit.physical_offset < store.end_offset for unit in ends):
-            return UNDECIDED_REASON
-    except NotAStore:
-        pass  # it was deleted meanwhile
-    except OSError as error:
-        if not is_lost_file_error(error):
-            raise
-    return STALE_REASON
+        is_undecided = any(unit is not None and unit.physical_offset < store.end_offset for unit in ends)
+        return UNDECIDED_REASON if is_undecided else STALE_REASON
+
+    return _ask_again(list_again, ask, STALE_REASON)
 
 
-def _is_complete(root: str, commitlog: tuple[str, ...], storage: AnyStorage, record: MessageRecord) -> bool:
+def _is_complete(list_again: Callable[[], Store], record: MessageRecord) -> bool:
     """
     Return whether *record*, which may be the newest one of a log, is complete.
 
     All records of a closed store are: one with a wrong body was changed later. Without a checkpoint, only a part of the
     store may have been copied while its broker was running, so zeros at the end of a record may be missing bytes.
     """
-    if is_fully_written(record):
-        return True
     may_end_in_zeros = has_right_body_crc(record) and ends_in_complete_value(record.properties_raw)
-    try:
-        store = relist_store(Store(root, storage=storage, commitlog=commitlog))
+
+    def ask(store: Store) -> bool:
         if store.has_clean_shutdown:
             has_end = not (record.properties_raw or record.topic_raw).endswith(b"\0")
             return has_end or may_end_in_zeros or bool(store.other_files_of_kind(FileKind.CHECKPOINT))
-        if not may_end_in_zeros:
-            return False
-        queues = (one for one in queues_in_files(store) if one.name[1:] == (record.topic, record.queue_id))
-        return any(_has_unit(queue, record.physical_offset) for queue in queues)
-    except NotAStore:
-        return False  # it was deleted meanwhile
-    except OSError as error:
-        if not is_lost_file_error(error):
-            raise
-        return False
+        name = record.topic, record.queue_id
+        return may_end_in_zeros and any(
+            _has_unit(queue, record.physical_offset) for queue in queues_in_files(store) if queue.name[1:] == name
+        )
+
+    return is_fully_written(record) or _ask_again(list_again, ask, otherwise=False)
 
 
-def _is_log_end(root: str, commitlog: tuple[str, ...], storage: AnyStorage, offset: int) -> bool:
+def _is_log_end(list_again: Callable[[], Store], offset: int) -> bool:
     """
     Return whether the record before *offset* was the last one to be dispatched: no unit points to *offset* or after it.
 
     After a blank, the broker writes a record into the next file. If this file does not exist, and nothing was ever
     dispatched from the bytes before the blank, then recovery has truncated the log at *offset* and deleted the file.
     """
-    try:
-        store = relist_store(Store(root, storage=storage, commitlog=commitlog))
+
+    def ask(store: Store) -> bool:
         queues = list(queues_in_files(store))
-        if any(_unit_from(queue, offset) is not None for queue in queues):
-            return False
-        return any(_ends_before(queue, offset) for queue in queues)
-    except NotAStore:
-        return False  # it was deleted meanwhile
-    except OSError as error:
-        if not is_lost_file_error(error):
-            raise
-        return False
+        is_dispatched = any(_unit_from(queue, offset) is not None for queue in queues)
+        return not is_dispatched and any(_ends_before(queue, offset) for queue in queues)
+
+    return _ask_again(list_again, ask, otherwise=False)
 
 
 def _ends_before(queue: StoredQueue, offset: int) -> bool:

@@ -16,7 +16,7 @@ from jobs.storage.locations import is_local
 from jobs.store.epochs import find_last_promotion, tail_evidence
 from jobs.store.queue_files import StoredQueue, queues_in_files
 from jobs.store.ranges import find_holes, find_newest_segment, usual_segment_size
-from jobs.store.record_places import find_record, record_bounds, segment_bytes
+from jobs.store.record_places import find_record, segment_bytes
 from jobs.store.running_broker import find_broker_process
 from jobs.store.store import Segment, Store, StoredFile, read_index_header, relist_store
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY, DLEDGER_MAGIC, HEAD, RECORD
@@ -199,7 +199,7 @@ def _end_of_records(store: Store, newest: int) -> int | None:
         position = min(newest - segment.base_offset, segment.readable_bytes)
         if any(reader.read(position, min(HEAD.size, segment.readable_bytes - position))):
             return newest  # damage: at the end of a log it looks like a broker that is still writing
-        places = record_bounds(segment_bytes(segment, reader))
+        places = segment_bytes(segment, reader).walk_record_bounds()
         return max((end for _, end in places), default=segment.base_offset)
 
 

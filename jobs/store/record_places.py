@@ -1,14 +1,12 @@
-"""Finds records without decoding them: all records of a segment by following their sizes, or one by its offset."""
+"""Finds records in a store: one by its offset, or all pieces of a segment, with samples of its records."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import NamedTuple, Self
 
 from jobs.storage.model import Reader
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import find_framing
-from rmq_formats.commitlog.layout import HEAD, MIN_RECORD_SIZE, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc
 from rmq_formats.commitlog.segment import (
     LEFTOVER_REASON,
@@ -20,14 +18,9 @@ from rmq_formats.commitlog.segment import (
     TailEvidence,
     walk_segment,
 )
-from rmq_formats.errors import FormatError, skip_lost_file
+from rmq_formats.errors import skip_lost_file
 from rmq_formats.layout import Buffer
 from rmq_formats.properties import PropertyParser
-
-_WINDOW = 1 << 20
-_TOTAL_SIZE, _MAGIC_CODE, _PHYSICAL_OFFSET = (
-    HEAD.index(name) for name in ("total_size", "magic_code", "physical_offset")
-)
 
 
 def _sha256(data: Buffer) -> str:
@@ -58,33 +51,6 @@ class Fingerprint(NamedTuple):
         return _sha256(data) == self.sha256
 
 
-def record_bounds(log: SegmentBytes, start: int = 0) -> Iterator[tuple[int, int]]:
-    """
-    Yield the physical offsets at which each record of a segment begins and ends, up to the first byte without a record.
-
-    Follows the sizes from the segment's first byte, or from a known boundary at position *start*: other bytes that look
-    like a record are not one.
-    """
-    header = log.framing.header_size
-    window, window_start = b"", 0
-    position = start + header
-    while True:
-        at = position - window_start
-        if not 0 <= at <= len(window) - HEAD.size:
-            window_start, at = position, 0
-            window = bytes(log.read(window_start, min(_WINDOW, log.size - window_start)))
-        try:
-            head = HEAD.unpack(window, at)
-        except FormatError:
-            return
-        size, offset = int(head[_TOTAL_SIZE]), int(head[_PHYSICAL_OFFSET])
-        is_record = offset == log.base_offset + position and int(head[_MAGIC_CODE]) in TOPIC_LENGTH
-        if not is_record or not MIN_RECORD_SIZE <= size <= log.size - position:
-            return
-        yield offset, offset + size
-        position += size + header
-
-
 def leftover_size(log: SegmentBytes, piece: Piece) -> int:
     """Return the size of a piece up to the last of older records; 0 if it is not the leftover of a cut-back log."""
     if piece.reason not in {STALE_REASON, LEFTOVER_REASON}:  # a broker is writing there
@@ -92,7 +58,7 @@ def leftover_size(log: SegmentBytes, piece: Piece) -> int:
     older = log.find_record(piece.offset - log.base_offset)
     if older is None:
         return 0
-    *_, (_, end) = record_bounds(log, older)
+    *_, (_, end) = log.walk_record_bounds(older)
     return end - piece.offset
 
 
@@ -100,15 +66,6 @@ def segment_bytes(segment: Segment, reader: Reader) -> SegmentBytes:
     """Return the bytes of a segment, framed as its beginning shows."""
     framing = find_framing(reader.read, segment.readable_bytes, segment.base_offset)
     return SegmentBytes(reader.read, segment.readable_bytes, segment.base_offset, framing, reader.next_written)
-
-
-def records_from(log: SegmentBytes, position: int = 0) -> Iterator[MessageRecord]:
-    """Yield the records of a segment from the piece at *position* on, up to the first other piece."""
-    with suppress(FormatError):  # a piece that is not a record ends the walk
-        while True:
-            record = log.record_at(position)
-            yield record
-            position = record.end_offset - log.base_offset
 
 
 def find_record(store: Store, physical_offset: int) -> MessageRecord | None:

@@ -22,7 +22,7 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from jobs.console.log import log_message
 from jobs.console.result import RequestError
 from jobs.storage.locations import is_local, local_path
-from jobs.store.record_places import find_record, records_from
+from jobs.store.record_places import find_record
 from jobs.store.running_broker import FileState
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import find_framing
@@ -373,7 +373,7 @@ def _records(store: Store, segment: Segment) -> Iterator[MessageRecord]:
         log = SegmentBytes(read, segment.readable_bytes, segment.base_offset, framing)
         position: int | None = 0
         while position is not None and position < log.size:
-            for record in records_from(log, position):
+            for record in log.decode_records(position):
                 yield record
                 position = record.end_offset - segment.base_offset
             if not any(read(position, BLANK.size)):

@@ -18,6 +18,7 @@ and an old entry may directly follow the last new one: an entry with a lower ter
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import NamedTuple, Self
@@ -31,6 +32,7 @@ from rmq_formats.commitlog.layout import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
+    MIN_RECORD_SIZE,
     TOPIC_LENGTH,
 )
 from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc
@@ -78,15 +80,6 @@ class SegmentEnd(StrEnum):
     DAMAGED = "damaged"
 
 
-END_BY_LAST_PIECE = {
-    PieceKind.BLANK: SegmentEnd.SEALED,
-    PieceKind.UNWRITTEN: SegmentEnd.OPEN,
-    PieceKind.WAITING: SegmentEnd.OPEN,
-    PieceKind.RECORD: SegmentEnd.OPEN,  # cut off after a record: the file is shorter than the broker made it
-    PieceKind.DAMAGE: SegmentEnd.DAMAGED,
-}
-
-
 class Piece(NamedTuple):
     """Some bytes of a segment: a DLedger record's piece includes its entry header."""
 
@@ -104,6 +97,15 @@ class Piece(NamedTuple):
     def may_lack_messages(self) -> bool:
         """Whether messages may be missing here."""
         return self.kind is PieceKind.DAMAGE or self.reason in {UNDECIDED_REASON, FOREIGN_BYTES_REASON}
+
+
+END_BY_LAST_PIECE = {
+    PieceKind.BLANK: SegmentEnd.SEALED,
+    PieceKind.UNWRITTEN: SegmentEnd.OPEN,
+    PieceKind.WAITING: SegmentEnd.OPEN,
+    PieceKind.RECORD: SegmentEnd.OPEN,  # cut off after a record: the file is shorter than the broker made it
+    PieceKind.DAMAGE: SegmentEnd.DAMAGED,
+}
 
 
 def is_fully_written(record: MessageRecord) -> bool:
@@ -260,14 +262,11 @@ class TailClassifier:
         if self.final or self._looks > _MOST_LOOKS:
             return False
         try:
-            self.file.record_at(position)
-        except FormatError:
-            return False
+            return self.file.has_record_at(position)
         except OSError as error:
             if not is_disk_error(error):
                 raise
             return False
-        return True
 
 
 @dataclass
@@ -341,6 +340,48 @@ class SegmentBytes:
                 raise
             return LOWEST_TERM  # unreadable bytes prove nothing
         return LOWEST_TERM
+
+    def has_record_at(self, position: int) -> bool:
+        """Return whether a record's piece begins at *position*."""
+        try:
+            self.record_at(position)
+        except FormatError:
+            return False
+        return True
+
+    def decode_records(self, position: int = 0) -> Iterator[MessageRecord]:
+        """Yield the records from the piece at *position* on, up to the first other piece."""
+        with suppress(FormatError):  # a piece that is not a record ends the walk
+            while True:
+                record = self.record_at(position)
+                yield record
+                position = record.end_offset - self.base_offset
+
+    def walk_record_bounds(self, start: int = 0) -> Iterator[tuple[int, int]]:
+        """
+        Yield the physical offsets at which each record begins and ends, up to the first byte without a record.
+
+        Reads only the heads. Follows the sizes from the segment's first byte, or from a known boundary at position
+        *start*: other bytes that look like a record are not one.
+        """
+        header = self.framing.header_size
+        window, window_start = b"", 0
+        position = start + header
+        while True:
+            at = position - window_start
+            if not 0 <= at <= len(window) - HEAD.size:
+                window_start, at = position, 0
+                window = bytes(self.read(window_start, min(_WINDOW, self.size - window_start)))
+            try:
+                head = HEAD.unpack(window, at)
+            except FormatError:
+                return
+            size, offset = int(head[_TOTAL_SIZE]), int(head[_PHYSICAL_OFFSET])
+            is_record = offset == self.base_offset + position and int(head[_MAGIC_CODE]) in TOPIC_LENGTH
+            if not is_record or not MIN_RECORD_SIZE <= size <= self.size - position:
+                return
+            yield offset, offset + size
+            position += size + header
 
     def _decode(self, at: int) -> MessageRecord:
         # A corrupt size must not cause a read of a gigabyte: a record with an invalid head is not read.
@@ -446,6 +487,7 @@ _LARGEST_ENTRY = 16 << 20
 _ENTRY_START = DLEDGER_MAGIC.to_bytes(4)
 _SIZE, _TERM, _POS = map(DLEDGER_ENTRY.index, ("size", "term", "pos"))
 _MAGIC_POSITION = HEAD.offset("magic_code")
+_TOTAL_SIZE, _MAGIC_CODE, _PHYSICAL_OFFSET = map(HEAD.index, ("total_size", "magic_code", "physical_offset"))
 _V1, _V2, _BLANK_MAGIC, _DLEDGER_END_MAGIC = (
     magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK, DLEDGER_END_MAGIC)
 )
