@@ -1,4 +1,4 @@
-"""Run the recipes of docs/guides/engines.md, with only users' packages: `python -m tests.support.recipes DATA`."""
+"""Run the recipes of the guides to engines and to SQL, with only users' packages: `python -m tests.support.recipes DATA`."""
 
 import json
 import re
@@ -20,11 +20,12 @@ from tests.support.query_stores import Sent, stored, write_lake, write_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TEXT = (Path(__file__).parents[2] / "docs" / "guides" / "engines.md").read_text(encoding="utf-8")
+_GUIDES = Path(__file__).parents[2] / "docs" / "guides"
+TEXT = "".join((_GUIDES / name).read_text(encoding="utf-8") for name in ("engines.md", "sql-recipes.md"))
 
 
 class Recipe(NamedTuple):
-    """A code block of the page."""
+    """A code block of a page."""
 
     language: str
     text: str
