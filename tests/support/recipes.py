@@ -1,4 +1,4 @@
-"""Run the recipes of the guides to engines and to SQL, with only users' packages: `python -m tests.support.recipes DATA`."""
+"""Run the recipes of the guides, with only users' packages: `python -m tests.support.recipes DATA`."""
 
 import json
 import re
