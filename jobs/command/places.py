@@ -97,6 +97,9 @@ def named_places(ctx: click.Context) -> Iterator[tuple[str, "LocationType", clic
 def check_places(ctx: click.Context) -> None:
     """Refuse places to write inside a store, and missing local stores and lakes, before anything starts."""
     named = list(named_places(ctx))
+    for place, _, param in named:
+        if is_local(place) and _is_link_to_itself(Path(local_path(place))):
+            raise click.BadParameter(f"{place}: {os.strerror(errno.ELOOP)}", ctx, param)
     stores = [place for place, type_, _ in named if type_.is_guarded and not _is_above_store(place, type_, ctx)]
     for place, type_, param in named:
         if type_.is_output:
@@ -136,8 +139,6 @@ def _check_output(
         )
         raise click.BadParameter(_not_a_lake(place, store) if is_lake and is_same else reason, ctx, param)
     kind = None if path is None else _kind_of(path)
-    if path is not None and kind is None and _is_link_to_itself(path):
-        raise click.BadParameter(f"{location}: {os.strerror(errno.ELOOP)}", ctx, param)
     if type_.local_kind is not None and kind not in {type_.local_kind, None}:
         raise click.BadParameter(f"{location!r} is {kind}; pass {type_.local_kind}", ctx, param)
     if type_.local_kind is None and kind == _FILE:

@@ -12,6 +12,7 @@ record.
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -192,12 +193,22 @@ def _find_zeroed_properties(checks: Sequence[RangeCheck], writers: Writers) -> N
 
     If several releases may have written a record, or its client did (in a batch, and in all records up to 4.5.2),
     other records without a separator at their end show that this one may lack it as well. For the releases, it is
-    enough that no record has a separator. If records before and after it have a CRC, the broker did not leave the field
-    for it unused.
+    enough that no record has a separator. Two such records of a client next to each other also show it: they are of
+    one batch, and no damage overwrites the ends of both, but not the beginning of the second. If records before and
+    after it have a CRC, the broker did not leave the field for it unused.
     """
     with_crc = [offset for check in checks for offset in check.crc_offsets]
     is_without_separator = any(check.without_separator for check in checks)
     is_with_separator = any(check.with_separator for check in checks)
+    of_client = [
+        one for check in checks for one in check.zero_ended_records if one.ends_in_value and one.is_text_of_client
+    ]
+    of_batch = {
+        one.offset
+        for first, second in pairwise(sorted(of_client))
+        if first.offset + first.size == second.offset
+        for one in (first, second)
+    }
     for check in checks:
         for offset, size, ends_in_crc_field, ends_in_value, is_text_of_client in check.zero_ended_records:
             releases = writers.possible_releases_at(offset)
@@ -206,7 +217,7 @@ def _find_zeroed_properties(checks: Sequence[RangeCheck], writers: Writers) -> N
                 continue
             endings = {one.trailing_separator for one in releases}
             is_possible = False in endings and not is_with_separator
-            is_seen = is_without_separator and (False in endings or is_text_of_client)
+            is_seen = offset in of_batch or (is_without_separator and (False in endings or is_text_of_client))
             if ends_in_value and (endings == {False} or is_possible or is_seen):
                 continue
             check.doubtful_records.append(ChangedRecord(offset, size, ZEROED_PROPERTIES))

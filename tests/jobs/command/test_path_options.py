@@ -262,6 +262,7 @@ def test_any_toml_for_any_option_is_accepted_or_refused_with_a_message(
     "words",
     [
         ("inspect", "LOOP"),
+        ("dump", "LOOP"),
         ("verify", "LOOP"),
         ("verify", "STORE", "--commitlog", "LOOP"),
         ("verify", "STORE", "--findings-lake", "LOOP"),

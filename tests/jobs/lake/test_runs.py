@@ -265,6 +265,23 @@ def test_files_of_a_dead_task_are_left_to_the_vacuum_for_the_retention_of_their_
     assert raw_rows(lake)[: len(rows)] == rows
 
 
+def test_optimize_keeps_files_that_a_reader_or_a_writer_may_still_need(filled: LakeOfBroker) -> None:
+    """A reader has opened an earlier version; a writer of another lake's store commits its files days later at most."""
+    run_often(filled, 3)
+    reader = DeltaTable(filled.path / "messages")
+    rows = reader.to_pyarrow_table().num_rows
+    unreferenced = {days: filled.path / "messages" / f"{days}-days.parquet" for days in (0, 6, 8)}
+    for days, path in unreferenced.items():
+        path.write_bytes(b"PAR1 and no end")
+        os.utime(path, (time.time() - days * 86400,) * 2)
+
+    optimize(str(filled.path), SerialWorkers())
+
+    assert {0: True, 6: True, 8: False} == {days: path.exists() for days, path in unreferenced.items()}
+    assert rows == reader.to_pyarrow_table().num_rows
+    assert len(DeltaTable(filled.path / "messages").file_uris()) < len(reader.file_uris())
+
+
 def test_all_stores_of_a_lake_are_read_from_one_snapshot(tmp_path: Path) -> None:
     """Snapshots are not shared on an object store: with fifty brokers, each run loaded Delta's log a hundred times."""
     for number in range(4):

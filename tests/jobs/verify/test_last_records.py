@@ -77,6 +77,17 @@ def test_a_value_that_ends_in_nul_is_legal_without_a_separator_at_the_end(
         assert expected == _find_damage([make_record(properties=properties)], release)
 
 
+def test_a_batch_whose_every_message_ends_in_nul_is_legal() -> None:
+    """Its messages keep the text of a client that writes no separator at the end."""
+    of_batch, other = make_record(properties=b"KEYS\x01k\x02c\x01text\0"), make_record(properties=b"KEYS\x01k\x02")
+    of_broker = make_record(properties=b"KEYS\x01k\x02CLUSTER\x01c\x02c\x01text\0")
+
+    assert [] == _find_damage([other, of_batch, of_batch, of_batch, other], "5.4.0")
+    assert [1] == _find_damage([other, of_batch, other], "5.4.0")
+    assert [0, 2] == _find_damage([of_batch, other, of_batch], "5.4.0")
+    assert [1, 2] == _find_damage([other, of_broker, of_broker], "5.4.0")
+
+
 @pytest.mark.parametrize("with_queues", [True, False])
 def test_an_altered_last_body_of_a_closed_store_is_damage(tmp_path: Path, run: Run, with_queues: bool) -> None:
     """It was taken for a record that a broker is still writing: one message less, exit code 0."""
