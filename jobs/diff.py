@@ -467,16 +467,19 @@ def _read_store_timestamp(segment: Range, offset: int) -> int | None:
 
 
 def _are_chosen(records: RawRecords, starts: Integers, choices: TopicChoices) -> RowMask:
-    """Return which records have topics that every run ingested; none before `until` if the selections are unknown."""
+    """Return which records the lake should have: the topics of the others were not selected."""
     is_later: RowMask = starts >= choices.end_offset
-    if is_later.all() or not choices.selections:
+    if is_later.all():
         return is_later
 
-    def wants_topic(topic: str) -> bool:
-        return all(choice.includes(topic) for choice in choices.selections)
+    def may_have_topic(topic: str) -> bool:
+        return choices.find_whole_start(topic) < choices.end_offset
 
-    taken, _ = message_batch(records, PropertyParser.SCAN, wants_topic=wants_topic, with_body=False)
-    return is_later | np.isin(starts, taken.column("physical_offset").to_numpy())
+    taken, _ = message_batch(records, PropertyParser.SCAN, wants_topic=may_have_topic, with_body=False)
+    offsets, topics = taken.column("physical_offset").to_numpy(), taken.column("topic")
+    begins = np.array([choices.find_whole_start(topic) for topic in topics.dictionary.to_pylist()], np.int64)
+    begins = begins[topics.indices.to_numpy()]
+    return is_later | np.isin(starts, offsets[offsets >= begins])
 
 
 def _have_expired(records: RawRecords, starts: Integers, expiry: Expiry | None) -> RowMask:

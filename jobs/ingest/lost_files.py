@@ -71,6 +71,8 @@ def _make_empty(lake: Lake, known: KnownStore, manifest: Manifest) -> Manifest:
         counts={},
         gaps=(),
         superseded=None,
+        filled=(),
+        backfilled=(),
         started=manifest.started,
     )
 

@@ -74,6 +74,8 @@ class PreRunCheck:
         began = monotonic()
         if not self._has_local_store or self._request.dry_run or self._request.acknowledge:
             return None
+        if self._request.backfill:
+            return None
         try:
             self._runs = self._list_manifests()
             note, store = self._read_note_and_store()

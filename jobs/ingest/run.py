@@ -6,7 +6,7 @@ after the watermark, let tasks read each range once for all products, finish eac
 """
 
 import errno
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -20,6 +20,7 @@ from jobs.console.log import log_message
 from jobs.console.progress import add_bytes_of_later_phase
 from jobs.console.result import OtherRunActiveError, RequestError
 from jobs.ingest import OPEN_DAMAGE_KEY, IngestRequest, OpenDamage, StepTimer, Summary
+from jobs.ingest.backfill import list_topics_to_backfill, plan_earlier_ranges
 from jobs.ingest.gaps import (
     MAX_OPEN_RANGES,
     Part,
@@ -29,7 +30,7 @@ from jobs.ingest.gaps import (
 )
 from jobs.ingest.lost_files import leave_out_lost_files
 from jobs.lake import integrity
-from jobs.lake.commit import open_table
+from jobs.lake.commit import ExpiredRows, open_table
 from jobs.lake.history import find_superseded_rows
 from jobs.lake.identity import has_fingerprint, identify_store, refuse_other_label
 from jobs.lake.lake import Lake
@@ -38,7 +39,9 @@ from jobs.lake.runs import (
     COMMAND_ID_KEY,
     OPEN_RANGES_KEY,
     TABLES_BEFORE_KEY,
+    BackfilledTopic,
     FilledRange,
+    GapRow,
     KnownStore,
     Manifest,
     SupersededRows,
@@ -84,6 +87,7 @@ from jobs.store.chain import (
     LogTruncatedError,
     RangeOutcome,
     Results,
+    collect_damaged_ranges,
     complete_records_end,
     confirm_deleted_by_retention,
     confirm_not_truncated,
@@ -178,7 +182,9 @@ def _run_once(
         store, changed_topics = relist_store(store), None
     store.refuse_lost_log()
     # A pattern of topics may turn out to match nothing: a new store is then registered once the log is read.
-    registers_later = not request.dry_run and bool(request.selection.unmatched_patterns(list_known_topics(store)))
+    registers_later = not request.dry_run and (
+        bool(request.backfill) or bool(request.selection.unmatched_patterns(list_known_topics(store)))
+    )
     known = identify_store(lake, store, request.label, register_new=not (request.dry_run or registers_later))
     if known is not None and request.broker is not None:
         refuse_other_label(lake, store, known, request.broker)
@@ -213,6 +219,13 @@ def _describe_foreign_segments(store: Store) -> Iterator[str]:
             if not is_disk_error(error):
                 raise
             yield f"{segment.location}: the disk reports a read error"
+
+
+def _unknown_topic_error(topics: Collection[str]) -> RequestError:
+    return RequestError(
+        f"--backfill {min(topics)}: the broker and its log have no such topic, so nothing was committed. Topic names "
+        "are case-sensitive"
+    )
 
 
 @dataclass(slots=True)
@@ -258,6 +271,11 @@ class _Run:
         if superseded is not None and not contradicts_lake(self.lake, superseded, shorter):
             superseded = None
         older = find_older_history(self.lake, self.known_store, self.store, superseded)
+        if self.request.backfill and (older is not None or superseded is not None or shorter is not None):
+            raise RequestError(
+                f"{self.store.root}: --backfill reads only a store whose log continues the lake's rows. Run `ingest` "
+                "without --backfill to see how this log differs, or pass the store that has the whole log"
+            )
         if older is not None and superseded is not None:
             self._set_start(None)
             self.summary.set_left_out(superseded.from_offset, older.log_end, older.text)
@@ -267,6 +285,7 @@ class _Run:
             refuse_deletion_vectors(self.lake, superseded)
         elif self.known_store.newest is not None:
             self._fill_gaps()
+            self._backfill()
         self._set_start(superseded)
         if shorter is not None and superseded is None:
             self._leave_shorter_log(shorter)
@@ -296,52 +315,160 @@ class _Run:
             return
         if QUARANTINE.name in files:  # its rows have the ranges that are still damaged
             del self.state[OPEN_RANGES_KEY]
-        counts = {name: sum(action.row_count for action in actions) for name, actions in files.items()}
         bounds = [(one.start, one.end) for one in filled]
         left = self._earlier_damage.after_filling(bounds, count_quarantined(self.lake, known, bounds))
-        left = left.after_run(known.next_run, (), counts.get(QUARANTINE.name, 0), superseded=0)
+        self.summary.filled += [one.to_dict() for one in filled]
+        self.summary.filled_messages += self._commit_earlier_part(newest, files, left, filled=filled)
+
+    def _backfill(self) -> None:
+        """
+        Read topics that earlier runs left out from the part of the log before the watermark; they are a run of its own.
+
+        The queues of these topics are new to the run that follows: it adds the rows of their units.
+        """
+        newest, known, topics = self.known_store.newest, self.known_store, self.request.backfill
+        if newest is None or not topics:
+            return
+        expiry = known.expiry
+        start = max(self.store.start_offset, 0 if expiry is None else expiry.to_offset)
+        start = min(start, newest.to_offset)
+        unknown = self._list_unknown_topics(topics)
+        wanted = list_topics_to_backfill(known.topic_choices, topics, start)
+        if not {*unknown} <= {*wanted}:
+            raise _unknown_topic_error(unknown)
+        for topic in sorted({*topics} - {*wanted}):
+            self.summary.notes.append(f"--backfill {topic}: the lake already has its messages from offset {start:,} on")
+        if not wanted or self.request.dry_run:
+            self.summary.notes += [
+                f"would backfill {topic} from offset {start:,} to {newest.to_offset:,}" for topic in wanted
+            ]
+            return
+        files, gaps, start = self._read_topics(frozenset(wanted), unknown, start, newest)
+        is_whole = self.store.start_offset <= max(known.first_known_offset, expiry.to_offset if expiry else 0)
+        choices = known.topic_choices.after_backfill(wanted, 0 if is_whole else start, newest.to_offset)
+        self.state |= choices.after_run(self.request.selection, newest.to_offset).state
+        left = self._earlier_damage
+        backfilled = tuple(BackfilledTopic(topic, start, newest.to_offset, self.store.root) for topic in wanted)
+        self.summary.backfilled += [one.to_dict() for one in backfilled]
+        if not is_whole:
+            self.summary.notes.append(
+                f"before offset {start:,}, the store no longer has the log: nothing was backfilled"
+            )
+        if self.has_changed_topics:
+            self.state[_SELECTED_SINCE] = known.next_run
+        self.summary.backfilled_messages += self._commit_earlier_part(
+            newest, files, left, gaps=gaps, backfilled=backfilled, selection=asdict(self.request.selection)
+        )
+        self.has_changed_topics = False
+        left_out = self.known_store.topic_choices.left_out_note()
+        if left_out is not None:
+            self.summary.notes.append(left_out)
+
+    def _commit_earlier_part(
+        self,
+        newest: Manifest,
+        files: Mapping[str, Sequence[AddedFile]],
+        damage: OpenDamage,
+        gaps: tuple[GapRow, ...] = (),
+        **changes: Any,  # noqa: ANN401 - fields of the manifest
+    ) -> int:
+        """Commit rows of the log before the watermark as a run of their own; return the number of messages."""
+        known = self.known_store
+        counts = {name: sum(action.row_count for action in actions) for name, actions in files.items()}
+        left = damage.after_run(known.next_run, gaps, counts.get(QUARANTINE.name, 0), superseded=0)
         self.state |= {
             COMMAND_ID_KEY: self.request.command_id,
             OPEN_DAMAGE_KEY: left._asdict(),
         }
         tables = {MESSAGES.name, QUARANTINE.name, LOG_PIECES.name} & self.state[TABLES_BEFORE_KEY].keys()
+        unchanged = replace(newest, superseded=None, filled=(), backfilled=())
         manifest = replace(
-            newest,
+            unchanged,
             run=known.next_run,
             from_offset=newest.to_offset,
             tables={**dict.fromkeys(tables, ()), **{name: tuple(actions) for name, actions in files.items()}},
             state=dict(self.state),
             counts=counts,
-            gaps=(),
-            superseded=None,
-            filled=filled,
+            gaps=gaps,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
+            **changes,
         )
-        self.summary.filled += [one.to_dict() for one in filled]
-        self.summary.filled_messages += counts.get(MESSAGES.name, 0)
         self._prepare_and_commit(manifest)
         self.summary.run = None  # that of the new messages
         self.known_store = replace(known, newest=manifest)
         of_run = dict.fromkeys(integrity.tables_of_run(manifest), manifest.run)
         self.state[TABLES_BEFORE_KEY] = {**self.state[TABLES_BEFORE_KEY], **of_run}
+        return counts.get(MESSAGES.name, 0)
+
+    def _read_topics(
+        self, topics: frozenset[str], unknown: tuple[str, ...], start: int, newest: Manifest
+    ) -> tuple[dict[str, list[AddedFile]], tuple[GapRow, ...], int]:
+        """
+        Write the messages of topics from *start* to the watermark that the lake lacks.
+
+        Return the files, the ranges that the store does not have and of which no earlier run knew, and the start of
+        the part that retention has left. The log must have a message of each *unknown* topic.
+        """
+        before = find_newest_segment(self.store)
+        ranges = plan_earlier_ranges(self.store, start, newest.to_offset, self.request.range_size)
+        started, output = self._start_messages(start, unknown, topics), self._output
+        assert started.collector is not None
+        outcomes = read_chained(self.workers, ranges, [started.collector], output.discard)
+        results = [result for one in outcomes for result in one.payload]
+        unmatched = {*unknown}.difference(*(result.matched_patterns for result in results))
+        if unmatched:
+            for outcome in outcomes:
+                output.discard(outcome.payload)
+            raise _unknown_topic_error(unmatched)
+        deleted = ranges_deleted_meanwhile(outcomes)
+        confirm_deleted_by_retention(self.store, deleted)
+        confirm_not_truncated(self.store, before)
+        self._confirm_not_rewritten(outcomes, None)
+        files: dict[str, list[AddedFile]] = {}
+        for table, action in (item for result in results for item in result.files.items()):
+            files.setdefault(table, []).append(action)
+        start = max([start, *(range_.end_offset for range_ in deleted)])
+        lost = [*collect_damaged_ranges(outcomes), *(hole[1:] for hole in find_holes(self.store.segments))]
+        lost = [(max(low, start), min(high, newest.to_offset)) for low, high in lost]
+        known_lost = list_open_ranges(self.lake, self.known_store)
+        why = f"the store no longer had it when {', '.join(sorted(topics))} was backfilled"
+        gaps = [
+            cast("GapRow", {"broker": newest.broker, "from": low, "to": high, "why": why})
+            for low, high in subtract_intervals([one for one in lost if one[0] < one[1]], known_lost)
+        ]
+        if gaps or QUARANTINE.name in files:
+            self.state.pop(OPEN_RANGES_KEY, None)
+        self.summary.notes += [f"offsets {gap['from']:,} to {gap['to']:,}: {why}" for gap in gaps]
+        return files, tuple(gaps), start
+
+    def _list_unknown_topics(self, topics: Collection[str]) -> tuple[str, ...]:
+        """Return the topics that neither the broker nor the lake's messages of this store have."""
+        known = {*list_known_topics(self.store)}
+        snapshot = open_table(self.lake, MESSAGES.name)
+        if snapshot is not None and not known.issuperset(topics):
+            known |= read_topics(self.lake, snapshot, self.known_store.store_id)
+        return tuple(sorted({*topics} - known))
+
+    def _start_messages(
+        self, start: int, unmatched: tuple[str, ...] = (), topics: frozenset[str] = frozenset()
+    ) -> StartedProduct[Any]:
+        """Start the product of messages to read those before the watermark that the lake lacks."""
+        recorded = recorded_release(self.state)
+        writers = determine_releases(
+            self.store, self.request.given_settings, SWITCHES_OF_ROWS, since=start, recorded=recorded
+        )
+        run = Run(
+            self.workers, self.store, self._output, writers, self.request.given_settings, self.request.selection,
+            start, unmatched, only_missing=True, backfilled_topics=topics, expired=self._expired_rows,
+        )  # fmt: skip
+        return next(one for one in PRODUCTS if MESSAGES.name in one.tables).start(run, None)
 
     def _read_parts(self, parts: Sequence[Part]) -> tuple[dict[str, list[AddedFile]], tuple[FilledRange, ...]]:
         """Write the messages of parts of the log that the lake lacks; return files, and the parts that were read."""
         files: dict[str, list[AddedFile]] = {}
         filled, output = list[FilledRange](), self._output
-        product = next(one for one in PRODUCTS if MESSAGES.name in one.tables)
-        expiry = self.known_store.expiry
-        expired = None if expiry is None else expiry.rows_of(self.known_store.store_id)
         for part in parts:
-            recorded = recorded_release(self.state)
-            writers = determine_releases(
-                self.store, self.request.given_settings, SWITCHES_OF_ROWS, since=part.start, recorded=recorded
-            )
-            run = Run(
-                self.workers, self.store, output, writers, self.request.given_settings, self.request.selection,
-                part.start, only_missing=True, expired=expired,
-            )  # fmt: skip
-            started = product.start(run, None)
+            started = self._start_messages(part.start)
             assert started.collector is not None
             outcomes = read_chained(self.workers, [part.range], [started.collector], output.discard)
             found = [item for one in outcomes for result in one.payload for item in result.files.items()]
@@ -406,7 +533,12 @@ class _Run:
         request, newest = self.request, self.known_store.newest
         if newest is not None:
             selection = request.selection.continued_from(newest.selection, is_changed=request.change_topics)
-            self.request = replace(request, selection=selection)
+            self.request = replace(request, selection=selection.plus_topics(request.backfill))
+        elif request.backfill:
+            raise RequestError(
+                f"--backfill {request.backfill[0]}: the lake has no run of this store, so no topic was left out before."
+                " Run `ingest` without --backfill"
+            )
         chosen = self.request.selection
         self.summary.topics = chosen.topics_text if chosen.topic_filter else ""
         if newest is None:
@@ -420,7 +552,7 @@ class _Run:
                 f"the selection of topics changes at offset {newest.to_offset:,}, from {before} to "
                 f"{chosen.topics_text}; rows of earlier runs are kept"
             )
-        left_out = self.known_store.topic_choices.left_out_note()
+        left_out = None if request.backfill else self.known_store.topic_choices.left_out_note()
         if left_out is not None and [one.topics_text for one in self.known_store.topic_choices.selections] != [
             chosen.topics_text
         ]:
@@ -434,6 +566,12 @@ class _Run:
             return OpenDamage()
         damaged, superseded = newest.counts.get(QUARANTINE.name, 0), newest.superseded is not None
         return OpenDamage.from_state(newest.state, OpenDamage().after_run(newest.run, newest.gaps, damaged, superseded))
+
+    @property
+    def _expired_rows(self) -> ExpiredRows | None:
+        """The rows that `optimize --keep` has removed from the lake."""
+        known = self.known_store
+        return None if known.expiry is None else known.expiry.rows_of(known.store_id)
 
     @property
     def _may_have_leftover_files(self) -> bool:
@@ -570,6 +708,7 @@ class _Run:
             self.unmatched,
             request.step_bytes,
             superseded.from_offset if superseded else None,
+            expired=self._expired_rows,
             changed_queues=self.changed_queues,
         )
         return [

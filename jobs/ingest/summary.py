@@ -43,10 +43,14 @@ class IngestRequest(StoreRequest):
     acknowledge: bool = False  # the damage that earlier runs have reported
     dry_run: bool = False
     fill_gaps: bool = False  # also from a directory that no run has read: a replica
+    backfill: tuple[str, ...] = ()  # topics that earlier runs left out
     command_id: str = field(default_factory=lambda: uuid4().hex)  # an id in all runs that are its steps
 
     def __post_init__(self) -> None:
-        """Raise `RequestError` if the index is requested by name and topics are selected."""
+        """Raise `RequestError` if the index is requested by name and topics are selected, or a topic is a pattern."""
+        pattern = next((one for one in self.backfill if not one or set(one) & set("*?[")), None)
+        if pattern is not None:
+            raise RequestError(f"--backfill {pattern}: not the name of a topic; patterns are not supported")
         if self.tables != PRODUCT_NAMES and _INDEX in self.tables and self.selection.topic_filter is not None:
             raise RequestError(
                 f"--tables {_INDEX}: the index tables cannot be written with {self.selection.topics_text}, because an "
@@ -162,6 +166,8 @@ class Summary(RatedOutcome):
     gaps: list["GapRow"] = field(default_factory=list)
     filled: list[dict[str, object]] = field(default_factory=list)  # ranges that earlier runs lacked
     filled_messages: int = 0
+    backfilled: list[dict[str, object]] = field(default_factory=list)  # topics that earlier runs left out
+    backfilled_messages: int = 0
     unreadable: list[str] = field(default_factory=list)  # messages about unreadable files, and segments without records
     superseded: dict[str, int | str] | None = None
     left_out: "GapRow | None" = None  # messages of an older history of the store than that of the lake
@@ -196,6 +202,8 @@ class Summary(RatedOutcome):
             gaps=self.gaps + new.gaps,
             filled=self.filled + next_run.filled,
             filled_messages=self.filled_messages + next_run.filled_messages,
+            backfilled=self.backfilled + next_run.backfilled,
+            backfilled_messages=self.backfilled_messages + next_run.backfilled_messages,
             unreadable=self.unreadable + new.unreadable,
             superseded=next_run.superseded or self.superseded,
             notes=self.notes + new.notes,
@@ -272,12 +280,20 @@ class Summary(RatedOutcome):
             read_from = f"{count_text(ranges, 'range')} of {count_text(segments, 'segment')}"
             what = f"would read {size_text(size)} in {read_from}"
             return Result(self.severity, what, seconds, verdict="dry run")
-        if self.run is None and self.filled:
-            return Result(self.severity, f"{count_text(self.filled_messages, 'message')} of gaps", seconds, 0, verdict)
+        if self.run is None and (self.filled or self.backfilled):
+            earlier = (
+                (self.filled, self.filled_messages, "gaps"),
+                (self.backfilled, self.backfilled_messages, "topics"),
+            )
+            texts = [f"{count_text(count, 'message')} of {what}" for found, count, what in earlier if found]
+            return Result(self.severity, ", ".join(texts), seconds, 0, verdict)
         if self.run is None:
             verdict = "done" if verdict else ""
             return Result(self.severity, f"nothing new after offset {self.to_offset:,}", seconds, verdict=verdict)
-        return Result(self.severity, count_text(self.messages, "message"), seconds, self.bytes, verdict)
+        what = count_text(self.messages, "message")
+        if self.backfilled:
+            what = f"{what}, and {count_text(self.backfilled_messages, 'earlier message')}"
+        return Result(self.severity, what, seconds, self.bytes, verdict)
 
     def to_dict(self) -> dict[str, object]:
         """Return the form that scripts read."""
@@ -308,6 +324,7 @@ class Summary(RatedOutcome):
         elif self.selected_since is not None:
             yield from map("  {}".format, self._topic_lines())
         yield from map("  {}".format, self._filled_lines())
+        yield from map("  {}".format, self._backfilled_lines())
         yield from map("  {}".format, self._unreadable_lines())
         yield from map("  {}".format, self._note_lines())
         if self.open:
@@ -350,6 +367,13 @@ class Summary(RatedOutcome):
             f"FILLED {one['from']:,} to {one['to']:,}: missing or damaged before, read from {one['source']}"
             for one in self.filled
         )
+
+    def _backfilled_lines(self) -> Iterator[str]:
+        yield from (
+            f"BACKFILLED {one['topic']} from offset {one['from']:,} to {one['to']:,}" for one in self.backfilled
+        )
+        if self.backfilled:
+            yield f"{count_text(self.backfilled_messages, 'message')} of topics that earlier runs left out"
 
     def _unreadable_lines(self) -> Iterator[str]:
         return (f"DAMAGE {text}" for text in self.unreadable)

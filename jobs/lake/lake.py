@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 
 DEFAULT_BROKER = "default"  # the label of a store whose broker has no name
 FILLED_KEY = "filled"  # key in the column `detail` of `runs`
+BACKFILLED_KEY = "backfilled"  # key in the column `detail` of `runs`
 GAPS_SHAPE = [{"broker": str, "from": int, "to": int, "why": str}]
 # The column `detail` of `runs`, and of its rows that register a store.
 _DETAIL_SHAPE: Shape = {
     "gaps?": GAPS_SHAPE,
     f"{FILLED_KEY}?": [{"from": int, "to": int, "source": str}],
+    f"{BACKFILLED_KEY}?": [{"topic": str, "from": int, "to": int, "source": str}],
     "release?": str,
     "registration?": int,
     "versions?": {str: int},

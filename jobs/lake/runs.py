@@ -48,6 +48,7 @@ from jobs.lake.commit import (
     rewrite_without_rows,
 )
 from jobs.lake.lake import (
+    BACKFILLED_KEY,
     EXPIRY_DETAIL_SHAPE,
     FILLED_KEY,
     GAPS_SHAPE,
@@ -133,6 +134,7 @@ _STATE = {
     },
     "chosen_until?": int,
     "choices?": [[[str], [str]]],
+    "backfilled?": [[str, int, int]],
     "selected_since?": int,
     f"{OPEN_RANGES_KEY}?": [[int, int]],
     "directories?": [[str, int, int, int, int]],
@@ -153,6 +155,7 @@ _MANIFEST = {
     "gaps": GAPS_SHAPE,
     "superseded?": [str, int, int, int, str],
     "filled?": [[int, int, str]],
+    "backfilled?": [[str, int, int, str]],
 }
 
 
@@ -166,6 +169,19 @@ class FilledRange(NamedTuple):
     def to_dict(self) -> dict[str, object]:
         """Return the form in the column `detail` of `runs`."""
         return {"from": self.start, "to": self.end, "source": self.source}
+
+
+class BackfilledTopic(NamedTuple):
+    """A topic that earlier runs left out, and the range of the log from which a run has read its messages."""
+
+    topic: str
+    start: int
+    end: int
+    source: str  # the directory from which it was read
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the form in the column `detail` of `runs`."""
+        return {"topic": self.topic, "from": self.start, "to": self.end, "source": self.source}
 
 
 class Expiry(NamedTuple):
@@ -214,7 +230,9 @@ class Manifest:
     counts: Mapping[str, int] = field(default_factory=dict)
     gaps: tuple[GapRow, ...] = ()
     superseded: SupersededRows | None = None  # rows of earlier runs that are no longer in the log
-    filled: tuple[FilledRange, ...] = ()  # parts of the log before the watermark; a run with any reads nothing else
+    # A run with one of these reads only parts of the log before the watermark.
+    filled: tuple[FilledRange, ...] = ()
+    backfilled: tuple[BackfilledTopic, ...] = ()
     started: str = ""
     version: int = _VERSION_WITHOUT_FILES
 
@@ -250,6 +268,7 @@ class Manifest:
         superseded = values.get("superseded")
         values["superseded"] = SupersededRows(*superseded) if superseded else None
         values["filled"] = tuple(FilledRange(*item) for item in values.get("filled") or ())
+        values["backfilled"] = tuple(BackfilledTopic(*item) for item in values.get("backfilled") or ())
         values["version"] = _VERSION_WITHOUT_FILES
         return cls(**values)
 
@@ -540,6 +559,7 @@ def _append_prepared(
         TOPIC_CHOICES_KEY: TopicChoices.from_state(manifest.state, manifest.selection).state,
         **({RELEASE_SETTING: rules[-1][1]} if rules else {}),
         **({FILLED_KEY: [one.to_dict() for one in manifest.filled]} if manifest.filled else {}),
+        **({BACKFILLED_KEY: [one.to_dict() for one in manifest.backfilled]} if manifest.backfilled else {}),
     }
     values = {
         "from_offset": manifest.from_offset,

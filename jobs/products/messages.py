@@ -6,11 +6,12 @@ Bytes that are not a record are listed in `quarantine`, and stored in `log_piece
 Messages of excluded topics are left out regardless of where the broker has stored them. A delayed, transactional,
 timed, retried or dead-letter message is in a system topic; a property names the topic to which it was sent. A message
 of the trace topic contains keys and tags of other messages. If such a message does not name its original topic, it is
-left out.
+left out. A backfill of a topic reads exactly what an exclusion of the topic leaves out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import pairwise
@@ -27,7 +28,7 @@ from jobs.lake.commit import ExpiredRows, open_table
 from jobs.lake.lock import check_lock_is_shared
 from jobs.lake.snapshot_files import read_rows_within
 from jobs.lake.table_file import AddedFile
-from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES
+from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES, Table
 from jobs.products.log_pieces import LogPiece, PieceCollector
 from jobs.products.product import FinishedProduct, Run, RunOutput, StartedProduct, State
 from jobs.store.chain import RangeOutcome, confirm_deleted_since_first_read
@@ -37,7 +38,7 @@ from rmq_formats.commitlog.columns import compute_record_crcs, message_batch
 from rmq_formats.commitlog.scan import IO_ERROR, RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.kernels.integers import Integers
-from rmq_formats.properties import REAL_TOPIC, PropertyParser, decode_java_text
+from rmq_formats.properties import MAX_LONG, REAL_TOPIC, PropertyParser, decode_java_text
 from rmq_formats.release import Rules, release_at
 from rmq_formats.trace import LINE_END, decode_trace_line, is_trace_topic
 from rmq_formats.trace_columns import decode_trace_bodies
@@ -83,14 +84,15 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeMessages
     del state
     shared = (
         *(run.output, run.writers.value.rules, run.selection, run.from_offset, run.unmatched_patterns),
-        *(run.only_missing, run.expired),
+        *(run.only_missing, run.expired if run.only_missing else None, run.backfilled_topics),
     )  # fmt: skip
     return StartedProduct(run.from_offset, partial(_RangeMessages, shared), partial(_finish, run))
 
 
 # Shared by all ranges of a run: output, rules, selection, the offset before which records are read for other products,
-# patterns of topics that no known topic matches, whether records are left out that the lake has, and expired messages.
-_Shared = tuple[RunOutput, Rules, Selection, int, tuple[str, ...], bool, ExpiredRows | None]
+# patterns of topics that no known topic matches, whether records are left out that the lake has, expired messages, and
+# the topics of a backfill.
+_Shared = tuple[RunOutput, Rules, Selection, int, tuple[str, ...], bool, ExpiredRows | None, frozenset[str]]
 
 
 def _finish(run: Run, outcomes: Sequence[RangeOutcome[RangeMessages]], _to_offset: int) -> FinishedProduct:
@@ -111,8 +113,11 @@ def _finish(run: Run, outcomes: Sequence[RangeOutcome[RangeMessages]], _to_offse
 class _RangeMessages:
     def __init__(self, shared: _Shared, range_: Range, files: ExitStack) -> None:
         """Start without files: a file is created by its first row."""
-        output, self._rules, self._selection, self._from_offset, self._unmatched, only_missing, self._expired = shared
-        self._known_offsets = _read_known_offsets(output, range_) if only_missing else None
+        output, self._rules, self._selection, self._from_offset, self._unmatched, only_missing = shared[:6]
+        self._expired, self._backfilled_topics = shared[6:]
+        # A run that fills gaps replaces the rows of `quarantine`; a backfill adds to them.
+        tables = (MESSAGES, QUARANTINE) if self._backfilled_topics else (MESSAGES,)
+        self._known_offsets = _read_known_offsets(output, range_, tables) if only_missing else None
         check_lock_is_shared(output.lake, output.naming.store_id)
         self._matched = set[str]()
         self._chooses = None if self._selection.topic_filter is None else self._takes
@@ -123,7 +128,9 @@ class _RangeMessages:
         quarantine = output.new_file(QUARANTINE, part, segment=segment, run=run, file=range_.location)
         self._quarantine = files.enter_context(quarantine)
         self._piece_rows = files.enter_context(output.new_file(LOG_PIECES, part, segment=segment, run=run))
-        self._pieces = PieceCollector(range_, self._from_offset, self._selection, files, self._write_piece)
+        # The run that read this part of the log for the first time has recorded the bytes between its records.
+        pieces_from = MAX_LONG if self._backfilled_topics else self._from_offset
+        self._pieces = PieceCollector(range_, pieces_from, self._selection, files, self._write_piece)
 
     def _takes(self, topic: str) -> bool:
         """Return whether a topic is wanted, and record the patterns that match it."""
@@ -133,13 +140,8 @@ class _RangeMessages:
     def add(self, item: RawRecords | Piece) -> None:
         unread = self._pieces.add(item)
         if isinstance(item, Piece):
-            if item.kind is PieceKind.DAMAGE:
-                if item.end > self._from_offset:
-                    sample = self._pieces.read(item.offset, min(item.size, DAMAGE_SAMPLE_SIZE))
-                    self._add_damage(Damage(item.offset, item.size, item.reason, sample))
-            else:
-                for offset, size in unread:
-                    self._add_damage(Damage(offset, size, IO_ERROR))
+            if not self._backfilled_topics:  # as above
+                self._add_damage_of_piece(item, unread)
             return
         first = int(np.searchsorted(item.positions, self._from_offset - item.base_offset))
         new = item._replace(positions=item.positions[first:], sizes=item.sizes[first:])
@@ -148,6 +150,8 @@ class _RangeMessages:
             new = new._replace(positions=new.positions[is_missing], sizes=new.sizes[is_missing])
         for records, parser in split_by_release(new, self._rules):
             group = drop_excluded_messages(records, parser, self._selection)
+            if self._backfilled_topics:
+                group = self._select_backfilled(group, parser)
             found, bad = message_batch(group, parser, with_body=self._selection.with_body, wants_topic=self._chooses)
             batch = _drop_expired(found, self._expired)
             checked = add_record_crcs(batch, group, wanted=self._selection.with_body)
@@ -159,6 +163,30 @@ class _RangeMessages:
                 self._add_damage(Damage.from_changed_body(group, offset, size))
                 at = offset - group.base_offset
                 self._pieces.add_damage(offset, group.buffer[at : at + size].data)
+
+    def _select_backfilled(self, records: RawRecords, parser: PropertyParser) -> RawRecords:
+        """Return the records that would be left out if the topics of the backfill were excluded as well."""
+        topics, selection = self._backfilled_topics, self._selection
+        if not records.positions.size:
+            return records
+        narrower = replace(selection, exclude_topics=(*selection.exclude_topics, *topics))
+        messages, _ = message_batch(records, parser, wants_topic=selection.includes)
+        names = messages.column("topic").cast(pa.string())
+        is_own = np.asarray(pc.is_in(names, value_set=pa.array(sorted(topics), pa.string())))
+        self._matched.update(topics.intersection(names.unique().to_pylist()))
+        _, bad = message_batch(records, parser, with_body=False, wants_topic=topics.__contains__)
+        chosen = messages.column("physical_offset").to_numpy()[is_own | mask_excluded(messages, narrower)]
+        offsets = np.append(chosen, np.array([offset for offset, _ in bad], np.int64))
+        stays = np.isin(records.positions + records.base_offset, offsets)
+        return records._replace(positions=records.positions[stays], sizes=records.sizes[stays])
+
+    def _add_damage_of_piece(self, piece: Piece, unread: Sequence[tuple[int, int]]) -> None:
+        if piece.kind is not PieceKind.DAMAGE:
+            for offset, size in unread:
+                self._add_damage(Damage(offset, size, IO_ERROR))
+        elif piece.end > self._from_offset:
+            sample = self._pieces.read(piece.offset, min(piece.size, DAMAGE_SAMPLE_SIZE))
+            self._add_damage(Damage(piece.offset, piece.size, piece.reason, sample))
 
     def _write_piece(self, piece: LogPiece) -> None:
         self._piece_rows.write_rows([piece._asdict()])
@@ -186,14 +214,16 @@ def _drop_expired(messages: pa.RecordBatch, expired: ExpiredRows | None) -> pa.R
     )
 
 
-def _read_known_offsets(output: RunOutput, range_: Range) -> Integers:
-    """Return the offsets of the messages of a range that the lake has."""
-    snapshot = open_table(output.lake, MESSAGES.name)
-    if snapshot is None:
-        return np.empty(0, np.int64)
+def _read_known_offsets(output: RunOutput, range_: Range, tables: Sequence[Table]) -> Integers:
+    """Return the offsets of the rows of a range that these tables have."""
+    found = [np.empty(0, np.int64)]
     limits = {"physical_offset": (range_.start_offset, range_.end_offset)}
-    rows = read_rows_within(output.lake, MESSAGES, snapshot, output.naming.store_id, limits)
-    return np.concatenate([np.empty(0, np.int64), *(one.column("physical_offset").to_numpy() for one in rows)])
+    for table in tables:
+        snapshot = open_table(output.lake, table.name)
+        if snapshot is not None:
+            rows = read_rows_within(output.lake, table, snapshot, output.naming.store_id, limits)
+            found += [one.column("physical_offset").to_numpy() for one in rows]
+    return np.concatenate(found)
 
 
 def add_record_crcs(batch: pa.RecordBatch, group: RawRecords, *, wanted: bool) -> pa.RecordBatch:

@@ -118,7 +118,8 @@ class Run:
     step_bytes: int | None = None  # bytes of the log to read, if the run is limited to a step
     log_truncated_at: int | None = None  # the offset at which the broker truncated its log since the last run
     only_missing: bool = False  # leave out records that the lake has
-    expired: ExpiredRows | None = None  # leave out these messages
+    backfilled_topics: frozenset[str] = frozenset()  # only records that would be left out if these were excluded
+    expired: ExpiredRows | None = None  # rows that `optimize --keep` has removed; the run does not bring them back
     changed_queues: ChangedQueues | None = None  # if only these queues need to be probed
 
 

@@ -15,6 +15,7 @@ from rmq_formats.trace import TRACE_TOPIC, is_trace_topic
 TOPIC_CHOICES_KEY = "chosen"
 _UNTIL = "chosen_until"  # key in a manifest's state: the offset up to which runs selected topics
 _CHOICES = "choices"  # key in a manifest's state: the patterns of all these runs, each pair once
+_BACKFILLED = "backfilled"  # key in a manifest's state: topics whose earlier messages were read later
 _CARRIERS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, ROCKSDB_HALF_TOPIC, TIMER_TOPIC, ABANDONED_TOPIC})
 # TopicConfigManager creates these in every broker, and others when they are needed: a pattern may name them before.
 _BROKERS_OWN = (
@@ -91,6 +92,22 @@ class Selection:
             )
         return replace(self, topics=before.topics, exclude_topics=before.exclude_topics)
 
+    def plus_topics(self, topics: Iterable[str]) -> "Selection":
+        """Return the selection with these topics; `RequestError` if a pattern excludes one together with others."""
+        chosen = self
+        for topic in topics:
+            broad = next((one for one in chosen.exclude_topics if one != topic and fnmatchcase(topic, one)), None)
+            if broad is not None:
+                raise RequestError(
+                    f"--backfill {topic}: --exclude-topics {broad} excludes this topic, and may exclude others. Add "
+                    "the new selection to the command: --change-topics, with --exclude-topics for the other topics"
+                )
+            excluded = tuple(one for one in chosen.exclude_topics if one != topic)
+            chosen = replace(chosen, exclude_topics=excluded)
+            if not chosen.includes(topic):
+                chosen = replace(chosen, topics=(*chosen.topics, topic))
+        return chosen
+
     @property
     def topics_text(self) -> str:
         """The choice of topics, as options of `ingest`."""
@@ -103,11 +120,20 @@ class Selection:
         return self.includes if self.topics or self.exclude_topics else None
 
 
+class WholeTopic(NamedTuple):
+    """A topic that runs left out, and the part of the log from which a later run has read all of its messages."""
+
+    topic: str
+    start: int  # 0: the start of the lake's log
+    end: int
+
+
 class TopicChoices(NamedTuple):
     """The selections of topics of earlier runs, and the end of the part of the log that those runs read."""
 
     end_offset: int = 0
     selections: tuple[Selection, ...] = ()
+    backfilled: tuple[WholeTopic, ...] = ()  # each topic once
 
     @classmethod
     def from_state(cls, state: Mapping[str, object], selection: Mapping[str, object]) -> Self:
@@ -115,7 +141,8 @@ class TopicChoices(NamedTuple):
         own = [selection.get("topics") or (), selection.get("exclude_topics") or ()]
         pairs = cast("list[list[list[str]]]", state.get(_CHOICES, [own] if any(own) else []))
         choices = tuple(Selection(tuple(topics), tuple(excluded)) for topics, excluded in pairs)
-        return cls(cast("int", state.get(_UNTIL, 0)), choices)
+        backfilled = cast("list[tuple[str, int, int]]", state.get(_BACKFILLED, []))
+        return cls(cast("int", state.get(_UNTIL, 0)), choices, tuple(WholeTopic(*one) for one in backfilled))
 
     def after_run(self, selection: Selection, end_offset: int) -> "TopicChoices":
         """Return the choices after one more run, up to *end_offset*."""
@@ -123,25 +150,73 @@ class TopicChoices(NamedTuple):
             return self
         own = Selection(selection.topics, selection.exclude_topics)
         is_known = self.selections or not self.end_offset
-        return TopicChoices(end_offset, tuple(dict.fromkeys((*self.selections, own))) if is_known else ())
+        # A topic stays whole as long as no run leaves it out.
+        backfilled = [
+            one._replace(end=end_offset) if one.end >= self.end_offset and own.includes(one.topic) else one
+            for one in self.backfilled
+        ]
+        selections = tuple(dict.fromkeys((*self.selections, own))) if is_known else ()
+        return TopicChoices(end_offset, selections, tuple(backfilled))
+
+    def after_backfill(self, topics: Iterable[str], start: int, end: int) -> "TopicChoices":
+        """Return the choices after a run that has read all messages of *topics* in [*start*, *end*)."""
+        known = {one.topic: one for one in self.backfilled}
+        for topic in topics:
+            before = known.get(topic)
+            continues = before is not None and before.start < start <= before.end
+            known[topic] = WholeTopic(topic, before.start if before is not None and continues else start, end)
+        return self._replace(backfilled=tuple(known.values()))
 
     @property
     def state(self) -> dict[str, object]:
         """The form that a manifest's state keeps."""
         pairs = [(one.topics, one.exclude_topics) for one in self.selections]
-        return {_UNTIL: self.end_offset, _CHOICES: pairs} if self.end_offset else {}
+        backfilled = {_BACKFILLED: self.backfilled} if self.backfilled else {}
+        return {_UNTIL: self.end_offset, _CHOICES: pairs, **backfilled} if self.end_offset else {}
+
+    def find_whole_start(self, topic: str) -> int:
+        """Return an offset from which the lake has every message in *topic*; 0 if these runs left out none."""
+        if not self.end_offset or self._were_all_backfilled:
+            return 0
+        if self.selections and all(one.includes_all_of(topic) for one in self.selections):
+            return 0
+        start = self.find_backfill_start(topic)
+        is_own_topic = not carries_other_topics(topic) and not is_trace_topic(topic)
+        return start if start is not None and is_own_topic else self.end_offset
+
+    def find_backfill_start(self, topic: str) -> int | None:
+        """Return the offset from which a backfill has read a topic; None if runs have left it out since."""
+        return next((one.start for one in self.backfilled if one.topic == topic and one.end >= self.end_offset), None)
+
+    @property
+    def _were_all_backfilled(self) -> bool:
+        """Whether every topic that these runs left out was read later, from the start of the log."""
+        return bool(self.selections) and all(
+            not one.topics and all(self.find_backfill_start(topic) == 0 for topic in one.exclude_topics)
+            for one in self.selections
+        )
 
     def includes_all_of(self, topic: str) -> bool:
-        """Return whether it is known that every message in *topic* was wanted by all these runs."""
-        return bool(self.selections) and all(one.includes_all_of(topic) for one in self.selections)
+        """Return whether it is known that the lake has every message in *topic*, whatever these runs selected."""
+        return self.find_whole_start(topic) == 0
 
     def left_out_note(self, topics: Iterable[str] = ()) -> str | None:
         """Return a note that messages of *topics*, or of any topic, may have been left out; None if none were."""
         asked = list(topics)
-        if not self.end_offset or (asked and all(map(self.includes_all_of, asked))):
+        if not self.end_offset or self._were_all_backfilled or (asked and all(map(self.includes_all_of, asked))):
             return None
+        partly = {topic: start for topic in asked if 0 < (start := self.find_whole_start(topic)) < self.end_offset}
+        if asked and all(self.includes_all_of(topic) or topic in partly for topic in asked):
+            return "; ".join(
+                f"this lake has the messages of {topic} only from offset {start:,} on: earlier runs left the topic out,"
+                " and when a run backfilled it, the store no longer had the older ones"
+                for topic, start in partly.items()
+            )
         patterns = "; ".join(one.topics_text for one in self.selections) or "--topics, --exclude-topics"
+        loaded = [one.topic for one in self.backfilled if one.end >= self.end_offset]
+        rest = f", except {', '.join(loaded)}" if loaded else ""
         return (
             f"up to offset {self.end_offset:,}, earlier runs ingested only some topics ({patterns}), so this lake "
-            "lacks the older messages of the other topics. To load these as well, ingest the store into a new lake"
+            f"lacks the older messages of the other topics{rest}. To load a topic as far as the store still has it, "
+            "run `ingest` with --backfill TOPIC"
         )

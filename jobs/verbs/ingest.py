@@ -82,6 +82,11 @@ def ingest(  # noqa: PLR0913 - one argument an option
     change_topics: bool = flag(
         "Replace the topic selection of earlier runs; without --topics or --exclude-topics, select all topics."
     ),
+    backfill: tuple[str, ...] = option(
+        "TOPIC",
+        "Add TOPIC to the selection, and read its earlier messages that the store still has. Can be repeated.",
+        multiple=True,
+    ),
     no_body: bool = flag("Do not store message bodies."),
     inflate: bool = flag(
         "Also store compressed bodies in decompressed form, in body_inflated, so that any engine can read their text."
@@ -145,6 +150,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
         commitlog=place.log_directories(conf),
         selection=Selection(_patterns(topics), _patterns(exclude_topics), not no_body, inflate, not no_damaged_bytes),
         change_topics=change_topics,
+        backfill=_patterns(backfill),
         release=release,
         hash_slots=hash_slots,
         index_num=index_num,
@@ -165,8 +171,8 @@ def ingest(  # noqa: PLR0913 - one argument an option
         _write_metrics(metrics, total)
         registrations.register_in_background(_lake_of(step, options))
 
-    if follow and dry_run:
-        raise click.UsageError("--follow and --dry-run cannot be combined")
+    if follow and (dry_run or backfill):
+        raise click.UsageError(f"--follow and {'--dry-run' if dry_run else '--backfill'} cannot be combined")
     if not follow and (every is not None or until is not None):
         raise click.UsageError("--every and --until require --follow")
     try:

@@ -211,7 +211,7 @@ def _explain(
 ) -> QueueFigures:
     """Explain a remainder, write its rows to *file*, and return its figures."""
     explained = explain_remainder(remainder, log, resolved)
-    _write_rows(file, explained.blocks, explained.tags)
+    _write_rows(log, file, explained.blocks, explained.tags)
     return explained.figures
 
 
@@ -220,10 +220,10 @@ def _open_row_file(log: CollectedLog, name: str) -> AbstractContextManager[Table
     return nullcontext() if log.new_row_file is None else log.new_row_file(name)
 
 
-def _write_rows(file: TableFile | None, blocks: Iterable[RowBlock], tags: Sequence[str]) -> None:
+def _write_rows(log: CollectedLog, file: TableFile | None, blocks: Iterable[RowBlock], tags: Sequence[str]) -> None:
     if file is not None:
         for batch in make_record_batches(blocks, tags):
-            file.write(batch)
+            file.write(batch if log.select_rows is None else log.select_rows(batch))
 
 
 def _close_row_file(file: TableFile | None) -> list[AddedFile]:
@@ -250,7 +250,7 @@ def _compare_group(
             match = _match_units(matches[part.name].queue, part, is_kept=True)
             matches[part.name].add(match)
             blocks += match.blocks
-        _write_rows(file, blocks, parts[0].tags)
+        _write_rows(log, file, blocks, parts[0].tags)
     for parts in read_units(log.scratch, log.ranges, number):
         blocks = []
         for part, waiting, later in (_split_at_dispatch(one, log) for one in parts):
@@ -265,7 +265,7 @@ def _compare_group(
             else:
                 without_files[part.name] = _add_units_without_queue(without_files.get(part.name), part)
                 blocks += _make_rows_without_queue(part, log.topic_evidence)
-        _write_rows(file, blocks, parts[0].tags)
+        _write_rows(log, file, blocks, parts[0].tags)
     compared = QueueFigures(
         expected=sum(one.expected for one in matches.values()) + sum(one.unit_count for one in without_files.values()),
         matched=sum(one.matched for one in matches.values()),

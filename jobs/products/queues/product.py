@@ -11,6 +11,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobs.lake.commit import ExpiredRows
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.committed_records import read_committed_records
 from jobs.products.product import ChangedQueues, FinishedProduct, Run, RunOutput, StartedProduct, State
@@ -97,8 +101,9 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
         units = [outcome.payload for outcome in outcomes]
         damaged = tuple(collect_damaged_ranges(outcomes))
         log = CollectedLog(
-            units, scratch, groups, run.store.start_offset, to_offset, deleted, kept, damaged_ranges=damaged
-        )
+            units, scratch, groups, run.store.start_offset, to_offset, deleted, kept, damaged_ranges=damaged,
+            select_rows=None if run.expired is None else partial(_drop_expired, run.expired, run.from_offset),
+        )  # fmt: skip
         new_row_file = partial(output.new_file, CONSUME_QUEUE)
         try:
             joined = compare_queues(run.workers, run.store, rules, seen, log, topics, new_row_file)
@@ -151,6 +156,14 @@ def find_changed_queues(
     units = [outcome.payload[0] for outcome in outcomes]
     names = {part.name.topic for parts in read_units(None, units, 0) for part in parts}
     return ChangedQueues(frozenset(names.union(changed_topics)), complete_records_end(outcomes, start))
+
+
+def _drop_expired(expired: ExpiredRows, from_offset: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows without those before *from_offset* that have expired: their messages have left the lake."""
+    offsets = rows.column("physical_offset")
+    is_old = expired.mask_messages(rows.column("store_timestamp"), rows.column("topic"))
+    is_old = pc.coalesce(is_old, pc.less(offsets, expired.to_offset))
+    return rows.filter(pc.invert(pc.and_(is_old, pc.less(offsets, from_offset))))
 
 
 def _list_topics(store: Store) -> set[str]:

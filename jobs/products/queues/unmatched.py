@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.lake.table_file import TableFile
@@ -78,6 +79,7 @@ class CollectedLog:
     damaged_ranges: tuple[tuple[int, int], ...] = ()  # ranges without records, except for bridges over lost ones
     topic_evidence: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple; which topics were deleted
     new_row_file: Callable[[str], TableFile] | None = None  # returns a file for rows with this name; None: no rows
+    select_rows: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None  # returns the rows to write; None: all
 
     def find_clock_setback(self) -> int:
         """Return by how many milliseconds the broker's clock was set back, as far as store times show it."""

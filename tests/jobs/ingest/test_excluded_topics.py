@@ -22,7 +22,7 @@ from rmq_formats.trace import FIELD_END, LINE_END
 from tests.rmq_formats.builders import STORED, make_record
 from tests.sampling import mark_campaign_except
 from tests.support.broker import Broker
-from tests.support.lakes import ingest_store, rows_of
+from tests.support.lakes import ingest_store, raw_rows, rows_of
 from tests.support.stores import flip
 
 CANARY = "canary"
@@ -31,6 +31,7 @@ PATTERNS = (("Secret*",), SECRET, ("Secret", "Secret_*"), ("[S]ecret*", "%DLQ%*"
 WHOLE = Selection()
 _BODY_AT = 88  # in a record; damage is detectable there, but not in the name of a topic
 DRAWS = 100  # of each case of the campaign
+_COMPARED = {"traces": ("line", "topic"), "quarantine": ("length", "reason")}
 
 
 class _UncompressedWriter(pq.ParquetWriter):  # type: ignore[misc] # pyarrow publishes no types
@@ -166,6 +167,29 @@ def _places_of_canary(lake: Path) -> Iterator[str]:
             yield f"{path}: raw"
         elif path.suffix == ".parquet" and CANARY in str(pq.read_table(path).to_pylist()):
             yield f"{path}: values"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_backfill_reads_what_the_exclusion_left_out_in_any_form(seed: int, tmp_path: Path) -> None:
+    random = Random(seed)
+    broker = Broker(tmp_path / "store", dispatches=True)
+    drawer, lake, whole = _MessageDrawer(random), tmp_path / "lake", tmp_path / "whole"
+    for _ in range(2):
+        _grow(broker, drawer, must_have=SECRET)
+        ingest_store(broker.root, lake, "b", selection=Selection(exclude_topics=SECRET))
+    excluded = len(rows_of(lake))
+    ingest_store(broker.root, whole, "b")
+
+    for topics in random.choice(((SECRET,), (SECRET[:1], SECRET[1:]), (SECRET[1:], SECRET[:1]))):
+        ingest_store(broker.root, lake, backfill=topics, range_size=random.choice((700, 1 << 20)))
+
+    assert excluded < len(rows_of(lake))
+    assert raw_rows(whole) == raw_rows(lake)
+    for table in ("traces", "quarantine"):
+        columns = [{name: row[name] for name in ("physical_offset", *_COMPARED[table])} for row in rows_of(lake, table)]
+        assert columns == [
+            {name: row[name] for name in ("physical_offset", *_COMPARED[table])} for row in rows_of(whole, table)
+        ]
 
 
 def test_the_search_finds_messages_that_were_not_excluded(tmp_path: Path) -> None:

@@ -1,0 +1,31 @@
+"""
+Topics that earlier runs left out, and of which a store still has messages.
+
+A run reads what an exclusion of the topics would leave out, from the start of the store's log to the watermark, and
+adds the messages that the lake lacks. It also records the topics: repeating the command reads nothing again.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from jobs.store.ranges import Range, plan_ranges
+from jobs.store.selection import TopicChoices
+from jobs.store.store import Store
+
+
+def list_topics_to_backfill(choices: TopicChoices, topics: Iterable[str], start: int) -> list[str]:
+    """Return the topics of which earlier runs left out messages from *start* on that no run has read since."""
+
+    def is_whole(topic: str) -> bool:
+        begin = choices.find_backfill_start(topic)
+        return choices.find_whole_start(topic) == 0 or (begin is not None and begin <= start)
+
+    return [topic for topic in dict.fromkeys(topics) if not is_whole(topic)]
+
+
+def plan_earlier_ranges(store: Store, start: int, watermark: int, range_size: int) -> list[Range]:
+    """Return the ranges of the log from *start* to the *watermark*; nothing before it is incomplete."""
+    ranges = (one for one in plan_ranges(store, start, range_size) if one.start_offset < watermark)
+    return [
+        replace(one, end=min(one.end, watermark - one.base_offset), final=True, settle_limits=None) for one in ranges
+    ]
