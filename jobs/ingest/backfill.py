@@ -1,8 +1,9 @@
 """
 Topics that earlier runs left out, and of which a store still has messages.
 
-A run reads what an exclusion of the topics would leave out, from the start of the store's log to the watermark, and
-adds the messages that the lake lacks. It also records the topics: repeating the command reads nothing again.
+A run reads what an exclusion of the topics would leave out, from the start of the store's log to the end of the last
+run that left out a topic, and adds the messages that the lake lacks. It also records the topics: repeating the command
+reads nothing again.
 """
 
 from collections.abc import Iterable
@@ -23,9 +24,7 @@ def list_topics_to_backfill(choices: TopicChoices, topics: Iterable[str], start:
     return [topic for topic in dict.fromkeys(topics) if not is_whole(topic)]
 
 
-def plan_earlier_ranges(store: Store, start: int, watermark: int, range_size: int) -> list[Range]:
-    """Return the ranges of the log from *start* to the *watermark*; nothing before it is incomplete."""
-    ranges = (one for one in plan_ranges(store, start, range_size) if one.start_offset < watermark)
-    return [
-        replace(one, end=min(one.end, watermark - one.base_offset), final=True, settle_limits=None) for one in ranges
-    ]
+def plan_earlier_ranges(store: Store, start: int, end: int, range_size: int) -> list[Range]:
+    """Return the ranges of the log from *start* to *end*, where a run has ended: nothing before it is incomplete."""
+    ranges = (one for one in plan_ranges(store, start, range_size) if one.start_offset < end)
+    return [replace(one, end=min(one.end, end - one.base_offset), final=True) for one in ranges]

@@ -329,9 +329,9 @@ class _Run:
         newest, known, topics = self.known_store.newest, self.known_store, self.request.backfill
         if newest is None or not topics:
             return
-        expiry = known.expiry
-        start = max(self.store.start_offset, 0 if expiry is None else expiry.to_offset)
-        start = min(start, newest.to_offset)
+        expired_to = 0 if known.expiry is None else known.expiry.to_offset
+        end = min(known.topic_choices.end_offset, newest.to_offset)  # later runs read every topic
+        start = min(max(self.store.start_offset, expired_to), end)
         unknown = self._list_unknown_topics(topics)
         wanted = list_topics_to_backfill(known.topic_choices, topics, start)
         if not {*unknown} <= {*wanted}:
@@ -339,16 +339,13 @@ class _Run:
         for topic in sorted({*topics} - {*wanted}):
             self.summary.notes.append(f"--backfill {topic}: the lake already has its messages from offset {start:,} on")
         if not wanted or self.request.dry_run:
-            self.summary.notes += [
-                f"would backfill {topic} from offset {start:,} to {newest.to_offset:,}" for topic in wanted
-            ]
+            self.summary.notes += [f"would backfill {topic} from offset {start:,} to {end:,}" for topic in wanted]
             return
-        files, gaps, start = self._read_topics(frozenset(wanted), unknown, start, newest)
-        is_whole = self.store.start_offset <= max(known.first_known_offset, expiry.to_offset if expiry else 0)
-        choices = known.topic_choices.after_backfill(wanted, 0 if is_whole else start, newest.to_offset)
+        files, gaps, start = self._read_topics(frozenset(wanted), unknown, start, end)
+        is_whole = start <= max(known.first_known_offset, expired_to)
+        choices = known.topic_choices.after_backfill(wanted, 0 if is_whole else start, end)
         self.state |= choices.after_run(self.request.selection, newest.to_offset).state
-        left = self._earlier_damage
-        backfilled = tuple(BackfilledTopic(topic, start, newest.to_offset, self.store.root) for topic in wanted)
+        backfilled = tuple(BackfilledTopic(topic, start, end, self.store.root) for topic in wanted)
         self.summary.backfilled += [one.to_dict() for one in backfilled]
         if not is_whole:
             self.summary.notes.append(
@@ -357,7 +354,12 @@ class _Run:
         if self.has_changed_topics:
             self.state[_SELECTED_SINCE] = known.next_run
         self.summary.backfilled_messages += self._commit_earlier_part(
-            newest, files, left, gaps=gaps, backfilled=backfilled, selection=asdict(self.request.selection)
+            newest,
+            files,
+            self._earlier_damage,
+            gaps=gaps,
+            backfilled=backfilled,
+            selection=asdict(self.request.selection),
         )
         self.has_changed_topics = False
         left_out = self.known_store.topic_choices.left_out_note()
@@ -401,16 +403,16 @@ class _Run:
         return counts.get(MESSAGES.name, 0)
 
     def _read_topics(
-        self, topics: frozenset[str], unknown: tuple[str, ...], start: int, newest: Manifest
+        self, topics: frozenset[str], unknown: tuple[str, ...], start: int, end: int
     ) -> tuple[dict[str, list[AddedFile]], tuple[GapRow, ...], int]:
         """
-        Write the messages of topics from *start* to the watermark that the lake lacks.
+        Write the messages of topics in [*start*, *end*) that the lake lacks.
 
         Return the files, the ranges that the store does not have and of which no earlier run knew, and the start of
         the part that retention has left. The log must have a message of each *unknown* topic.
         """
         before = find_newest_segment(self.store)
-        ranges = plan_earlier_ranges(self.store, start, newest.to_offset, self.request.range_size)
+        ranges = plan_earlier_ranges(self.store, start, end, self.request.range_size)
         started, output = self._start_messages(start, unknown, topics), self._output
         assert started.collector is not None
         outcomes = read_chained(self.workers, ranges, [started.collector], output.discard)
@@ -429,11 +431,11 @@ class _Run:
             files.setdefault(table, []).append(action)
         start = max([start, *(range_.end_offset for range_ in deleted)])
         lost = [*collect_damaged_ranges(outcomes), *(hole[1:] for hole in find_holes(self.store.segments))]
-        lost = [(max(low, start), min(high, newest.to_offset)) for low, high in lost]
+        lost = [(max(low, start), min(high, end)) for low, high in lost]
         known_lost = list_open_ranges(self.lake, self.known_store)
         why = f"the store no longer had it when {', '.join(sorted(topics))} was backfilled"
         gaps = [
-            cast("GapRow", {"broker": newest.broker, "from": low, "to": high, "why": why})
+            cast("GapRow", {"broker": self.known_store.broker, "from": low, "to": high, "why": why})
             for low, high in subtract_intervals([one for one in lost if one[0] < one[1]], known_lost)
         ]
         if gaps or QUARANTINE.name in files:
@@ -543,10 +545,10 @@ class _Run:
         self.summary.topics = chosen.topics_text if chosen.topic_filter else ""
         if newest is None:
             return
-        if chosen.topic_filter and request.selection.topic_filter is None:
-            self.summary.selected_since = cast("int", newest.state.get(_SELECTED_SINCE, 0))
         before = Selection.from_manifest(newest.selection).topics_text
         self.has_changed_topics = before != chosen.topics_text
+        if chosen.topic_filter and request.selection.topic_filter is None and not self.has_changed_topics:
+            self.summary.selected_since = cast("int", newest.state.get(_SELECTED_SINCE, 0))
         if self.has_changed_topics:
             self.summary.notes.append(
                 f"the selection of topics changes at offset {newest.to_offset:,}, from {before} to "

@@ -34,7 +34,7 @@ from jobs.inspect.report import (
 from jobs.lake.catalog import Registration
 from jobs.lake.commit import Savings
 from jobs.lake.retention import ExpirySummary
-from jobs.lake.runs import FilledRange, GapRow
+from jobs.lake.runs import BackfilledTopic, FilledRange, GapRow
 from jobs.launch.engine import LOCAL, SPARK, EngineChoice
 from jobs.products.index.file_builder import BuiltIndexFile
 from jobs.query.source import Reason
@@ -438,6 +438,16 @@ _FILLED = _share(
         "source": "Directory from which the range was read.",
     },
 )
+_BACKFILLED = _share(
+    "backfilled_topic",
+    BackfilledTopic,
+    {
+        "topic": "Name of the topic.",
+        "from": ("start", "Physical offset from which the messages were read."),
+        "to": ("end", "Physical offset up to which the messages were read."),
+        "source": "Directory from which the messages were read.",
+    },
+)
 _share(
     "open_damage",
     OpenDamage,
@@ -470,6 +480,8 @@ _INGEST = describe_object(
         "gaps": "Ranges of the log that could not be read.",
         "filled": (_list_of(_FILLED), "Ranges that earlier runs found missing or damaged, and that this run has read."),
         "filled_messages": "Number of messages of these ranges that were added to the lake.",
+        "backfilled": (_list_of(_BACKFILLED), "Topics that earlier runs left out, and that this run has read."),
+        "backfilled_messages": "Number of messages of these topics that were added to the lake.",
         "unreadable": "Damaged RocksDB databases of queues, one sentence each.",
         "superseded": (
             "Rows of the lake that were replaced, because the broker truncated or rewrote its log; null if there "
