@@ -38,6 +38,7 @@ BENCHMARKS = {
     "follow": Arguments(("--rates", "500", "5000", "100000", "--seconds", "60"), ("--seconds", "30"),
                         ("--rates", "50", "--seconds", "5")),
     "model-of-cores": Arguments((), ("--mib", "256"), ("--mib", "4", "--log-gb", "8", "--cores", "4")),
+    "configuration-growth": Arguments((), ("--offsets", "2000", "--runs", "16"), ("--offsets", "80", "--runs", "2")),
     "many-queues": Arguments((), ("--queues", "500", "1000", "2000"), ("--queues", "50")),
     "small-commands": Arguments((), ("--runs", "1"), ("--runs", "1", "--engines", "here")),
 }  # fmt: skip

@@ -34,7 +34,7 @@ from jobs.lake.identity import identify_store
 from jobs.lake.lake import Lake
 from jobs.lake.runs import Expiry, KnownStore
 from jobs.lake.tables import RECORD_CRC
-from jobs.products.broker_config import FILES_KEY, parse_state
+from jobs.products.broker_config import FILES_KEY, read_state
 from jobs.restore import (
     EXPIRED,
     NothingToRestoreError,
@@ -220,7 +220,7 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
     ]
     results = workers.map(works, diff_segment, "comparing")
     lost = [f"{name} {reason}" for name, reason in sorted(plan.lost_files.items())] if plan else []
-    state = compare_broker_state(store, known).state
+    state = compare_broker_state(store, request.lake, known).state
     return DiffSummary(
         store.root,
         request.lake.location,
@@ -245,7 +245,7 @@ class StateComparison(NamedTuple):
     late_positions: list[LatePosition]
 
 
-def compare_broker_state(store: Store, known: KnownStore) -> StateComparison:
+def compare_broker_state(store: Store, lake: Lake, known: KnownStore) -> StateComparison:
     """Compare a store's configuration and positions with themselves and with those of the newest run."""
     queues: Sequence[StoredQueue] = ()
     with suppress(FormatError):  # a damaged queue database is a finding of `verify`
@@ -266,7 +266,7 @@ def compare_broker_state(store: Store, known: KnownStore) -> StateComparison:
                 "a run of `ingest` found the file: it was lost since, or this copy of the store is older",
             )
             state.findings.append(Finding(CONFIGURATION, kinds.MISSING_CONFIGURATION, path, None, *values))
-    _, offsets = parse_state(recorded.get(_SETTINGS_STATE))
+    _, offsets = read_state(lake, recorded.get(_SETTINGS_STATE))
     earlier = (
         (ConsumerKind(kind), group, topic, ((int(queue), offset) for queue, offset in queues.items()))
         for (kind, group, topic), queues in offsets.items()

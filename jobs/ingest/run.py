@@ -638,7 +638,7 @@ class _Run:
         read = list_read_directories(self.state)
         if not read or read[-1].directory == self.directory:
             return False
-        return has_only_older_offsets(self.store, self.state.get(_BROKER_CONFIG))
+        return has_only_older_offsets(self.store, self.lake, self.state.get(_BROKER_CONFIG))
 
     def _register(self) -> None:
         """Register a new store after its log was read; `OtherRunActiveError` when another run did it meanwhile."""

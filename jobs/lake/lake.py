@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_BROKER = "default"  # the label of a store whose broker has no name
 FILLED_KEY = "filled"  # key in the column `detail` of `runs`
 BACKFILLED_KEY = "backfilled"  # key in the column `detail` of `runs`
+FULL_STATE_KEY = "full_state"  # key there: the newest run that wrote all consumer offsets, not only changed ones
 GAPS_SHAPE = [{"broker": str, "from": int, "to": int, "why": str}]
 # The column `detail` of `runs`, and of its rows that register a store.
 _DETAIL_SHAPE: Shape = {
@@ -29,6 +30,7 @@ _DETAIL_SHAPE: Shape = {
     f"{FILLED_KEY}?": [{"from": int, "to": int, "source": str}],
     f"{BACKFILLED_KEY}?": [{"topic": str, "from": int, "to": int, "source": str}],
     "release?": str,
+    f"{FULL_STATE_KEY}?": int,
     "registration?": int,
     "versions?": {str: int},
 }

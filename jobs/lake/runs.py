@@ -51,6 +51,7 @@ from jobs.lake.lake import (
     BACKFILLED_KEY,
     EXPIRY_DETAIL_SHAPE,
     FILLED_KEY,
+    FULL_STATE_KEY,
     GAPS_SHAPE,
     REGISTRATION_DETAIL_SHAPE,
     Lake,
@@ -87,6 +88,8 @@ _VERSION_WITHOUT_FILES = 1  # of manifests that name no file with the ends of qu
 MANIFEST_FOLDER = "_manifests"
 QUEUE_ENDS_MARK = "queue-ends"  # in the names of files with the ends of all queues, which are next to the manifests
 ALL_ENDS_KEY = "all_ends"  # key in the state of the queues: the path of such a file, if the store has many queues
+ALL_SETTINGS_KEY = "all_settings"  # key in the state of the configuration: the path of a file with all of it
+QUEUES_STATE, BROKER_CONFIG_STATE = "queues", "broker_config"  # keys of the states of products
 REGISTERED_STATE = "registered"
 PREPARED_STATE = "prepared"
 DONE_STATE = "done"
@@ -107,12 +110,18 @@ GapRow = TypedDict("GapRow", {"broker": str, "from": int, "to": int, "why": str}
 
 
 _TOPICS = {"topics?": [str], "exclude_topics?": [str]}
+BROKER_CONFIG_SHAPE = {
+    "settings": [[str, str, str]],
+    "offsets": [[str, (str, NoneType), str, {str: (int, NoneType)}]],
+    f"{ALL_SETTINGS_KEY}?": str,
+    f"{FULL_STATE_KEY}?": [int, int],
+}
 # The saved state in a manifest, by key: the current format of each product, and the formats of earlier versions.
 _STATE = {
     f"{TABLES_BEFORE_KEY}?": {str: int},
     f"{COMMAND_ID_KEY}?": str,
     f"{RELEASE_SETTING}?": str,
-    "queues?": {
+    f"{QUEUES_STATE}?": {
         **dict.fromkeys(("dispatched", "boundary"), int),
         "queues": [[frozenset(QueueKind), str, int, int]],
         f"{ALL_ENDS_KEY}?": str,
@@ -128,10 +137,7 @@ _STATE = {
         f"{RELEASES_ORIGIN}?": str,
     },
     "config_files?": {"files?": {str: str}},
-    "broker_config?": {
-        "settings": [[str, str, str]],
-        "offsets": [[str, (str, NoneType), str, {str: int}]],
-    },
+    f"{BROKER_CONFIG_STATE}?": BROKER_CONFIG_SHAPE,
     "chosen_until?": int,
     "choices?": [[[str], [str]]],
     "backfilled?": [[str, int, int]],
@@ -237,9 +243,11 @@ class Manifest:
     version: int = _VERSION_WITHOUT_FILES
 
     @property
-    def queue_ends_path(self) -> str | None:
-        """The path of the file with the ends of all queues, if the manifest does not have them itself."""
-        return cast("dict[str, Any]", self.state.get("queues") or {}).get(ALL_ENDS_KEY)
+    def state_files(self) -> frozenset[str]:
+        """The paths of files with large parts of the state: the manifest has only what has changed since."""
+        keys = ((QUEUES_STATE, ALL_ENDS_KEY), (BROKER_CONFIG_STATE, ALL_SETTINGS_KEY))
+        found = (cast("dict[str, Any]", self.state.get(product) or {}).get(key) for product, key in keys)
+        return frozenset(path for path in found if path)
 
     @property
     def tables_before(self) -> Mapping[str, int]:
@@ -250,7 +258,7 @@ class Manifest:
         """Return the stored form."""
         # No indentation: the first run of a huge store lists 100,000 files, and `json` writes only this form quickly.
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        version = _VERSION_WITHOUT_FILES if self.queue_ends_path is None else MANIFEST_VERSION
+        version = MANIFEST_VERSION if self.state_files else _VERSION_WITHOUT_FILES
         return json.dumps({**values, "version": version}).encode()
 
     @classmethod
@@ -552,12 +560,14 @@ def _append_prepared(
     lake: Lake, manifest: Manifest, transaction: tuple[str, int], rewrite: SnapshotRewrite | None = None
 ) -> None:
     rules = cast("dict[str, Any]", manifest.state.get("index", {})).get("rules")
+    full_state = cast("dict[str, Any]", manifest.state.get(BROKER_CONFIG_STATE) or {}).get(FULL_STATE_KEY)
     detail = {
         "counts": dict(manifest.counts),
         "gaps": list(manifest.gaps),
         COMMAND_ID_KEY: manifest.state.get(COMMAND_ID_KEY),
         TOPIC_CHOICES_KEY: TopicChoices.from_state(manifest.state, manifest.selection).state,
         **({RELEASE_SETTING: rules[-1][1]} if rules else {}),
+        **({FULL_STATE_KEY: full_state[0]} if full_state else {}),
         **({FILLED_KEY: [one.to_dict() for one in manifest.filled]} if manifest.filled else {}),
         **({BACKFILLED_KEY: [one.to_dict() for one in manifest.backfilled]} if manifest.backfilled else {}),
     }
@@ -781,7 +791,7 @@ def delete_files_outside_manifest(lake: Lake, manifest: Manifest) -> None:
         _delete_uncommitted(lake, table.name, {name for name in names if name.startswith(naming.prefix)} - kept_names)
     row = _find_prepared_row(lake, manifest.store_id, manifest.run)
     kept = {
-        (path or "").removeprefix(f"{MANIFEST_FOLDER}/") for path in (row and row["manifest"], manifest.queue_ends_path)
+        (path or "").removeprefix(f"{MANIFEST_FOLDER}/") for path in (row and row["manifest"], *manifest.state_files)
     }
     for name in _file_names(lake, MANIFEST_FOLDER):
         # A file that is being created has a dot before its name.
@@ -807,12 +817,12 @@ def has_leftover_files(lake: Lake, store: KnownStore) -> bool:
     return any(name.lstrip(".").startswith(prefix) for folder in folders for name in _file_names(lake, folder))
 
 
-def delete_manifests_up_to(lake: Lake, store_id: str, newest_run: int, needed_path: str | None = None) -> None:
-    """Delete the manifests of runs up to *newest_run*, which are no longer needed, and files like *needed_path*."""
+def delete_manifests_up_to(lake: Lake, store_id: str, newest_run: int, needed: Collection[str] = ()) -> None:
+    """Delete the manifests and state files of runs up to *newest_run*, except the *needed* ones."""
     prefix = f"{store_id}-"
     for name in _file_names(lake, MANIFEST_FOLDER):
         run = name.removeprefix(prefix).partition("-")[0]
-        is_needed = f"{MANIFEST_FOLDER}/{name}" == needed_path
+        is_needed = f"{MANIFEST_FOLDER}/{name}" in needed
         if name.startswith(prefix) and run.isdigit() and int(run) <= newest_run and not is_needed:
             lake.delete(f"{MANIFEST_FOLDER}/{name}")
 

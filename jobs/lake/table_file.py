@@ -25,7 +25,7 @@ from jobs.storage import object_store
 from jobs.storage.local import explaining_full_disk, make_directory, start_flush
 from jobs.storage.locations import is_local, local_path, object_key
 
-CODEC, COMPRESSION_LEVEL = "zstd", 1
+CODEC = "zstd"
 _BODY = "body"
 _SAMPLE_SIZE = 1 << 19
 _ROWS_AT_ONCE = 1 << 12
@@ -230,12 +230,13 @@ def open_parquet_writer(
         place,
         schema,
         compression=dict.fromkeys(compressed, CODEC),
-        compression_level=dict.fromkeys(compressed, COMPRESSION_LEVEL),
+        compression_level=dict.fromkeys(compressed, table.compression_level),
         write_statistics=[name for name in table.columns_with_limits if name in schema.names],
         store_schema=False,
         write_page_checksum=True,
         # Each batch of values has its own costs, mostly of statistics. With long values, a large batch is a large page.
         write_batch_size=_VALUES_PER_BATCH if table.name in _TABLES_OF_SHORT_VALUES else None,
+        data_page_size=table.page_bytes,
         use_dictionary=list(_dictionary_columns(table)),
         column_encoding={
             name: "DELTA_BINARY_PACKED" for name in (*_ASCENDING, *table.random_numbers) if name in table.schema.names
@@ -250,7 +251,7 @@ def is_compressible(bodies: pa.Array) -> bool:
     size = data.size if data is not None else 0
     if not size:
         return True
-    codec = pa.Codec(CODEC, COMPRESSION_LEVEL)
+    codec = pa.Codec(CODEC, 1)
     samples = [data.slice(start, min(_SAMPLE_SIZE, size - start)) for start in (0, size // 2)]
     return bool(sum(codec.compress(sample).size for sample in samples) < _WORTH_IT * sum(map(len, samples)))
 

@@ -61,6 +61,9 @@ class Table:
     distinct_texts: tuple[str, ...] = ()  # columns in which nearly every row has another text
     random_numbers: tuple[str, ...] = ()  # columns with random differences between rows, which cannot be compressed
     sorted_by: str | None = None  # inside a file; files of the others are in the order of the log
+    state_key: tuple[str, ...] = ()  # a row has the state of this thing in a run; old states are thinned out
+    compression_level: int = 1
+    page_bytes: int | None = None  # size of a page before compression; None: pyarrow's default
     has_foreign_rows: bool = False  # rows that another engine may have written: NULL in any column
 
     def __getstate__(self) -> dict[str, object]:
@@ -321,7 +324,9 @@ TRACES = Table(
 
 CONFIG_FILES = Table(
     "config_files",
-    "one version of a file in the broker's directory `config`: topics, groups, consumer offsets",
+    "one version of a file in the broker's directory `config`: topics, groups, consumer offsets. Of the files of "
+    "consumer offsets, every version is kept for three days, then the newest one of each hour, and after thirty days "
+    "of each day",
     (
         column("name", pa.string(), "name of the file"),
         column("modified", TIMESTAMP, "when the broker wrote it"),
@@ -331,6 +336,7 @@ CONFIG_FILES = Table(
         column("run", pa.int64(), "number of the run that read the file; the row of the newest run is current"),
     ),
     statistics=("name", "to_offset", "run"),
+    state_key=("name",),
 )
 
 BROKER_CONFIG = Table(
@@ -348,7 +354,9 @@ BROKER_CONFIG = Table(
 
 CONSUMER_OFFSETS = Table(
     "consumer_offsets",
-    "one change to the offset up to which a group has read a queue; the row of the newest run is current",
+    "one change to the offset up to which a group has read a queue; the row of the newest run is current. Some runs "
+    "also write unchanged offsets. Every row is kept for three days, then the newest one of each hour, and after "
+    "thirty days of each day",
     (
         column(
             "kind",
@@ -364,6 +372,7 @@ CONSUMER_OFFSETS = Table(
         column("run", pa.int64(), "number of the run that read it"),
     ),
     statistics=("consumer_group", "topic", "queue_id", "to_offset", "run"),
+    state_key=("kind", "consumer_group", "topic", "queue_id"),
 )
 
 FINDINGS = Table(

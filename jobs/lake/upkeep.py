@@ -20,11 +20,13 @@ Measured against `optimize` of deltalake, with 96 files of 20,000 entries of two
 """
 
 import re
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import partial
 from itertools import chain, groupby
 from math import ceil
@@ -71,6 +73,7 @@ from jobs.lake.snapshot_files import (
 from jobs.lake.snapshots import cache_snapshots, deltalake_errors_as_oserror, read_newest_transaction
 from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming, TableFile
 from jobs.lake.tables import INDEX_FILES, RUNS, TYPING_APPLICATION, TYPING_TABLES, TYPINGS, WRITTEN_BY_RUNS, Table
+from jobs.lake.thinning import THINNED_PREFIX, RunPeriods, arrange_states, plan_thinning
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.paths import is_regular_file
 from jobs.store.workers import Workers
@@ -79,6 +82,9 @@ from rmq_formats.properties import MAX_LONG, MIN_LONG
 
 SMALL_FILE_BYTES = 32 << 20  # bytes: a file below may be merged
 MERGED_FILE_BYTES = 128 << 20  # bytes that a merged file is filled up to
+MERGED_STATES_BYTES = 32 << 20  # the same for states: most of their rows will be thinned out in some days
+_THINNED_LEVEL = 8  # compression of states that are kept for long
+_THINNED_AT_ONCE = 64 << 20  # bytes of files that a run thins out
 MAX_SMALL_FILES = 16  # a run merges the small files of its store once there are this many
 RETENTION_HOURS = 24 * 7
 _GROUP_ROWS = 1 << 18
@@ -141,7 +147,8 @@ def merge_small_files(
 
     def plan(stored: Sequence[SnapshotFile]) -> list[MergeGroup]:
         small = _list_mergeable(lake, table, stored)
-        chosen = _choose_for_run(small, naming.store_id, least_files) if naming else _group_files(small)
+        most = MERGED_STATES_BYTES if table.state_key else MERGED_FILE_BYTES
+        chosen = _choose_for_run(small, naming.store_id, least_files, most) if naming else _group_files(small, most)
         return [
             (some, naming.new_file_name(MERGED_MARK) if naming else f"compacted-{uuid4()}.parquet", None)
             for some in chosen
@@ -202,6 +209,28 @@ def cluster_by_hash(lake: Lake, table: Table, merge: MergeFiles = merge_here) ->
     saved, plan = Savings(table.name), partial(_plan_clustering, column)
     while (done := rewrite_files(lake, table, plan, merge)).merged:
         saved = saved.plus(done)
+    return saved
+
+
+def thin_states(
+    lake: Lake, table: Table, store_ids: Iterable[str], merge: MergeFiles = merge_here, most_bytes: int | None = None
+) -> Savings:
+    """Remove old states of stores that are not kept, in one commit per store; *most_bytes* limits the work for each."""
+    saved, snapshot = Savings(table.name), open_table(lake, table.name)
+    if not table.state_key or snapshot is None or needs_spark(snapshot):
+        return saved
+    now_ms = int(time.time() * 1000)
+    for periods in (RunPeriods.read(lake, store_id, now_ms) for store_id in store_ids):
+
+        def plan(stored: Sequence[SnapshotFile], periods: RunPeriods = periods) -> list[MergeGroup]:
+            return [*plan_thinning(periods, stored, MERGED_STATES_BYTES, most_bytes)]
+
+        def merge_thinned(
+            task: Callable[..., AddedFile | None], groups: Sequence[MergeGroup], periods: RunPeriods = periods
+        ) -> list[AddedFile | None]:
+            return merge(partial(task, periods=periods), groups)
+
+        saved = saved.plus(rewrite_files(lake, table, plan, merge_thinned))
     return saved
 
 
@@ -273,7 +302,7 @@ def estimate_savings(lake: Lake, table: Table) -> Savings:
     column = None if needs_spark(snapshot) else table.sorted_by
     stored = _list_rewritable(lake, snapshot, table)
     groups: list[MergeGroup] = [
-        (some, str(uuid4()), None) for some in _group_files(_list_mergeable(lake, table, stored))
+        (some, str(uuid4()), None) for some in _group_files(_list_mergeable(lake, table, stored), MERGED_FILE_BYTES)
     ]
     while True:
         removed = {file.path: file for files, *_ in groups for file in files}
@@ -299,7 +328,9 @@ def _expected_file(group: MergeGroup, column: str) -> SnapshotFile:
     return SnapshotFile(name, size, rows, {"store_id": store_id, column: low}, {"store_id": store_id, column: high})
 
 
-def _choose_for_run(small: Iterable[SnapshotFile], store_id: str, many: int) -> list[list[SnapshotFile]]:
+def _choose_for_run(
+    small: Iterable[SnapshotFile], store_id: str, many: int, most_bytes: int
+) -> list[list[SnapshotFile]]:
     """Return groups of the smallest files: a large file waits until the smaller ones together have its size."""
     mine = [file for file in small if _store(file).startswith(store_id)]
     # Files merge once the smaller ones weigh as much as the largest of the group: each merge of a byte at least doubles
@@ -311,7 +342,7 @@ def _choose_for_run(small: Iterable[SnapshotFile], store_id: str, many: int) -> 
             largest, count, weight = size, number, total
     if count < many and weight < SMALL_FILE_BYTES:
         return []
-    return list(_group_files(file for file in mine if file.size <= largest))
+    return list(_group_files((file for file in mine if file.size <= largest), most_bytes))
 
 
 def is_clustered(file: SnapshotFile) -> bool:
@@ -320,7 +351,7 @@ def is_clustered(file: SnapshotFile) -> bool:
 
 
 def _list_mergeable(lake: Lake, table: Table, stored: Iterable[SnapshotFile]) -> list[SnapshotFile]:
-    left = (CLUSTERED_PREFIX, *_spared_prefixes(lake, table))
+    left = (CLUSTERED_PREFIX, THINNED_PREFIX, *_spared_prefixes(lake, table))
     small = [file for file in stored if _is_small(file, table) and not file.path.startswith(left)]
     return sorted(small, key=lambda file: (_store(file), file.minimum("physical_offset", 0), file.path))
 
@@ -358,12 +389,12 @@ def _store(file: SnapshotFile) -> str:
     return str(low) if low == high else f"{low}-{high}"
 
 
-def _group_files(small: Iterable[SnapshotFile]) -> Iterator[list[SnapshotFile]]:
-    """Yield files to be merged into one: consecutive files of one store, not larger together than a large file."""
+def _group_files(small: Iterable[SnapshotFile], most_bytes: int) -> Iterator[list[SnapshotFile]]:
+    """Yield files to be merged into one: consecutive files of one store, up to a size."""
     for _, of_store in groupby(small, key=_store):
         group: list[SnapshotFile] = []
         for file in of_store:
-            if group and sum(member.size for member in group) + file.size > MERGED_FILE_BYTES:
+            if group and sum(member.size for member in group) + file.size > most_bytes:
                 if len(group) > 1:
                     yield group
                 group = []
@@ -372,10 +403,15 @@ def _group_files(small: Iterable[SnapshotFile]) -> Iterator[list[SnapshotFile]]:
             yield group
 
 
-def merge_group(lake: Lake, table: Table, group: MergeGroup) -> AddedFile | None:
+def merge_group(lake: Lake, table: Table, group: MergeGroup, *, periods: RunPeriods | None = None) -> AddedFile | None:
     """Merge several files into one; None if another engine has deleted all of their rows."""
     files, name, hash_range = group
     rows = chain.from_iterable(_read_rows(lake, table, file, hash_range) for file in files)
+    if table.state_key:
+        packed = (
+            table if periods is None else replace(table, compression_level=_THINNED_LEVEL, page_bytes=_MERGED_GROUP)
+        )
+        return TableFile(lake, packed, name, {}, _MERGED_GROUP).write_all(arrange_states(rows, table, periods))
     return TableFile(lake, table, name, {}, _MERGED_GROUP).write_all(
         rows if table.sorted_by is None else _sorted_rows(rows, table.sorted_by)
     )
@@ -479,7 +515,9 @@ def optimize(
     refuse_unsupported_tables(lake, of_type)
     if dry_run:
         return [estimate_savings(lake, table) for table in (*WRITTEN_BY_RUNS, *of_type)]
-    for store in list_known_stores(lake):
+    stores = list_known_stores(lake)
+    store_ids = [store.store_id for store in stores]
+    for store in stores:
         leftover = find_unfinished_run(lake, store)  # only its manifest names its files: the vacuum would delete them
         if leftover is not None:
             find_newest_run_by_table(lake, store, is_done=False)
@@ -491,6 +529,7 @@ def optimize(
     saved = []
     for table in WRITTEN_BY_RUNS:
         merged = merge_small_files(lake, table, merge=merge).plus(cluster_by_hash(lake, table, merge))
+        merged = merged.plus(thin_states(lake, table, store_ids, merge))
         saved.append(merged._replace(vacuumed=vacuum(lake, table)))
     for table in of_type:
         merged = merge_small_files(lake, table, merge=merge)
@@ -517,11 +556,12 @@ def merge_and_vacuum(lake: Lake, manifest: Manifest) -> list[Exception]:
         is_any_at_work = any(find_unfinished_run(lake, store) for store in list_known_stores(lake))
         for table in WRITTEN_BY_RUNS if manifest.run % _RUNS_BETWEEN_VACUUMS == 0 else ():
             with _collecting_errors(errors):
+                thin_states(lake, table, [manifest.store_id], most_bytes=_THINNED_AT_ONCE)
                 vacuum(lake, table, manifest.store_id)
                 _thin_checkpoints(lake, table)
                 if not is_any_at_work:
                     vacuum(lake, table)
-        delete_manifests_up_to(lake, manifest.store_id, manifest.run - _MANIFESTS_KEPT, manifest.queue_ends_path)
+        delete_manifests_up_to(lake, manifest.store_id, manifest.run - _MANIFESTS_KEPT, manifest.state_files)
     return errors
 
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RequestError
-from jobs.lake.lake import DEFAULT_BROKER, FILLED_KEY, parse_run_detail
+from jobs.lake.lake import DEFAULT_BROKER, FILLED_KEY, FULL_STATE_KEY, parse_run_detail
 from jobs.launch.arguments import file_system_options
 from jobs.query import (
     MAX_TIME,
@@ -197,6 +197,14 @@ class RunRecords:
         """The topics that runs selected, or why they are unknown; the newest run has those of all earlier ones."""
         newest = self._read_newest_run()
         return next((self._tables.selected_topics(row["detail"], row["manifest"]) for row in newest), None)
+
+    @cached_property
+    def full_state_run(self) -> int:
+        """A run whose rows of `consumer_offsets`, with those of later runs, contain all current offsets; 0: unknown."""
+        runs = self._read_newest_run()
+        run: int = next((self._parse_detail(one).get(FULL_STATE_KEY) or 0 for one in runs), 0)
+        # A run is in `runs` before it is in the other tables.
+        return run if run <= self._tables.newest_run(_PROGRESS, self._store_id) else 0
 
     @cached_property
     def why_no_index(self) -> str:
@@ -752,7 +760,8 @@ class LakeSource(Source):
 
     def consumer_progress(self, topics: Collection[str] | None = None) -> Iterator[tuple[ConsumerProgress, FactOrigin]]:
         columns = "kind, consumer_group, topic, queue_id, next_offset"
-        conditions = [] if topics is None else [sql_in_condition("topic", topics)]
+        conditions = [f"run >= {self._runs.full_state_run}"]
+        conditions += [] if topics is None else [sql_in_condition("topic", topics)]
         is_asked = topics is None or len(topics) > 0
         rows = self.select_rows(columns, _PROGRESS, *conditions, rest="ORDER BY run") if is_asked else []
         # Rows are sorted by age: the newest row of each reader of a queue replaces the older ones.

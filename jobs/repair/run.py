@@ -392,8 +392,9 @@ class _Repair:
                     dict.fromkeys(str(plan.aside) for plan in plans if path_exists(plan.aside))
                 )
             self.summary.verdict_after = verdict = verify(self.asked, self.workers)
-            if self.known is not None:
-                _add_findings_of_lake(verdict, compare_broker_state(self.store, self.known).state.findings)
+            if request.lake is not None and self.known is not None:
+                compared = compare_broker_state(self.store, request.lake, self.known)
+                _add_findings_of_lake(verdict, compared.state.findings)
         after = predict_start_after_repair(verdict)
         self.summary.messages_at_risk = 0 if after is None or request.bridge else after.deletes_messages or 0
         store = self.store
@@ -578,8 +579,8 @@ class _Repair:
         """Write files of `config/` that are missing or that a broker cannot load, and positions if requested."""
         before, notes, store = self.summary.verdict_before, self.summary.notes, self.store
         late: Sequence[LatePosition] = ()
-        if self.known is not None:
-            compared = compare_broker_state(store, self.known)
+        if self.request.lake is not None and self.known is not None:
+            compared = compare_broker_state(store, self.request.lake, self.known)
             late = compared.late_positions
             _add_findings_of_lake(before, compared.state.findings)
         wanted = [

@@ -26,7 +26,7 @@ from jobs.products.index.settings import SWITCH_MEANINGS, GivenSettings, rules_t
 from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats
 from jobs.restore import ROWS_DELETED, TableFiles, find_table_files
 from jobs.storage.local import LocalStorage, read_file
-from jobs.store.broker_config import CONFIG_FOLDER, START_WITHOUT_OFFSET, TOPICS_FILE, decode_config_file
+from jobs.store.broker_config import CONFIG_FOLDER, OFFSET_FILES, START_WITHOUT_OFFSET, TOPICS_FILE, decode_config_file
 from jobs.store.release import (
     ASSUMED,
     DETECTED,
@@ -45,7 +45,6 @@ from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry
 from rmq_formats.store import FileKind
 
-_PROGRESS = ("Offset.json", "OrderInfo.json")  # ends of the names of files of consumers' positions
 _VERSIONS = 16  # versions of a table of topics
 _NONE = (
     "the lake has no configuration files of this broker: create its topics and consumer groups before clients connect; "
@@ -103,7 +102,7 @@ def restore_config_files(
     missing = [] if source.faults else sorted(newest_hashes.keys() - newest.keys())
     lost = {f"config_files, {name}:": ROWS_DELETED for name in missing}
     for name in sorted(newest):
-        is_wanted = name in in_time or not name.endswith(_PROGRESS)
+        is_wanted = name in in_time or not name.endswith(OFFSET_FILES)
         chosen = in_time.get(name, oldest[name])
         data = _read_version(source, store_id, name, chosen["run"]) if is_wanted else None
         if data is None:

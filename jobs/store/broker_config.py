@@ -42,6 +42,7 @@ START_WITHOUT_OFFSET = (
 LIGHT_FILE = "lmqConsumerOffset.json"
 FILTERS_FILE = "consumerFilter.json"
 DELAY_FILE = "delayOffset.json"
+OFFSET_FILES = ("Offset.json", "OrderInfo.json")  # ends of the names of files of consumers' positions
 TOPIC_TABLE = "topicConfigTable"
 _OFFSETS = "offsetTable"  # key in the JSON of a group's progress: queue id → offset
 _LIGHT_TABLE = "lmqOffsetTable"

@@ -1,7 +1,6 @@
 """Runs of a store with many queues: their work and their manifests depend on the queues that have new messages."""
 
 import shutil
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,9 @@ import pytest
 from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.run import FollowedStore, run_steps
 from jobs.lake.runs import list_known_stores
+from jobs.products import state_file
 from jobs.products.queues import processed_ends
+from jobs.products.state_file import forget_state_files
 from jobs.store import queue_ends
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import MessageRecord
@@ -103,7 +104,7 @@ def test_a_step_that_lists_all_probes_queues_whose_files_have_changed(tmp_path: 
 def test_a_manifest_has_the_ends_of_queues_with_new_messages_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processed_ends, "_MOST_ENDS", 10)
+    monkeypatch.setattr(state_file, "MAX_VALUES_IN_MANIFEST", 10)
     sizes = []
     for topics in (30, 60, 120):
         made = FollowedLake(tmp_path / str(topics), topics)
@@ -118,12 +119,12 @@ def test_ends_are_the_same_in_files_and_in_manifests(tmp_path: Path, monkeypatch
     """Several runs change ends, more of them than a manifest has; then the files are gone from memory."""
     found = []
     for most in (1000, 5):
-        monkeypatch.setattr(processed_ends, "_MOST_ENDS", most)
+        monkeypatch.setattr(state_file, "MAX_VALUES_IN_MANIFEST", most)
         made = FollowedLake(tmp_path / str(most), 30)
         for number in range(6):
             made.broker.append(make_records(2 + number, first=4 * number))
             assert 0 == made.step().contradictions
-        monkeypatch.setattr(processed_ends, "_parsed", OrderedDict())
+        forget_state_files()
         (known,) = list_known_stores(made.lake)
         state = known.newest.state["queues"] if known.newest is not None else None
         assert isinstance(state, dict)
@@ -136,12 +137,12 @@ def test_ends_are_the_same_in_files_and_in_manifests(tmp_path: Path, monkeypatch
 def test_a_lost_or_damaged_file_of_ends_stops_runs_with_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processed_ends, "_MOST_ENDS", 5)
+    monkeypatch.setattr(state_file, "MAX_VALUES_IN_MANIFEST", 5)
     made = FollowedLake(tmp_path, 30)
     (path,) = (made.path / "_manifests").glob("*.json.gz")
     for damage, text in ((lambda: path.write_bytes(b"[]"), "not a valid file"), (path.unlink, "is missing")):
         damage()
-        monkeypatch.setattr(processed_ends, "_parsed", OrderedDict())
+        forget_state_files()
         with pytest.raises(OSError, match=text) as raised:
             made.step()
 
@@ -149,7 +150,7 @@ def test_a_lost_or_damaged_file_of_ends_stops_runs_with_its_path(
 
 
 def test_files_of_ends_that_no_manifest_needs_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processed_ends, "_MOST_ENDS", 3)
+    monkeypatch.setattr(state_file, "MAX_VALUES_IN_MANIFEST", 3)
     monkeypatch.setattr("jobs.lake.upkeep._MANIFESTS_KEPT", 1)
     made = FollowedLake(tmp_path, 30)
     for number in range(40):
