@@ -52,6 +52,7 @@ from jobs.lake.runs import (
     list_known_broker_stores,
     list_known_stores,
     prepare_run,
+    read_time_of_gap,
     recorded_release,
     refresh_newest_run,
     refuse_deletion_vectors,
@@ -801,8 +802,8 @@ class _Run:
         """
         Return the gaps at the end of the log that this run has read: the log has returned.
 
-        Each ends at an offset to which a queue or index file points. If no record begins there, the broker has written
-        other messages instead, and the gap stays open.
+        Each ends at an offset to which a queue or index file points. If no record begins there, or one that was stored
+        after a run had recorded the gap, the broker has written other messages instead, and the gap stays open.
         """
         start, end = self.summary.from_offset, self.summary.to_offset
         return [
@@ -811,8 +812,13 @@ class _Run:
             if gap["to"] < end
             and (start <= gap["from"] or start < gap["to"])
             and gap not in self.summary.gaps
-            and find_record(self.store, gap["to"]) is not None
+            and self._has_returned(gap)
         ]
+
+    def _has_returned(self, gap: GapRow) -> bool:
+        record = find_record(self.store, gap["to"])
+        recorded = None if record is None else read_time_of_gap(self.lake, self.known_store, gap)
+        return record is not None and recorded is not None and record.store_timestamp <= recorded.timestamp() * 1000
 
     def _add_finished(self, product: Product, finished: FinishedProduct) -> None:
         summary = self.summary

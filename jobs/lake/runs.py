@@ -650,6 +650,17 @@ def _list_replaced_rows(manifest: Manifest, table: Table) -> list[ObsoleteRows]:
     return [ObsoleteRows(whose, one.start, one.end) for one in manifest.filled]
 
 
+def read_time_of_gap(lake: Lake, known: KnownStore, gap: GapRow) -> datetime | None:
+    """Return when a run first recorded a gap; None if no row of `runs` has it."""
+    wanted = (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED_STATE)
+    wanted &= ~pc.match_substring(pc.field("detail"), _NO_GAPS)
+    rows = read_rows(lake, RUNS.name, ["time", "detail"], wanted)
+    return min(
+        (time for time, detail in rows if gap in (parse_run_detail(lake.location, detail).get("gaps") or ())),
+        default=None,
+    )
+
+
 def read_gaps_and_filled(lake: Lake, known: KnownStore) -> tuple[list[GapRow], list[Interval]]:
     """
     Return the gaps that runs of a store have found, and the ranges that later runs have filled.

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -237,6 +238,25 @@ def test_a_gap_at_the_end_stays_open_when_the_broker_has_written_other_messages_
 
     assert summary.messages == 2 * COUNT
     assert summary.open.gap_count == 1
+
+
+def test_a_gap_at_the_end_stays_open_when_other_messages_begin_at_the_same_offsets(tmp_path: Path) -> None:
+    """Messages of one size do; these were stored after the run that recorded the gap."""
+    records, lake = write_messages(tmp_path / "store"), tmp_path / "lake"
+    (lost,) = lose_end(tmp_path)
+    before = ingest_store(tmp_path / "store", lake, "b")
+    later = int(time.time() * 1000) + 60_000
+    others = [
+        one if one.physical_offset < int(lost.name) else one._replace(store_timestamp=later + number)
+        for number, one in enumerate(records)
+    ]
+    shutil.rmtree(tmp_path / "store")
+    write_store(tmp_path / "store", others)
+
+    summary = ingest_store(tmp_path / "store", lake)
+
+    assert encode_rows(others) == raw_rows(lake)
+    assert before.gaps == list(summary.open.gaps)
 
 
 def test_a_gap_begins_after_the_messages_that_the_lake_has(tmp_path: Path) -> None:
