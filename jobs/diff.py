@@ -271,7 +271,7 @@ def compare_broker_state(store: Store, lake: Lake, known: KnownStore) -> StateCo
         (ConsumerKind(kind), group, topic, ((int(queue), offset) for queue, offset in queues.items()))
         for (kind, group, topic), queues in offsets.items()
     )
-    late = list(find_late_positions(config, earlier, read_span))
+    late = list(find_late_positions(store, config, earlier, read_span))
     behind = list(describe_late_positions(late, kinds.POSITIONS_BEHIND_LAKE, "the lake"))
     readers = {(one.file, one.field) for one in behind}
     of_backup = kinds.POSITIONS_BEHIND_BACKUP

@@ -30,6 +30,7 @@ from jobs.store.broker_config import (
     ConsumerKind,
     ConsumerProgress,
     decode_config_file,
+    find_place_of_table,
     has_database_of_table,
     read_backup_readers,
     read_broker_config,
@@ -299,8 +300,9 @@ def _find_lost_files(
             known = sorted({*groups, *(one for one in config.groups if not one.startswith(_SYSTEM_GROUPS))})
             who = f"the consumer {'group' if len(known) == 1 else 'groups'} {names_text(known)}" if known else "a group"
             cause += f". So {who} will receive up to {count_text(count, 'message')} again, or will skip some"
-        path = f"{CONFIG_FOLDER}/{name}"
-        found.append(Finding(CONFIGURATION, kinds.MISSING_CONFIGURATION, path, None, "file", "missing", content, cause))
+        path = find_place_of_table(store, name)
+        field = "file" if path == f"{CONFIG_FOLDER}/{name}" else "database"
+        found.append(Finding(CONFIGURATION, kinds.MISSING_CONFIGURATION, path, None, field, "missing", content, cause))
     return found
 
 
@@ -471,7 +473,9 @@ EarlierOffsets = Iterable[tuple[ConsumerKind, str | None, str, Iterable[tuple[in
 """Kind of reader, consumer group, topic; queue ids and offsets."""
 
 
-def find_late_positions(config: BrokerConfig, earlier: EarlierOffsets, read_span: ReadSpan) -> Iterator[LatePosition]:
+def find_late_positions(
+    store: Store, config: BrokerConfig, earlier: EarlierOffsets, read_span: ReadSpan
+) -> Iterator[LatePosition]:
     """Yield the positions that are before earlier ones; those of deleted topics and of damaged files are left out."""
     damaged = {error.file for error in config.errors}
     positions: dict[tuple[ConsumerKind, str | None, str, int], int] = {}
@@ -480,8 +484,8 @@ def find_late_positions(config: BrokerConfig, earlier: EarlierOffsets, read_span
         positions |= {(kind, group, topic, queue): offset for queue, offset in unpack_offsets(offsets)}
         places[kind] = place
     for kind, group, topic, queues in earlier:
-        default = f"{CONFIG_FOLDER}/{DELAY_FILE if kind == ConsumerKind.DELAY else CONSUMERS_FILE}"
-        place = places.get(kind, default)
+        default = DELAY_FILE if kind == ConsumerKind.DELAY else CONSUMERS_FILE
+        place = places[kind] if kind in places else find_place_of_table(store, default)
         for queue, offset in queues if place not in damaged else ():
             span, now = read_span(topic, queue), positions.get((kind, group, topic, queue))
             if span is None:
@@ -529,7 +533,7 @@ def _find_positions_behind_backup(store: Store, config: BrokerConfig, read_span:
         # A broker removes the positions of a deleted group or topic.
         if group is None or (_may_exist(topic, config.topics) and _may_exist(group, config.groups))
     )
-    late = find_late_positions(config, earlier, read_span)
+    late = find_late_positions(store, config, earlier, read_span)
     yield from describe_late_positions(late, kinds.POSITIONS_BEHIND_BACKUP, f"the backup ({BACKUP_SUFFIX})")
 
 

@@ -85,7 +85,7 @@ from jobs.storage.local import LocalStorage, make_directory
 from jobs.storage.locations import is_local, local_path, normalise_location
 from jobs.storage.paths import path_exists
 from jobs.storage.scratch import Scratch, open_scratch_below_output
-from jobs.store.broker_config import BACKUP_SUFFIX, CONFIG_FOLDER
+from jobs.store.broker_config import BACKUP_SUFFIX, CONFIG_FOLDER, DELAY_FILE
 from jobs.store.log_ends import find_end_after_crash
 from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.release import ASSUMED, GIVEN, UndecidedError
@@ -119,6 +119,7 @@ from rmq_formats.store import CHECKPOINT_SIZE, Checkpoint, encode_checkpoint
 
 _WORK = "work"
 _MOST_NAMED = 10  # undecided files that an error names
+_NO_DATABASES = "`repair` does not write RocksDB databases"
 _UNIT_FIELDS = ("physical_offset", "size", "tags_code")
 # Findings that no rebuilt index file corrects.
 _NO_FILE_IS_WRONG = frozenset({kinds.CHECKPOINT_INDEX_TIME, kinds.NOT_INDEXED, kinds.STALE_INDEX_FILE})
@@ -590,6 +591,11 @@ class _Repair:
             and one.field == "file"
             and one.file.startswith(f"{CONFIG_FOLDER}/")
         ]
+        notes += [
+            f"{one.file}: {_NO_DATABASES}"
+            for one in before.parts[CONFIGURATION].findings
+            if one.kind == kinds.MISSING_CONFIGURATION and one.field == "database"
+        ]
         replica = None
         if self.request.replica is not None:
             replica = list_store(self.request.replica, options=self.workers.options)
@@ -632,10 +638,12 @@ class _Repair:
         for path, own in sorted(by_file.items()):
             name = path.removeprefix(f"{CONFIG_FOLDER}/")
             version = read_version(store, name, path) if name in POSITION_FILES else None
-            readers = count_text(len({(one.consumer_group, one.topic) for one in own}), "group or delay level")
+            readers = count_text(len({one.consumer_group for one in own}), "group")
+            if name == DELAY_FILE:
+                readers = count_text(len({one.queue_id for one in own}), "delay level")
             behind = f"{path}: the positions of {readers} are behind those in the lake"
             if name not in POSITION_FILES:
-                self.summary.notes.append(f"{behind}, and stay, because `repair` does not modify RocksDB databases")
+                self.summary.notes.append(f"{behind}, and stay, because {_NO_DATABASES}")
             elif not self.request.raises_positions:
                 self.summary.notes.append(
                     f"{behind}, and stay, because they may have been set back on purpose. To set them to those in the "

@@ -145,6 +145,23 @@ def has_database_of_table(store: Store, name: str) -> bool:
     return any(store.other_file(f"{folder}/CURRENT") for folder in folders)
 
 
+def find_place_of_table(store: Store, name: str) -> str:
+    """
+    Return where a broker keeps the table of the file `config/<name>`: this path, or that of a database.
+
+    If the table is lost, the topics show whether the broker keeps its tables in databases (storeType=defaultRocksDB).
+    """
+    folders = {file.path_facts.path.rpartition("/")[0] for file in store.other_files}
+    table = next((one for one in ConfigTable if name and one.file == name), None)
+    if table is not None:
+        for folder in (table.folder, _SINGLE, _V2_FOLDER):
+            if folder in folders:
+                return folder
+        if has_topics_of_rocksdb_broker(store) and store.other_file(f"{CONFIG_FOLDER}/{name}") is None:
+            return table.folder
+    return f"{CONFIG_FOLDER}/{name}"
+
+
 def has_topics_of_rocksdb_broker(store: Store) -> bool:
     """Return whether topics are in a database that a broker creates only with storeType=defaultRocksDB."""
     return any(store.other_file(f"{folder}/CURRENT") for folder in (ConfigTable.TOPICS.folder, _SINGLE))

@@ -350,9 +350,14 @@ def _save_messages_lines(store: str, options: Sequence[str], *, has_lake: bool) 
 
 
 def _manual_step_lines(found: "Verdict", *, has_lake: bool) -> Iterator[str]:
-    from jobs.verify.verdict import REPAIR_COMMAND, REPAIR_FROM_LAKE_COMMAND, recommend_steps
+    from jobs.verify.verdict import (
+        REPAIR_COMMAND,
+        REPAIR_FROM_LAKE_COMMAND,
+        REPAIR_POSITIONS_COMMAND,
+        recommend_steps,
+    )
 
-    omitted = {REPAIR_COMMAND, REPAIR_FROM_LAKE_COMMAND} if has_lake else {REPAIR_COMMAND}
+    omitted = {REPAIR_COMMAND, REPAIR_FROM_LAKE_COMMAND, REPAIR_POSITIONS_COMMAND} if has_lake else {REPAIR_COMMAND}
     for step, _ in recommend_steps(found, omitted, typed_command_text(dropped_word="--apply")):
         if step.commands:
             yield from step.lines()

@@ -232,6 +232,7 @@ _NOT_MADE = frozenset({kinds.UNREADABLE_RANGE, kinds.UNREADABLE_DATABASE})
 _COPY = "from a replica, a backup or another copy, and verify again. If a lake has the messages, repair or export:"
 REPAIR_COMMAND = "{repair}"
 REPAIR_FROM_LAKE_COMMAND = f"{REPAIR_COMMAND} --lake LAKE"
+REPAIR_POSITIONS_COMMAND = f"{REPAIR_FROM_LAKE_COMMAND} --positions lake"
 _EXPORT = "{program} export --lake LAKE --where 'physical_offset {offsets}' --out MESSAGES.ndjson"
 _UNREADABLE = "The disk cannot read parts of the store. Copy the store to another disk before you do anything else."
 # The remedies for kinds of findings, by part, in the order of the steps; commands with {move} are one for each finding.
@@ -296,7 +297,7 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     (
         CONFIGURATION, {kinds.POSITIONS_BEHIND_LAKE, kinds.POSITIONS_BEHIND_BACKUP},
         ("Positions are behind earlier ones. If nobody has set them back on purpose, set them to those in a lake, with "
-        "the broker stopped:"), (f"{REPAIR_FROM_LAKE_COMMAND} --positions lake",),
+        "the broker stopped:"), (REPAIR_POSITIONS_COMMAND,),
     ),
     (
         CONFIGURATION, {kinds.MISSING_TOPICS},
@@ -370,7 +371,7 @@ def recommend_steps(
     """
     Return the steps in the order of execution, each with the findings that it resolves.
 
-    *omitted_commands* are commands that the steps do not contain: `REPAIR_COMMAND` and `REPAIR_FROM_LAKE_COMMAND`.
+    *omitted_commands* are constants of this module, such as `REPAIR_COMMAND`: the steps do not contain these commands.
     *repair_command* is the command line of the running repair, if there is one.
     """
     groups, parts, store = verdict.findings_by_cause, verdict.parts, quote(verdict.store)

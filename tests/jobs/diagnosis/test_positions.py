@@ -296,3 +296,46 @@ def test_of_two_values_of_a_name_the_last_one_counts(store: Path, run: Run) -> N
     path.write_text(path.read_text().replace('"T1@cg":{0:8,', '"T1@cg":{0:1,0:8,'))
 
     assert run("verify", store).code == ExitCode.CLEAN
+
+
+DATABASE = "config/consumerOffsets"  # of a broker with storeType=defaultRocksDB
+
+
+def write_database_of_new_broker(store: Path, situation: StoreOf) -> None:
+    """Write the database as a broker of 5.5.0 has it before the first group consumes."""
+    shutil.rmtree(store / DATABASE)
+    shutil.copytree(situation("field-rocksonly-550") / "store" / DATABASE, store / DATABASE)
+
+
+@pytest.mark.parametrize(
+    ("inject", "found"),
+    [
+        (lambda store, _: shutil.rmtree(store / DATABASE), f"missing_configuration: {DATABASE} database: missing"),
+        (write_database_of_new_broker, "the group G will receive 60 messages again, or will skip 20 messages"),
+    ],
+    ids=["lost", "an earlier version"],
+)
+def test_positions_in_rocksdb_are_reported_and_not_changed(
+    situation: StoreOf, tmp_path: Path, run: Run, inject: Callable[[Path, StoreOf], object], found: str
+) -> None:
+    """The group G has received 30 of 40 messages of `Orders` in each of 2 queues."""
+    store, lake, out = (
+        copy_store(situation("b551-rockscq-clean") / "store", tmp_path),
+        tmp_path / "lake",
+        tmp_path / "out",
+    )
+    run("ingest", store, "--lake", lake)
+    inject(store, situation)
+    before = read_files(store)
+
+    compared = run("diff", store, lake)
+    assert compared.code == ExitCode.DAMAGE
+    assert found in compared.out
+    assert OFFSETS not in compared.out
+
+    repaired = run("repair", store, "--lake", lake, "--out", out, "--positions", "lake", "--apply")
+    assert repaired.code == ExitCode.DAMAGE
+    assert f"{DATABASE}: the positions of 2 groups are behind those in the lake, and stay" in repaired.out
+    assert "`repair` does not write RocksDB databases" in repaired.out
+    assert "--positions lake" not in repaired.out
+    assert read_files(store) == before
