@@ -9,7 +9,7 @@ the predictions with real brokers.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -38,8 +38,8 @@ _BLOCK = 1 << 20
 
 
 FirstRecord: TypeAlias = tuple[int, int]  # the physical offset and the store time that a segment's first record states
-# A segment's base offset, and its first record (None: startup recovery never begins with this segment).
-SegmentStart: TypeAlias = tuple[int, FirstRecord | None]
+# Reads the first record of the segment with a base offset, as a release does (None: recovery never begins with it).
+ReadFirst: TypeAlias = Callable[[int, Release], FirstRecord | None]
 
 
 class UnloadableFile(NamedTuple):
@@ -162,8 +162,9 @@ def read_recovery_record(read: Read, size: int, release: Release) -> FirstRecord
     return (int(values[_PHYSICAL_OFFSET]), store_timestamp) if store_timestamp else None
 
 
-def find_start_segment(
-    segments: Sequence[SegmentStart],
+def find_start_segment(  # noqa: PLR0913 - the log, and what a start asks
+    base_offsets: Sequence[int],
+    read_first: ReadFirst,
     release: Release,
     checkpoint: Checkpoint,
     last_unit_record_end: int,
@@ -173,40 +174,40 @@ def find_start_segment(
     """
     Return the base offset of the segment that a start reads first; None for a log without segments.
 
-    *checkpoint* is all zeros if the store has none. *last_unit_record_end* is the greatest end of a record that the
-    last unit of a queue names, -1 without units.
+    Like the broker, this reads the first records of segments from the newest one back, as few as possible. *checkpoint*
+    is all zeros if the store has none. *last_unit_record_end* is the greatest end of a record that the last unit of a
+    queue names, -1 without units.
     """
-    if not segments:
+    if not base_offsets:
         return None
     if not has_abort and not release.clean_start_asks_queues:
-        return segments[-LAST_FILES_READ:][0][0]
-    newest_first = list(reversed(segments))
+        return base_offsets[-LAST_FILES_READ:][0]
+    newest_first = list(reversed(base_offsets))
     if release.start_checks_first_record:
         newest_first = newest_first[:_MOST_SEGMENTS]  # recovery begins with the last segment that it examines
-    may_begin = (
-        one for one in newest_first if _may_begin(one, release, checkpoint, last_unit_record_end, has_abort=has_abort)
-    )
-    return next(may_begin, newest_first[-1])[0]
+    for base_offset in newest_first:
+        if not has_abort and not release.start_checks_first_record:
+            may_begin = base_offset <= last_unit_record_end
+        else:
+            first = read_first(base_offset, release)
+            reach = checkpoint if has_abort else last_unit_record_end
+            may_begin = first is not None and _may_begin(first, release, reach)
+        if may_begin:
+            return base_offset
+    return newest_first[-1]
 
 
-def _may_begin(
-    one: SegmentStart, release: Release, checkpoint: Checkpoint, queue_reach: int, *, has_abort: bool
-) -> bool:
-    """Return whether a start may begin with a segment."""
-    base_offset, first_record = one
-    if not has_abort and not release.start_checks_first_record:
-        return base_offset <= queue_reach
-    if first_record is None:
-        return False
+def _may_begin(first_record: FirstRecord, release: Release, reach: Checkpoint | int) -> bool:
+    """Return whether a start may begin with a segment: one within the *reach* of the checkpoint, or of the queues."""
     physical_offset, store_timestamp = first_record
-    if not has_abort:
-        return physical_offset <= queue_reach
+    if isinstance(reach, int):
+        return physical_offset <= reach
     if not release.start_asks_dispatched_offset:
-        time = min(checkpoint.physical_timestamp, checkpoint.logic_timestamp) - _MARGIN_MS
+        time = min(reach.physical_timestamp, reach.logic_timestamp) - _MARGIN_MS
         return store_timestamp <= max(time, 0)
-    if checkpoint.dispatched_offset > 0:
-        return physical_offset <= checkpoint.dispatched_offset
-    return store_timestamp <= checkpoint.logic_timestamp
+    if reach.dispatched_offset > 0:
+        return physical_offset <= reach.dispatched_offset
+    return store_timestamp <= reach.logic_timestamp
 
 
 def find_refused_file(unloadable_files: Sequence[UnloadableFile], release: Release) -> UnloadableFile | None:

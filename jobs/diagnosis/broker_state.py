@@ -39,6 +39,7 @@ from jobs.store.broker_config import (
     unpack_offsets,
 )
 from jobs.store.epochs import has_damaged_epochs, is_damaged_epoch_file
+from jobs.store.log_ends import read_last_units
 from jobs.store.pending_messages import (
     TIMER_PROGRESS_FILE,
     find_timer_log_end,
@@ -414,7 +415,7 @@ def find_client_topics(store: Store, queues: Sequence[StoredQueue]) -> dict[str,
 
 
 def _read_last_record(store: Store, queue: StoredQueue) -> MessageRecord | None:
-    unit = queue.read_last_unit(queue.find_written_end())
+    unit = next(read_last_units([queue]), None)
     return None if unit is None else find_record(store, unit.physical_offset)
 
 

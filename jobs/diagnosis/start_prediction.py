@@ -6,9 +6,11 @@ made one; `inspect` makes one if the part to read is small. Without a walk, that
 """
 
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import groupby
 from operator import attrgetter
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -17,6 +19,7 @@ from jobs.console.amounts import count_text
 from jobs.store.epochs import tail_evidence
 from jobs.store.log_ends import read_last_units
 from jobs.store.queue_files import (
+    LastUnits,
     find_first_unwritten_unit,
     queue_file_sizes,
     queues_in_files,
@@ -26,10 +29,11 @@ from jobs.store.queue_storage import QueueStorage, detect_queue_storage
 from jobs.store.ranges import find_newest_segment_offset, plan_ranges, usual_segment_size, written_sizes
 from jobs.store.record_places import segment_bytes, walk_pieces
 from jobs.store.release import Writers
-from jobs.store.store import Store, StoredFile, read_checkpoint, read_index_header
+from jobs.store.store import Segment, Store, StoredFile, lazy_reader, read_checkpoint, read_index_header
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import (
     LAST_FILES_READ,
+    FirstRecord,
     StartOutcome,
     UnloadableFile,
     find_refused_file,
@@ -85,6 +89,49 @@ class WalkedLog(NamedTuple):
     queue_stops: Sequence[QueueStop] = ()  # known once all units are compared
 
 
+class SegmentReads:
+    """Reads of a log's segments for the starts of several releases: for all of them, a segment is opened once."""
+
+    def __init__(self, store: Store, releases: Sequence[Release]) -> None:
+        """Read nothing yet."""
+        self._store, self._releases = store, releases
+        self._segments = {one.base_offset: one for one in store.segments if one.size}
+        self._first_records: dict[int, dict[Release, FirstRecord | None]] = {}
+        self._walk_ends: dict[DoubtfulBytes, dict[Release, tuple[int | None, int]]] = {}
+
+    @property
+    def base_offsets(self) -> list[int]:
+        """The base offsets of the segments that are not empty."""
+        return list(self._segments)
+
+    def read_first(self, base_offset: int, release: Release) -> FirstRecord | None:
+        """Return what a start of a release reads as the first record of a segment."""
+        if base_offset not in self._first_records:
+            segment = self._segments[base_offset]
+            with self._store.open(segment) as reader:
+                self._first_records[base_offset] = {
+                    one: read_recovery_record(reader.read, segment.size, one) for one in self._releases
+                }
+        return self._first_records[base_offset][release]
+
+    def find_walk_ends(
+        self, segment: Segment, release: Release, places: Iterable[DoubtfulBytes]
+    ) -> Iterator[tuple[DoubtfulBytes, int | None, int]]:
+        """Yield places of a segment, each with why and at which offset a start stops that reads the log from there."""
+        with ExitStack() as stack:
+            open_file = cache(lambda _: stack.enter_context(self._store.open(segment)))
+            read = lazy_reader(open_file, segment.location)
+            for place in places:
+                if place not in self._walk_ends:
+                    position = place.offset - segment.base_offset
+                    limit = max(place.end, place.offset + 1) - segment.base_offset
+                    self._walk_ends[place] = {
+                        one: find_walk_end(read, position, segment.size, one, limit) for one in self._releases
+                    }
+                advance, position = self._walk_ends[place][release]
+                yield place, advance, segment.base_offset + position
+
+
 @dataclass(frozen=True, slots=True)
 class StartFacts:
     """Facts about a store, as a broker of one release sees them before it reads the log."""
@@ -95,20 +142,27 @@ class StartFacts:
     checkpoint: Checkpoint
     walk_start_offset: int | None
     unknown_reason: str
+    reads: SegmentReads
 
 
 def predict_store_start(
-    store: Store, writers: Writers, log: WalkedLog | None = None, conf: BrokerConf = _NO_CONF
+    store: Store,
+    writers: Writers,
+    log: WalkedLog | None = None,
+    conf: BrokerConf = _NO_CONF,
+    last_units: LastUnits | None = None,
 ) -> StartOutcome:
     """
-    Predict a start of the release that wrote the end of the log.
+    Predict a start of the release that wrote the end of the log; queues whose *last_units* are known are not read.
 
     If several releases may have written it and start differently, the result is that of the release that deletes most.
     An error of a file that the start reads is raised.
     """
     try:
+        releases = distinct_start_releases(writers)
+        reads = SegmentReads(store, releases)
         outcomes = [
-            predict_start(gather_start_facts(store, release, conf), log) for release in distinct_start_releases(writers)
+            predict_start(gather_start_facts(store, release, conf, last_units, reads), log) for release in releases
         ]
     except (FormatError, FileNotFoundError) as error:  # a damaged or deleted file: the outcome says that it is unknown
         return unknown_start(writers.newest, error)
@@ -145,25 +199,30 @@ def distinct_start_releases(writers: Writers) -> list[Release]:
     return list(alike.values())
 
 
-def gather_start_facts(store: Store, release: Release, conf: BrokerConf = _NO_CONF) -> StartFacts:
-    """Collect the facts; *conf* may have the length of the broker's files."""
+def gather_start_facts(
+    store: Store,
+    release: Release,
+    conf: BrokerConf = _NO_CONF,
+    last_units: LastUnits | None = None,
+    reads: SegmentReads | None = None,
+) -> StartFacts:
+    """Collect the facts; *conf* may have the length of the broker's files, *last_units* those of the queues."""
+    reads = reads or SegmentReads(store, [release])
     checkpoint = read_checkpoint(store) or _NO_CHECKPOINT
     lengths = tuple(_other_lengths(store, conf))
     unknown = _reason_unknown(store, release, lengths, conf)
     if unknown:
-        return StartFacts(store, release, lengths, checkpoint, None, unknown)
-    starts = []
-    for segment in (one for one in store.segments if one.size):
-        with store.open(segment) as reader:
-            starts.append((segment.base_offset, read_recovery_record(reader.read, segment.size, release)))
+        return StartFacts(store, release, lengths, checkpoint, None, unknown, reads)
     reach = -1  # the greatest end of a record that a queue's last unit points to; one in the last segment is enough
     if store.has_clean_shutdown and release.clean_start_asks_queues:
-        for unit in read_last_units(queues_in_files(store)):
+        for unit in read_last_units(queues_in_files(store), last_units):
             reach = max(reach, unit.physical_offset + unit.size)
             if store.segments and reach >= store.segments[-1].base_offset:
                 break
-    walks_from = find_start_segment(starts, release, checkpoint, reach, has_abort=not store.has_clean_shutdown)
-    return StartFacts(store, release, lengths, checkpoint, walks_from, "")
+    walks_from = find_start_segment(
+        reads.base_offsets, reads.read_first, release, checkpoint, reach, has_abort=not store.has_clean_shutdown
+    )
+    return StartFacts(store, release, lengths, checkpoint, walks_from, "", reads)
 
 
 def predict_start(facts: StartFacts, log: WalkedLog | None, repaired_files: Container[str] = ()) -> StartOutcome:
@@ -390,22 +449,19 @@ def _index_after_abort(store: Store, checkpoint: Checkpoint) -> list[tuple[str, 
 def find_truncation_places(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[DoubtfulBytes, int]]:
     """Yield every place at which a start would truncate the log if all earlier ones were repaired, with the offset."""
     store, passed = facts.store, facts.walk_start_offset or 0
-    for place in log.doubtful_bytes:
-        segment = store.segment_before(place.offset)
-        if segment is None or place.offset < passed:
+    for segment, places in groupby(log.doubtful_bytes, key=lambda place: store.segment_before(place.offset)):
+        if segment is None:
             continue
-        limit = max(place.end, place.offset + 1) - segment.base_offset
-        with store.open(segment) as reader:
-            advance, position = find_walk_end(
-                reader.read, place.offset - segment.base_offset, segment.size, facts.release, limit
-            )
-        passed = segment.base_offset + position
-        is_end_of_log = segment is store.segments[-1] and place.messages_before < log.message_count
-        if advance is None or (advance == 0 and is_end_of_log):
-            yield place, passed
-            passed = max(passed, place.end)
-        elif advance == 0:
-            passed = segment.base_offset + segment.size  # the broker continues with the next file
+        for place, advance, stopped_at in facts.reads.find_walk_ends(
+            segment, facts.release, (place for place in places if place.offset >= passed)
+        ):
+            passed = stopped_at
+            is_end_of_log = segment is store.segments[-1] and place.messages_before < log.message_count
+            if advance is None or (advance == 0 and is_end_of_log):
+                yield place, passed
+                passed = max(passed, place.end)
+            elif advance == 0:
+                passed = segment.base_offset + segment.size  # the broker continues with the next file
 
 
 def _cut(facts: StartFacts, log: WalkedLog) -> tuple[int, int]:

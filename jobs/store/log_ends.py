@@ -14,7 +14,7 @@ from typing import NamedTuple
 from jobs.console.amounts import count_text, duration_text
 from jobs.storage.locations import is_local
 from jobs.store.epochs import find_last_promotion, tail_evidence
-from jobs.store.queue_files import StoredQueue, queues_in_files
+from jobs.store.queue_files import LastUnits, StoredQueue, hold_file, queues_in_files
 from jobs.store.ranges import find_holes, find_newest_segment, usual_segment_size
 from jobs.store.record_places import find_record, segment_bytes
 from jobs.store.running_broker import find_broker_process
@@ -77,18 +77,24 @@ def find_lost_ends(store: Store, newest_offset: int | None = None, log_end: int 
         yield LostPart(log_end, newest_offset, text)
 
 
-def read_last_units(queues: Iterable[StoredQueue]) -> Iterator[Unit | BatchUnit]:
-    """Yield the last unit of each queue that has any."""
+def read_last_units(queues: Iterable[StoredQueue], known: LastUnits | None = None) -> Iterator[Unit | BatchUnit]:
+    """Yield the last unit of each queue that has any; only queues that are not *known* are read."""
+    known = known or {}
     for queue in queues:
-        unit = queue.read_last_unit(queue.find_written_end())
+        unit = known[queue.name] if queue.name in known else _read_last_unit(queue)
         if unit is not None:
             yield unit
 
 
-def find_newest_known_offset(store: Store, queues: Iterable[StoredQueue]) -> int:
+def _read_last_unit(queue: StoredQueue) -> Unit | BatchUnit | None:
+    with hold_file(queue) as held:
+        return held.read_last_unit(held.find_written_end())
+
+
+def find_newest_known_offset(store: Store, queues: Iterable[StoredQueue], last_units: LastUnits | None = None) -> int:
     """Return the newest offset in the last index file and some queues; -1 without any, or if it is not evidence."""
     latest = sorted(queues, key=lambda queue: queue.files[-1].modified_ms, reverse=True)[:_MOST_QUEUES]
-    known = [unit.physical_offset for unit in read_last_units(latest)]
+    known = [unit.physical_offset for unit in read_last_units(latest, last_units)]
     known += filter(None, (_newest_of(file, store) for file in store.index_files[-1:]))
     limit = store.end_offset + MAX_BYTES_PAST_LOG_END if store.segments else MAX_LONG
     return max((offset for offset in known if offset < limit), default=-1)
@@ -127,9 +133,13 @@ class EndAfterCrash(NamedTuple):
         return self.copy_evidence or self.loss_evidence or doubt
 
 
-def find_end_after_crash(store: Store, log_end: int | None = None) -> EndAfterCrash | None:
+def find_end_after_crash(
+    store: Store, log_end: int | None = None, last_units: LastUnits | None = None
+) -> EndAfterCrash | None:
     """
     Return the record after the end of a killed broker's log to which queues or index files point, if any.
+
+    Queues whose *last_units* the caller knows are not read.
 
     A copy of a running broker's store looks the same if its log was copied first, and so does a store that was copied
     afterwards without its file times. The times of the files tell them apart in most cases: a broker writes a record
@@ -141,13 +151,13 @@ def find_end_after_crash(store: Store, log_end: int | None = None) -> EndAfterCr
         return None
     with suppress(OSError, NotAStore):  # reported by the comparison of queues and index files, or by the next listing
         queues = queues_in_files(store)
-        newest = find_newest_known_offset(store, queues)
+        newest = find_newest_known_offset(store, queues, last_units)
         end = _end_of_records(store, newest) if log_end is None else log_end
         if end is not None and has_lost_end(store, newest, end):
             now = relist_store(store)  # a broker that we do not see may have created segments since they were listed
             if _is_whole_at(end, now) or not has_lost_end(now, newest, end):
                 return None
-            sizes = [unit.size for unit in read_last_units(queues) if unit.physical_offset == newest]
+            sizes = [unit.size for unit in read_last_units(queues, last_units) if unit.physical_offset == newest]
             return EndAfterCrash(end, newest, newest + max(sizes, default=0), *_find_evidence(store, end))
     return None
 

@@ -8,13 +8,16 @@ far the log was dispatched, the second, with the files listed again, where the q
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from jobs.store.queue_files import (
     FIRST_PROBE_UNITS,
+    LastUnits,
     StoredQueue,
     find_first_unwritten_unit,
     has_light_queues_only_in_rocksdb,
+    hold_file,
     list_queues,
 )
 from jobs.store.record_places import find_record
@@ -34,6 +37,8 @@ class ProbedQueue(NamedTuple):
     queue: StoredQueue
     processed_end: int  # earlier runs processed the units before it
     end: int  # the position after its last unit
+    last_unit: Unit | BatchUnit | None = None
+    has_zero_tail: bool = False  # whether only zeros were after the end; False if these bytes were not read
 
 
 class QueueEnds(NamedTuple):
@@ -49,9 +54,20 @@ class QueueEnds(NamedTuple):
         """The queues alone."""
         return tuple(one.queue for one in self.probed_queues)
 
+    @property
+    def last_units(self) -> LastUnits:
+        """The last unit of each queue in files."""
+        return {one.queue.name: one.last_unit for one in self.probed_queues if not one.queue.in_rocksdb}
 
-_Seen = tuple[int, int, Unit | BatchUnit | None]
-"""The end of the part of a queue that earlier runs processed, the end of the queue, and its last unit, if any."""
+
+class _Seen(NamedTuple):
+    """What a probe finds."""
+
+    processed_end: int  # of the part that earlier runs processed
+    end: int
+    last_unit: Unit | BatchUnit | None
+    has_zero_tail: bool = False
+
 
 _Wish = tuple[StoredQueue, int | None, int]
 """A queue to probe, the position after its known units, and an offset that is past the records of these units."""
@@ -64,21 +80,27 @@ def probe_queue_ends(  # noqa: PLR0913, PLR0917 - the store, the state of the la
     from_offset: int = 0,
     wants_topic: Callable[[str], bool] | None = None,
     topics: Collection[str] | None = None,
+    *,
+    with_tails: bool = False,
 ) -> QueueEnds:
     """
     Probe every queue twice; a store that was shut down properly was dispatched to its end.
 
     Earlier runs processed every unit before *from_offset*, up to the *processed_ends*. *wants_topic* selects topics:
     other queues only show how far the log was dispatched. With *topics*, no queue of another topic is probed: no new
-    record has a unit there.
+    record has a unit there. *with_tails* also reads the bytes after each end, while its file is open.
     """
     known = processed_ends or {}
     if topics is not None:
         store = relist_store(store, topics).with_queues_of(topics)
     every = list_queues(store)
-    looks = _look_at_all(workers, [(queue, known.get(queue.name), from_offset) for queue in every])
-    dispatched = _find_dispatched_end(every, looks, store)
     closed = store.is_closed
+    looks = _look_at_all(
+        workers,
+        [(queue, known.get(queue.name), from_offset) for queue in every],
+        with_tails=with_tails and closed,
+    )
+    dispatched = _find_dispatched_end(every, looks, store)
     first = {queue.name: look for queue, look in zip(every, looks, strict=True)}
     # Dispatched units may be in a file, or a queue, that was created after the store was listed.
     queues = every if closed else list_queues(relist_store(store, topics))
@@ -90,19 +112,26 @@ def probe_queue_ends(  # noqa: PLR0913, PLR0917 - the store, the state of the la
         seen = _look_at_all(
             workers,
             [
-                (queue, first[queue.name][1], NO_LIMIT)
+                (queue, first[queue.name].end, NO_LIMIT)
                 if queue.name in first
                 else (queue, known.get(queue.name), from_offset)
                 for queue in queues
             ],
+            with_tails=with_tails,
         )
     return QueueEnds(
         tuple(
-            ProbedQueue(queue, max(first.get(queue.name, look)[0], queue.first_unit_number), look[1])
+            ProbedQueue(
+                queue,
+                max(first.get(queue.name, look).processed_end, queue.first_unit_number),
+                look.end,
+                look.last_unit,
+                look.has_zero_tail,
+            )
             for queue, look in zip(queues, seen, strict=True)
         ),
         NO_LIMIT if closed else dispatched,
-        max((last.physical_offset for *_, last in seen if last is not None), default=-1),
+        max((look.last_unit.physical_offset for look in seen if look.last_unit is not None), default=-1),
         NO_LIMIT if closed else _light_dispatched(every, store),
     )
 
@@ -114,9 +143,9 @@ def _find_dispatched_end(queues: Sequence[StoredQueue], looks: Sequence[_Seen], 
     Where the end of the log was lost, earlier units of the same queue still have their records.
     """
     last = {}
-    for queue, (_, queue_end, unit) in zip(queues, looks, strict=True):
-        if unit is not None:
-            last[unit.physical_offset + unit.size] = queue, queue_end
+    for queue, look in zip(queues, looks, strict=True):
+        if look.last_unit is not None:
+            last[look.last_unit.physical_offset + look.last_unit.size] = queue, look.end
     # A unit that points after all files proves nothing about the log; neither does a blank.
     ends = sorted((end for end in last if end <= store.end_offset), reverse=True)
     newest = 0
@@ -164,18 +193,21 @@ def _light_dispatched(queues: Sequence[StoredQueue], store: Store) -> int:
     return max((bound.physical_offset + 1 for bound in last_units.values()), default=0)
 
 
-def _look_at_all(workers: Workers, wishes: Sequence[_Wish]) -> list[_Seen]:
+def _look_at_all(workers: Workers, wishes: Sequence[_Wish], *, with_tails: bool) -> list[_Seen]:
     parts = [wishes[at : at + _AT_ONCE] for at in range(0, len(wishes), _AT_ONCE)]
-    return [seen for part in workers.map(parts, _look_at, "reading queues") for seen in part]
+    look = partial(_look_at, with_tails=with_tails)
+    return [seen for part in workers.map(parts, look, "reading queues") for seen in part]
 
 
-def _look_at(wishes: Sequence[_Wish]) -> list[_Seen]:
-    return [probe_queue_end(*wish) for wish in wishes]
+def _look_at(wishes: Sequence[_Wish], *, with_tails: bool) -> list[_Seen]:
+    return [probe_queue_end(*wish, with_tail=with_tails) for wish in wishes]
 
 
-def probe_queue_end(queue: StoredQueue, known_end: int | None, from_offset: int) -> _Seen:
-    """Return the current end of a queue."""
-    return _end_near(queue, known_end, from_offset) or _find_end_in_any_file(queue, known_end, from_offset)
+def probe_queue_end(queue: StoredQueue, known_end: int | None, from_offset: int, *, with_tail: bool = False) -> _Seen:
+    """Return the current end of a queue; *with_tail* also reads the bytes after it."""
+    with hold_file(queue) as held:
+        seen = _end_near(held, known_end, from_offset) or _find_end_in_any_file(held, known_end, from_offset)
+        return seen._replace(has_zero_tail=held.find_nonzero_byte(seen.end) is None) if with_tail else seen
 
 
 def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen | None:
@@ -192,7 +224,7 @@ def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen 
     # truncated or rebuilt; if all units read are written, the end is farther on.
     if not 0 < written * queue.unit_size < len(data) or queue.decode_unit(data).physical_offset >= from_offset:
         return None
-    return known, known - 1 + written, queue.decode_unit(data, written - 1)
+    return _Seen(known, known - 1 + written, queue.decode_unit(data, written - 1))
 
 
 def _find_end_in_any_file(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen:
@@ -207,4 +239,4 @@ def _find_end_in_any_file(queue: StoredQueue, known: int | None, from_offset: in
         else:
             end = queue.find_written_end()
             processed_end = queue.first_unit_pointing_from(from_offset, end)
-    return processed_end, end, queue.read_last_unit(end)
+    return _Seen(processed_end, end, queue.read_last_unit(end))

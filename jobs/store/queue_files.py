@@ -7,13 +7,14 @@ compiled code; `jobs.store.units` returns the same units as arrays.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from itertools import groupby, zip_longest
 
 from jobs.storage import AnyStorage
-from jobs.storage.model import Reader
+from jobs.storage.locations import is_local
+from jobs.storage.model import FetchingReader, Reader
 from jobs.store.queue_storage import QueueStorage, detect_queue_storage, rocksdb_queue_folder
 from jobs.store.store import Store, StoredFile
 from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
@@ -33,7 +34,12 @@ QUEUE_KIND_OF_FILE = {FileKind.CONSUME_QUEUE: QueueKind.PLAIN, FileKind.BATCH_CO
 DELETED_BYTE = 0xFF  # every byte of a unit whose file was deleted after it was listed
 FIRST_PROBE_UNITS = 25  # units; a queue that has none or few new ones costs half a kilobyte
 _LARGEST_LOOK = 1 << 16
+_FIRST_TAIL_LOOK = 256  # units; after them is a hole in the file, mostly
+_LARGEST_TAIL_LOOK = 1 << 15
+_BLOCK = 8 << 20  # bytes; a queue file of the default size is smaller
 OpenFile = Callable[[str], AbstractContextManager[Reader]]
+LastUnits = Mapping[QueueName, Unit | BatchUnit | None]
+"""The last unit of each queue; None for a queue without any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +159,17 @@ class StoredQueue:
         at = unit_number * self.unit_size
         return next((file for file in self.files if file.base_offset <= at < file.end), None)
 
+    def find_nonzero_byte(self, unit_number: int) -> int | None:
+        """Return the place in the queue of the first byte other than zero from a unit on; holes are not read."""
+        look = _FIRST_TAIL_LOOK
+        while (unit_number := self.next_written_unit_number(unit_number)) < self.capacity_end:
+            data = self.read(unit_number, min(unit_number + look, self.capacity_end))
+            rest = data.lstrip(b"\0")
+            if rest:
+                return unit_number * self.unit_size + len(data) - len(rest)
+            unit_number, look = unit_number + look, min(look * 2, _LARGEST_TAIL_LOOK)
+        return None
+
     def find_written_end(self, known_end: int | None = None) -> int:
         """
         Return the position after the last unit of the contiguous units that end the queue.
@@ -188,6 +205,44 @@ class StoredQueue:
             position = stop
             look = min(look * 4, _LARGEST_LOOK)
         return position
+
+
+@contextmanager
+def hold_file(queue: StoredQueue) -> Iterator[StoredQueue]:
+    """
+    Yield the queue with the file that it read last kept open, so that several reads of one file open it once.
+
+    On object storage, where a small read takes as long as a large one, the second read of a file reads all of it.
+    """
+    held: dict[str, Reader] = {}
+    with ExitStack() as stack:
+
+        def open_file(location: str) -> AbstractContextManager[Reader]:
+            if location not in held:
+                held.clear()
+                stack.close()
+                reader = stack.enter_context(queue.open(location))
+                held[location] = reader if is_local(location) or queue.in_rocksdb else _read_whole_blocks(reader)
+            return nullcontext(held[location])
+
+        yield replace(queue, open=open_file)
+
+
+def _read_whole_blocks(reader: Reader) -> Reader:
+    """Return a reader whose second read and later ones read blocks that are as large as most queue files."""
+    is_first, block, number = True, memoryview(b""), -1
+
+    def read(position: int, length: int) -> bytes | memoryview:
+        nonlocal is_first, block, number
+        if is_first or position // _BLOCK != (position + length - 1) // _BLOCK:
+            is_first = False
+            return reader.read(position, length)
+        if position // _BLOCK != number:
+            number = position // _BLOCK
+            block = memoryview(reader.read(number * _BLOCK, _BLOCK))
+        return block[position % _BLOCK :][:length]
+
+    return FetchingReader(reader.size, read)
 
 
 def find_first_unwritten_unit(kind: QueueKind, data: bytes | bytearray) -> int:

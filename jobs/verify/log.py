@@ -17,6 +17,7 @@ from jobs.store.log_ends import (
     find_right_segment_name,
     wrong_name_text,
 )
+from jobs.store.queue_files import LastUnits
 from jobs.store.ranges import find_holes, find_truncated_segments, locate_hole
 from jobs.store.running_broker import find_broker_process
 from jobs.store.store import Segment, Store, find_checkpoint_file, read_checkpoint
@@ -65,14 +66,15 @@ def findings_on_log(  # noqa: PLR0913, PLR0917 - the log, the releases that wrot
     lost_record_offset: int | None,
     conf: BrokerConf,
     newest_release: Release,
+    last_units: LastUnits | None = None,
 ) -> tuple[PartReport, LostRanges]:
     """
     Return the report on the log, and the ranges that findings of other parts may follow from.
 
     *lost_record_offset* is that of the last record after *log_end* to which queues or index files of a closed store
-    point.
+    point, *last_units* are those of the queues.
     """
-    crashed = find_end_after_crash(store, log_end)  # a copy of a running broker's store may look the same
+    crashed = find_end_after_crash(store, log_end, last_units)  # a copy of a running broker's store may look the same
     if crashed is not None and crashed.loss_evidence:
         lost_record_offset = crashed.newest_offset
     findings, lost = findings_on_records(store, checks)

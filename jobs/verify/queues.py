@@ -12,8 +12,6 @@ from itertools import chain, groupby
 from time import sleep
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from jobs.console.amounts import count_text, utc_time_text
 from jobs.diagnosis import kinds
 from jobs.diagnosis.broker_state import ReadSpan
@@ -30,8 +28,15 @@ from jobs.products.queues.join import collect_log_units, collect_topic_evidence_
 from jobs.products.queues.unit_files import choose_group_count
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import NewCollector, RangeOutcome, Results, complete_records_end, read_ranges_not_deleted
-from jobs.store.queue_ends import probe_queue_ends
-from jobs.store.queue_files import QUEUE_KIND_OF_FILE, StoredQueue, queue_file_sizes, undecided_queue_file_sizes
+from jobs.store.queue_ends import QueueEnds, probe_queue_ends
+from jobs.store.queue_files import (
+    QUEUE_KIND_OF_FILE,
+    LastUnits,
+    StoredQueue,
+    hold_file,
+    queue_file_sizes,
+    undecided_queue_file_sizes,
+)
 from jobs.store.queue_storage import rocksdb_queue_folder
 from jobs.store.ranges import find_holes, plan_ranges
 from jobs.store.rocksdb_queues import find_queue_database
@@ -120,6 +125,7 @@ class VerifiedQueues(NamedTuple):
     report: PartReport
     joined: JoinResult
     outcomes: list[RangeOutcome[Results]]
+    last_units: LastUnits | None = None  # before the log was read; None if the queues cannot be read
 
 
 def verify_queues(
@@ -136,15 +142,15 @@ def verify_queues(
         start, outcomes = read_ranges_not_deleted(workers, store, ranges, log_pass.new_collectors)
         joined = JoinResult(log_end=complete_records_end(outcomes, start))
         return VerifiedQueues(_report_unreadable_queues(store, error), joined, outcomes)
-    seen, groups = probe_queue_ends(workers, store), choose_group_count(store.log_size)
+    seen, groups = probe_queue_ends(workers, store, with_tails=True), choose_group_count(store.log_size)
     topics = collect_topic_evidence_with_queues(store, seen.queues, recorded)
     shared = log_pass.scratch if groups > 1 else None  # units of a small log stay in memory
     log, outcomes = collect_log_units(
         workers, store, rules, groups, shared, log_pass.range_size, log_pass.new_collectors
     )
     joined = compare_queues(workers, store, rules, seen, log, topics)
-    after_ends = _read_queue_ends(workers, store, joined)
-    return VerifiedQueues(_report_queues(store, joined, after_ends), joined, outcomes)
+    after_ends = _read_queue_ends(workers, store, joined, seen)
+    return VerifiedQueues(_report_queues(store, joined, after_ends), joined, outcomes, seen.last_units)
 
 
 def _find_error_of_database(store: Store) -> FormatError | None:
@@ -165,9 +171,9 @@ def _report_unreadable_queues(store: Store, error: FormatError) -> PartReport:
     return PartReport([unreadable_database_finding(QUEUES, error, store, ", or may start without these queues")])
 
 
-def _read_queue_ends(workers: Workers, store: Store, joined: JoinResult) -> list[Finding]:
-    """Return the findings on bytes after the ends of the queues."""
-    ends = [(queue, joined.figures.ends[queue.name]) for queue in joined.queues]
+def _read_queue_ends(workers: Workers, store: Store, joined: JoinResult, seen: QueueEnds) -> list[Finding]:
+    """Return the findings on bytes after the ends of the queues, where the probe has not found only zeros."""
+    ends = [(one.queue, joined.figures.ends[one.queue.name]) for one in seen.probed_queues if not one.has_zero_tail]
     parts = [ends[at : at + _TAILS_A_TASK] for at in range(0, len(ends), _TAILS_A_TASK)]
     read = partial(_findings_after_queue_ends, looks=1 if store.has_clean_shutdown else _LOOKS)
     return list(chain.from_iterable(workers.map(parts, read, "reading the ends of queues")))
@@ -460,8 +466,6 @@ def _next_offset(topic: str, queue_id: int, queues: Mapping[QueueName, StoredQue
 
 
 _TAILS_A_TASK = 64
-_READ_FIRST = 256  # units; after them is a hole in the file, mostly
-_READ_AT_ONCE = 1 << 15
 _LOOKS = 5
 _PAUSE_S = 0.02
 _CAUSE = (
@@ -479,8 +483,9 @@ def _finding_after_queue_end(queue: StoredQueue, end: int, looks: int) -> Findin
     """Return a finding on bytes other than zero after a queue's end; units that a broker appends are not counted."""
     found: Finding | None = None
     for look in range(looks):
-        end = max(end, queue.find_written_end(end)) if looks > 1 else end
-        found = _first_not_zero(queue, end)
+        with hold_file(queue) as held:
+            end = max(end, held.find_written_end(end)) if looks > 1 else end
+            found = _first_not_zero(held, end)
         if found is None:
             return None
         if look + 1 < looks:
@@ -489,20 +494,18 @@ def _finding_after_queue_end(queue: StoredQueue, end: int, looks: int) -> Findin
 
 
 def _first_not_zero(queue: StoredQueue, end: int) -> Finding | None:
-    position, some = end, _READ_FIRST
-    while (position := queue.next_written_unit_number(position)) < queue.capacity_end:
-        data = read_stored_units(queue, position, min(position + some, queue.capacity_end)).view(np.uint8)
-        if data.any():
-            at = int(np.flatnonzero(data)[0])
-            file = queue.file_at(position + at // queue.unit_size)
-            base = file.base_offset if file else 0
-            place = f"{queue.name.path}/{file_name_of_offset(base)}", position * queue.unit_size + at - base
-            found = bytes(data[at : at + queue.unit_size]).hex()
-            cause = "a recovery truncated the queue and left old units, or another program wrote to the file"
-            return Finding(QUEUES, kinds.NONZERO_TAIL, *place, "tail", found, "zeros", cause)
-        position += some
-        some = min(some * 2, _READ_AT_ONCE)
-    return None
+    place = queue.find_nonzero_byte(end)
+    if place is None:
+        return None
+    unit_number, skipped = divmod(place, queue.unit_size)
+    file = queue.file_at(unit_number)
+    base = file.base_offset if file else 0
+    found = queue.read(unit_number, min(unit_number + 2, queue.capacity_end))[skipped:]
+    cause = "a recovery truncated the queue and left old units, or another program wrote to the file"
+    return Finding(
+        QUEUES, kinds.NONZERO_TAIL, f"{queue.name.path}/{file_name_of_offset(base)}", place - base, "tail",
+        found[: queue.unit_size].hex(), "zeros", cause,
+    )  # fmt: skip
 
 
 def findings_on_sequence(joined: JoinResult, store: Store) -> Iterator[Finding]:

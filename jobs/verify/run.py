@@ -30,7 +30,7 @@ from jobs.store.broker_config import read_broker_config
 from jobs.store.chain import NewCollector, RangeOutcome, Results, read_ranges_not_deleted
 from jobs.store.epochs import Promotion, find_last_promotion
 from jobs.store.log_ends import find_newest_known_offset
-from jobs.store.queue_files import queues_in_files
+from jobs.store.queue_files import LastUnits, queues_in_files
 from jobs.store.ranges import plan_ranges
 from jobs.store.release import UndecidedError, Writers, parse_rules
 from jobs.store.repeated_reads import repeat_after_expiry
@@ -51,6 +51,7 @@ from jobs.verify.unreadable_files import (
     report_unreadable_file,
 )
 from jobs.verify.verdict import Verdict, set_accepted_apart
+from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.record import INVALID_MAGIC_PREFIX
 from rmq_formats.consumequeue.dispatch import QueueKind
@@ -115,7 +116,9 @@ def _compare(request: VerifyRequest, workers: Workers, store: Store, left_out: f
     check_disk_space(store.root, place or gettempdir(), int(store.log_size * share))
     with open_scratch(request.scratch, workers.options) as scratch:
         read = partial(_log_and_queues, request, workers, scratch)
-        indexing, queues, configuration, joined, checks, writers, outcomes = repeat_after_expiry(store, read, relist)
+        indexing, queues, configuration, joined, checks, writers, outcomes, last_units = repeat_after_expiry(
+            store, read, relist
+        )
         store = indexing.store
         compare = partial(_index, request, workers, checks, indexing, outcomes, scratch, left_out)
         index = repeat_after_expiry(store, compare, relist)
@@ -124,12 +127,13 @@ def _compare(request: VerifyRequest, workers: Workers, store: Store, left_out: f
         [offset for offset in (*known_ahead, joined.find_newest_offset_ahead()) if offset is not None], default=None
     )
     if ahead is None and not store.segments:  # queues and index files prove the loss wherever they point
-        newest = find_newest_known_offset(store, queues_in_files(store))
+        newest = find_newest_known_offset(store, queues_in_files(store), last_units)
         ahead = newest if newest >= 0 else None
     promotion = find_last_promotion(store, joined.log_end)
     if promotion is not None and promotion.has_truncated(ahead):
         ahead = None
-    log, lost = findings_on_log(store, checks, joined.log_end, ahead, request.given_settings.conf, writers.newest)
+    conf = request.given_settings.conf
+    log, lost = findings_on_log(store, checks, joined.log_end, ahead, conf, writers.newest, last_units)
     if promotion is not None:
         _set_apart(promotion, log, [queues, index], store)
     _attribute(log, [queues, index, configuration], lost, checks, store)
@@ -139,7 +143,7 @@ def _compare(request: VerifyRequest, workers: Workers, store: Store, left_out: f
     walked = summarize_walk(checks, joined.log_end)._replace(queue_stops=stops)
     if find_broker_process(store.root) is None:
         try:
-            start = _predict_start(request, store, writers, walked, parts)
+            start = _predict_start(conf, store, writers, walked, parts, last_units)
         except OSError as error:  # any other error ends the command, like one that the parts meet
             if not is_disk_error(error):
                 raise
@@ -148,11 +152,16 @@ def _compare(request: VerifyRequest, workers: Workers, store: Store, left_out: f
     return Verdict(store.root, parts, start, walked, request.options, request.findings_options)
 
 
-def _predict_start(
-    request: VerifyRequest, store: Store, writers: Writers, walked: WalkedLog, parts: Mapping[str, PartReport]
+def _predict_start(  # noqa: PLR0913, PLR0917 - the store, and results of its comparison
+    conf: BrokerConf,
+    store: Store,
+    writers: Writers,
+    walked: WalkedLog,
+    parts: Mapping[str, PartReport],
+    last_units: LastUnits | None,
 ) -> StartOutcome:
     """Predict the next start of the broker, and add what it does to the reports."""
-    start = predict_store_start(store, writers, walked, request.given_settings.conf)
+    start = predict_store_start(store, writers, walked, conf, last_units)
     _add_start(start, parts, store)
     if keeps_incomplete_record(store, Release.from_version(start.release), walked.end):
         parts[LOG].notes.append(
@@ -198,6 +207,7 @@ class _LogAndQueues(NamedTuple):
     checks: list[RangeCheck]
     writers: Writers
     outcomes: list[RangeOutcome[Results]]
+    last_units: LastUnits | None
 
 
 def _log_and_queues(request: VerifyRequest, workers: Workers, scratch: Scratch, store: Store) -> _LogAndQueues:
@@ -207,14 +217,14 @@ def _log_and_queues(request: VerifyRequest, workers: Workers, scratch: Scratch, 
     rules = determine_unit_rules(store, releases.value.rules, request.given_settings.conf)
     config = read_broker_config(store)  # read before the queues, because consumers may advance meanwhile
     log_pass = LogPass(request.range_size, new_collectors, scratch)
-    queues, joined, outcomes = verify_queues(workers, store, rules, log_pass, request.recorded_topics)
+    queues, joined, outcomes, last_units = verify_queues(workers, store, rules, log_pass, request.recorded_topics)
     verify_waiting_messages(queues, store)
     if store.other_files_of_kind(FileKind.COMPACTION_LOG):
         queues.notes.append("the copies of messages in compacted logs (`compaction/`) are not verified")
     queues.notes.append(f"queue format: RocketMQ {releases.value} ({releases.origin_text})")
     checks = complete_checks(outcomes, 0, releases.value)
     configuration = verify_configuration(store, config, make_span_reader(joined, store.start_offset))
-    return _LogAndQueues(indexing, queues, configuration, joined, checks, releases.value, outcomes)
+    return _LogAndQueues(indexing, queues, configuration, joined, checks, releases.value, outcomes, last_units)
 
 
 def _index(  # noqa: PLR0913, PLR0917 - the request, and data from the pass over the log

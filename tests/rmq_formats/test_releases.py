@@ -1,12 +1,12 @@
 """Differences between releases, the detection of a store's release, and the recovery at a broker's start."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from rmq_formats.broker_start import UnloadableFile, find_refused_file, find_start_segment
+from rmq_formats.broker_start import FirstRecord, UnloadableFile, find_refused_file, find_start_segment
 from rmq_formats.commitlog.layout import MAGIC_V2
 from rmq_formats.detection import (
     Era,
@@ -315,7 +315,7 @@ def test_the_release_that_wrote_a_store_is_not_ruled_out_and_ordinary_stores_sho
 
 
 # Ten segments of a hundred bytes, the first records stored ten seconds after each other.
-LOG = [(base, (base, 100_000 + base * 100)) for base in range(0, 1000, 100)]
+LOG = {base: (base, 100_000 + base * 100) for base in range(0, 1000, 100)}
 MIDDLE = Checkpoint(160_000, 155_000, 0)  # the times of the log and of the queues, which lag
 
 
@@ -338,19 +338,28 @@ MIDDLE = Checkpoint(160_000, 155_000, 0)  # the times of the log and of the queu
 def test_a_broker_start_recovers_from_the_right_segment(
     release: str, has_abort: bool, checkpoint: Checkpoint, reach: int, expected: int
 ) -> None:
-    assert expected == find_start_segment(LOG, Release.from_version(release), checkpoint, reach, has_abort=has_abort)
+    found = find_start_segment(
+        list(LOG), lambda base, _: LOG[base], Release.from_version(release), checkpoint, reach, has_abort=has_abort
+    )
+
+    assert found == expected
 
 
 def test_segments_with_a_damaged_first_record_are_skipped_after_a_kill() -> None:
     """From 5.4.0 on, also after a clean stop; at most ten segments are tried."""
-    log = [*LOG[:5], (500, None), *LOG[6:]]
-    long = [(base, None) for base in range(0, 2000, 100)]
+    log = {**LOG, 500: None}
+    long: dict[int, FirstRecord | None] = dict.fromkeys(range(0, 2000, 100))
 
-    assert 400 == find_start_segment(log, Release.from_version("5.3.3"), MIDDLE, -1, has_abort=True)
-    assert 400 == find_start_segment(log, Release.from_version("5.4.0"), MIDDLE, 550, has_abort=False)
-    assert 500 == find_start_segment(log, Release.from_version("5.3.3"), MIDDLE, 550, has_abort=False)
-    assert 1000 == find_start_segment(long, Release.from_version("5.4.0"), MIDDLE, 550, has_abort=False)
-    assert find_start_segment([], Release.from_version("5.4.0"), MIDDLE, 550, has_abort=False) is None
+    def find(log: Mapping[int, FirstRecord | None], release: str, reach: int, *, has_abort: bool) -> int | None:
+        return find_start_segment(
+            list(log), lambda base, _: log[base], Release.from_version(release), MIDDLE, reach, has_abort=has_abort
+        )
+
+    assert find(log, "5.3.3", -1, has_abort=True) == 400
+    assert find(log, "5.4.0", 550, has_abort=False) == 400
+    assert find(log, "5.3.3", 550, has_abort=False) == 500
+    assert find(long, "5.4.0", 550, has_abort=False) == 1000
+    assert find({}, "5.4.0", 550, has_abort=False) is None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tests.golden import StoreOf
 from tests.support.commands import Run
 from tests.support.meanwhile import refuse_to_open
 
-_SEGMENT = "commitlog/00000000000000016384"
+_SEGMENT = "commitlog/00000000000000049152"  # the newest one: a prediction always reads it
 
 
 def _fail_from(module: object, name: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:

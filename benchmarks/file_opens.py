@@ -1,0 +1,72 @@
+"""
+Count how often one `verify` opens each segment and each queue file.
+
+    python -m benchmarks.file_opens [--segments N N N] [--folder DIR]
+
+The store has as many queues as segments. The counts of a closed store and of one whose broker was killed are the means
+of all files, so a constant number of further opens shows as a fraction that falls with the size. The baseline is one
+open of each file.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.broker import RELEASE
+from benchmarks.measuring import measure_cost, parse_options, print_result
+from benchmarks.stores import FOLDER, Recipe, add_queues, make_store
+from jobs.products.index.settings import GivenSettings
+from jobs.store.workers import SerialWorkers
+from jobs.verify.run import VerifyRequest, verify
+
+_SEGMENT_SIZE = 64 << 10
+_QUEUES_PER_TOPIC = 10
+_opens: Counter[str] = Counter()
+
+
+def _count_open(event: str, arguments: Sequence[object]) -> None:
+    if event == "open":
+        _opens[str(arguments[0])] += 1
+
+
+def measure(folder: Path, segments: int) -> dict[str, Any]:
+    """Return the figures of a store with this number of segments and queues."""
+    topics = max(segments // _QUEUES_PER_TOPIC, 1)
+    recipe = Recipe(segments * (_SEGMENT_SIZE - 1024), 1024, topics=topics, queues=_QUEUES_PER_TOPIC,
+                    segment_size=_SEGMENT_SIZE)  # fmt: skip
+    store = make_store(recipe, folder)
+    if not (store / "consumequeue").exists():
+        add_queues(recipe, store)
+    figures: dict[str, Any] = {"segments": segments, "queue_files": topics * _QUEUES_PER_TOPIC}
+    abort = store / "abort"
+    for name in ("closed", "killed"):
+        if name == "killed":
+            abort.touch()
+        _opens.clear()
+        with measure_cost() as cost:
+            verify(VerifyRequest(str(store), GivenSettings(release=RELEASE)), SerialWorkers())
+        figures[name] = {
+            "opens_per_segment": _mean_opens(store / "commitlog"),
+            "opens_per_queue_file": _mean_opens(store / "consumequeue"),
+            "cpu_s": cost.cpu_s,
+        }
+    abort.unlink()
+    return figures
+
+
+def _mean_opens(folder: Path) -> float:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return round(sum(_opens[str(path)] for path in files) / len(files), 2)
+
+
+def main() -> None:
+    """Print the figures as JSON."""
+    options = parse_options(__doc__, segments=[100, 400, 1600], folder=FOLDER)
+    sys.addaudithook(_count_open)
+    print_result({"sizes": [measure(options.folder, segments) for segments in options.segments]})
+
+
+if __name__ == "__main__":
+    main()
