@@ -276,7 +276,7 @@ def _compare_group(
         undispatched_records=undispatched,
     )
     figures, unresolved = [compared], list[QueueRemainder]()
-    for queue, processed_end, seen_end in queues:
+    for queue, processed_end, seen_end, *_ in queues:
         remainder = matches.pop(queue.name).find_remainder(log, processed_end, seen_end)
         compared.processed_ends[queue.name] = remainder.end
         compared.ends[queue.name] = max(remainder.end, seen_end)

@@ -123,7 +123,7 @@ def test_verify_reports_any_content_of_a_queue_and_never_fails(
     store = list_store(str(root))
     rules = determine_unit_rules(store, determine_writers(store, None).value.rules, BrokerConf())
     report, *_ = verify_queues(SerialWorkers(), store, rules)
-    _, joined, _ = verify_queues(SerialWorkers(), store, rules, LogPass(4096))
+    _, joined, *_ = verify_queues(SerialWorkers(), store, rules, LogPass(4096))
 
     # In a store that was not closed, missing units at the end of all queues may not have been written yet.
     if store.has_clean_shutdown:
