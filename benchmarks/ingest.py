@@ -40,10 +40,11 @@ from benchmarks.stores import FOLDER, Recipe, make_healthy_store
 from jobs.lake.lake import Lake
 from jobs.lake.table_file import open_parquet_writer
 from jobs.lake.tables import MESSAGES
-from jobs.products.index.settings import GivenSettings
-from jobs.restore.run import RestoreRequest, restore
+from jobs.requests.restore import RestoreRequest
+from jobs.restore.run import restore
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range, plan_ranges
+from jobs.store.request import GivenSettings
 from jobs.store.store import list_store
 from jobs.store.workers import InProcessWorkers, SerialWorkers, Workers
 from rmq_formats.arrow import MESSAGE_SCHEMA

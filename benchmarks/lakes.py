@@ -5,8 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.broker import RELEASE
-from jobs.ingest import IngestRequest, Summary
+from jobs.ingest import Summary
 from jobs.ingest.run import ingest
+from jobs.requests.ingest import IngestRequest
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import Workers
 

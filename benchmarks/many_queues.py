@@ -16,10 +16,11 @@ from typing import Any
 
 from benchmarks.measuring import parse_options, print_result
 from benchmarks.stores import FOLDER, LiveStore, Recipe
-from jobs.ingest import IngestRequest, Summary
+from jobs.ingest import Summary
 from jobs.ingest.run import FollowedStore, run_steps
 from jobs.lake.snapshots import cache_snapshots
 from jobs.products.index.entries import cache_open_slots
+from jobs.requests.ingest import IngestRequest
 from jobs.store.workers import SerialWorkers
 
 _QUEUES_PER_TOPIC = 50

@@ -22,8 +22,9 @@ from benchmarks.broker import RELEASE, hash_files, store_rebuilt_by_broker
 from benchmarks.lakes import start_spark_workers
 from benchmarks.measuring import Cost, measure_cost, parse_options, print_result
 from benchmarks.stores import FOLDER, Recipe, make_store
-from jobs.products.index.settings import GivenSettings
-from jobs.rebuild.index import IndexRebuildSummary, RebuildIndexRequest, rebuild_index
+from jobs.rebuild.index import IndexRebuildSummary, rebuild_index
+from jobs.requests.rebuild import RebuildIndexRequest
+from jobs.store.request import GivenSettings
 from jobs.store.workers import InProcessWorkers, Workers
 
 _RECORD_SIZE = 256
@@ -34,7 +35,9 @@ def measure_rebuild(store: Path, out: Path, workers: Workers, release: str) -> t
     """Rebuild all index files into an empty directory; return the summary and the cost."""
     shutil.rmtree(out, ignore_errors=True)
     with measure_cost() as cost:
-        summary = rebuild_index(RebuildIndexRequest(str(store), str(out), GivenSettings(release=release)), workers)
+        summary = rebuild_index(
+            RebuildIndexRequest(str(store), str(out), given_settings=GivenSettings(release=release)), workers
+        )
     return summary, cost
 
 

@@ -14,7 +14,9 @@ from typing import Any
 from benchmarks.broker import RELEASE, hash_files, store_rebuilt_by_broker
 from benchmarks.measuring import measure_cost, parse_options, print_result
 from benchmarks.stores import FOLDER, Recipe, make_store
-from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild_queues
+from jobs.rebuild.queue_run import rebuild_queues
+from jobs.requests.rebuild import RebuildQueuesRequest
+from jobs.store.request import GivenSettings
 from jobs.store.workers import InProcessWorkers
 
 _RECORD_SIZE = 256
@@ -33,7 +35,8 @@ def main() -> None:
     shutil.rmtree(out, ignore_errors=True)
     with measure_cost() as cost:
         summary = rebuild_queues(
-            RebuildQueuesRequest(str(store), out, release=RELEASE), InProcessWorkers(width=options.cores)
+            RebuildQueuesRequest(str(store), out, given_settings=GivenSettings(release=RELEASE)),
+            InProcessWorkers(width=options.cores),
         )
     figures: dict[str, Any] = {
         "units": summary.units,

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.broker import RELEASE
-from jobs.products.index.settings import GivenSettings
-from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
+from jobs.rebuild.index import rebuild_index
+from jobs.requests.rebuild import RebuildIndexRequest
+from jobs.store.request import GivenSettings
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK, MAGIC_V1, RECORD
 from rmq_formats.commitlog.record import Host, encode_record, new_record
@@ -89,7 +90,9 @@ def make_healthy_store(recipe: Recipe, folder: Path) -> Path:
         add_queues(recipe, store)
         out = folder / "unfinished-index"
         shutil.rmtree(out, ignore_errors=True)
-        rebuild_index(RebuildIndexRequest(str(store), str(out), GivenSettings(release=RELEASE)), SerialWorkers())
+        rebuild_index(
+            RebuildIndexRequest(str(store), str(out), given_settings=GivenSettings(release=RELEASE)), SerialWorkers()
+        )
         (out / "installed").mkdir()
         for file in list(out.rglob("*")):
             if file.is_file() and file.name.isdigit():

@@ -13,10 +13,11 @@ from benchmarks.broker import RELEASE
 from benchmarks.ingest import checksum_log
 from benchmarks.measuring import count_log_bytes, measure_alternately, parse_options, print_result
 from benchmarks.stores import FOLDER, Recipe, make_healthy_store
-from jobs.products.index.settings import GivenSettings
+from jobs.requests.verify import VerifyRequest
+from jobs.store.request import GivenSettings
 from jobs.store.worker_processes import ProcessWorkers
 from jobs.store.workers import InProcessWorkers, SerialWorkers, Workers
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 
 
 def main() -> None:
@@ -25,7 +26,7 @@ def main() -> None:
     store = make_healthy_store(Recipe(options.mib << 20, 1024), options.folder)
 
     def verify_store(workers: Workers) -> None:
-        findings = verify(VerifyRequest(str(store), GivenSettings(release=RELEASE)), workers).findings
+        findings = verify(VerifyRequest(str(store), given_settings=GivenSettings(release=RELEASE)), workers).findings
         if findings:
             raise SystemExit(f"{store}: a generated store must be healthy, but verify reports {findings}")
 

@@ -35,6 +35,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import Expiry, KnownStore
 from jobs.lake.tables import RECORD_CRC
 from jobs.products.broker_config import FILES_KEY, read_state
+from jobs.requests.diff import DiffRequest
 from jobs.restore import (
     EXPIRED,
     NothingToRestoreError,
@@ -57,7 +58,7 @@ from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.running_broker import find_broker_process
 from jobs.store.selection import TopicChoices
-from jobs.store.store import Store, StoreRequest
+from jobs.store.store import Store
 from jobs.store.workers import Workers
 from rmq_formats.arrays import slices_between_cuts
 from rmq_formats.commitlog import kernels
@@ -96,16 +97,6 @@ _LEAST_PART = MIN_RECORD_SIZE - 1  # bytes: too few for a record
 _MOST_PARTS = 64  # parts of a segment that are read one by one
 _MOST_RUNS = 64  # differences of one kind in a segment; every second record may belong to a topic that was not selected
 _Columns = tuple[NDArray[Any], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DiffRequest(StoreRequest):
-    """The parameters of a comparison."""
-
-    lake: Lake
-    broker: str | None = None
-    base_offsets: frozenset[int] | None = None  # base offsets of the store's segments to read; None: all segments
-    known_store: KnownStore | None = None  # the lake's registration of the store; None: search for it
 
 
 class LogDifference(NamedTuple):
@@ -202,11 +193,11 @@ class SegmentDiff:
 
 def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
     """Compare a store with its rows in a lake; raise `NothingToRestoreError` if there are none."""
-    store = request.list_store(workers.options, workers.processes)
-    known = request.known_store or find_known_store(request.lake, store, request.broker)
+    store, lake = request.list_store(workers.options, workers.processes), Lake(request.other, workers.options)
+    known = request.known_store or find_known_store(lake, store, request.broker)
     assert known.newest is not None
     try:
-        plan = plan_log(request.lake, known)
+        plan = plan_log(lake, known)
     except NothingToRestoreError:
         plan = None
     until = known.newest.to_offset
@@ -220,10 +211,10 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
     ]
     results = workers.map(works, diff_segment, "comparing")
     lost = [f"{name} {reason}" for name, reason in sorted(plan.lost_files.items())] if plan else []
-    state = compare_broker_state(store, request.lake, known).state
+    state = compare_broker_state(store, lake, known).state
     return DiffSummary(
         store.root,
-        request.lake.location,
+        lake.location,
         known.broker,
         known.store_id,
         min((work.base_offset for work in works), default=0),

@@ -14,19 +14,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from jobs.command.places import find_enclosing_store, is_within
 from jobs.console.result import RequestError
-from jobs.ingest import IngestRequest, Summary
+from jobs.ingest import Summary
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import usable_threads
+from jobs.options.places import find_enclosing_store, is_within
 from jobs.query import Message
 from jobs.query.lookups import TimeWindow, by_any_id, by_key, by_offset, by_offset_id, by_unique_key
-from jobs.query.place import QueryTarget, open_place
+from jobs.query.place import open_place
 from jobs.query.source import Answer, Reason, ReasonKind, Source
+from jobs.requests.ingest import IngestRequest
+from jobs.requests.query import QueryTarget
+from jobs.requests.verify import VerifyRequest
 from jobs.storage.local import ReadLimits
-from jobs.store.running_broker import limit_load_beside_broker
+from jobs.store.request import GivenSettings
 from jobs.store.selection import Selection
-from jobs.store.store import log_directories, read_broker_conf
 from jobs.store.workers import InProcessWorkers, Workers
 from jobs.verify.verdict import Verdict
 from rmq_formats.indexfile.keys import KeyKind
@@ -82,21 +84,19 @@ def ingest(  # noqa: PLR0913 - the options of the verb
     enclosing = str(store) if is_within(str(lake), str(store)) else find_enclosing_store(str(lake))
     if enclosing is not None:
         raise RequestError(f"{str(lake)!r} is inside the store {enclosing!r}. Choose a location outside the store")
-    conf = read_broker_conf(broker_conf)
-    read_limits = limit_load_beside_broker(str(store), max_rate)
     request = IngestRequest(
         store=str(store),
         lake=str(lake),
         broker=broker,
-        commitlog=tuple(log_directories(_as_tuple(commitlog), conf)),
+        broker_conf=broker_conf,
+        commitlog=_as_tuple(commitlog),
         selection=Selection(_as_tuple(topics), _as_tuple(exclude_topics), bodies),
         backfill=_as_tuple(backfill),
         release=release,
-        conf=conf,
         min_age_ms=min_age_ms,
-        read_limits=read_limits,
-    )
-    return run(request, workers or _threads(read_limits))
+        max_rate=max_rate,
+    ).resolve()
+    return run(request, workers or _threads(request.read_limits))
 
 
 def verify(  # noqa: PLR0913 - the options of the verb
@@ -118,8 +118,6 @@ def verify(  # noqa: PLR0913 - the options of the verb
     is not in *accept*: the names of accepted findings, as `Verdict.find_name` returns them.
     """
     from jobs.diagnosis.acceptance import Acceptances, names_finding
-    from jobs.products.index.settings import GivenSettings
-    from jobs.verify.run import VerifyRequest
     from jobs.verify.run import verify as run
 
     _require_at_least(1, hash_slots=hash_slots, max_rate=max_rate)
@@ -128,14 +126,15 @@ def verify(  # noqa: PLR0913 - the options of the verb
     for name in names:
         if not names_finding(name):
             raise RequestError(f"accept: {name!r} is not the name of one finding, as `Verdict.find_name` returns it")
-    conf = read_broker_conf(broker_conf)
-    read_limits = limit_load_beside_broker(str(store), max_rate)
-    wanted = GivenSettings(hash_slots, index_num, release, None, conf)
-    folders = tuple(log_directories(_as_tuple(commitlog), conf))
     request = VerifyRequest(
-        str(store), wanted, commitlog=folders, read_limits=read_limits, acceptances=Acceptances(names)
-    )
-    return run(request, workers or _threads(read_limits))
+        str(store),
+        broker_conf=broker_conf,
+        commitlog=_as_tuple(commitlog),
+        given_settings=GivenSettings(hash_slots, index_num, release),
+        max_rate=max_rate,
+        acceptances=Acceptances(names),
+    ).resolve()
+    return run(request, workers or _threads(request.read_limits))
 
 
 def _as_tuple(values: str | Sequence[str]) -> tuple[str, ...]:

@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 from unittest.mock import patch
 
-from jobs.ingest import IngestRequest
 from jobs.ingest.run import ingest
+from jobs.requests.ingest import IngestRequest
 from jobs.store.workers import SerialWorkers
 from tests.golden import unpack
 from tests.support.browser import browser

@@ -28,10 +28,11 @@ from jobs.query.json_text import json_line, message_object
 from jobs.query.lake_source import LakeSource
 from jobs.query.lookups import parse_position, read_page
 from jobs.query.merging import MergedPage, join_remarks, parse_positions, read_merged_page
-from jobs.query.place import QueryTarget, open_stores
+from jobs.query.place import open_stores
 from jobs.query.source import SeveralStoresError, Source, do_nothing, parse_whole_number, require_single_source
 from jobs.query.store_source import StoreSource
 from jobs.query.story import timeline_lines
+from jobs.requests.query import QueryTarget
 from jobs.store.selection import list_similar_topics
 from jobs.store.store import format_place_options, log_directories, read_broker_conf
 from rmq_formats.commitlog.record import encode_record

@@ -39,7 +39,8 @@ from jobs.browse.requests import PageReply, PageRequest
 from jobs.browse.workers import PageWorkers
 from jobs.console.result import ExitCode
 from jobs.launch.engine import SetupError
-from jobs.query.place import QueryTarget, open_stores
+from jobs.query.place import open_stores
+from jobs.requests.query import QueryTarget
 
 HOST = "127.0.0.1"
 _PATIENCE = 2  # seconds to finish open requests when the server stops

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
 from jobs.browse.requests import PageReply, PageRequest
-from jobs.query.place import QueryTarget
+from jobs.requests.query import QueryTarget
 
 _MOST = 8  # questions that are answered at the same time; further ones wait
 _KEPT = 2  # processes that wait for the next request

@@ -15,12 +15,13 @@ from time import monotonic
 import click
 
 from jobs.command.engine import get_chosen_engine
-from jobs.command.options import bundle, json_option, quiet_option, verbose_option
 from jobs.console.lines import line_width_limit, printable_with_colours, wrap_line
 from jobs.console.log import mask_secrets
 from jobs.console.process import tool_command
 from jobs.console.progress import reset_one_time_work
 from jobs.console.result import ExitCode, RatedOutcome, Result, Severity
+from jobs.options.declaration import bundle, flag
+from jobs.options.values import json_option, quiet_option
 from jobs.store.release import ASSUMED, DETECTED
 
 COMMAND_LINE_META_KEY = "rmq-lake.typed"  # key in a context's meta: the arguments after the program name
@@ -33,9 +34,9 @@ _MARKS = re.compile(rf"(RocketMQ .*\((?:{DETECTED}|{ASSUMED})): .*\)$")
 class ResultPrinter:
     """How a verb prints its result, according to the command line; also measures the time."""
 
-    as_json: bool = False
-    quiet: bool = False
-    verbose: bool = False
+    as_json: bool = json_option
+    quiet: bool = quiet_option
+    verbose: bool = flag("Also list the evidence for the broker's release.", is_shared=True)
     start_time: float = field(default_factory=monotonic)
 
     def __post_init__(self) -> None:
@@ -102,6 +103,5 @@ def typed_command_text(*added_words: str, dropped_word: str = "", replacement: t
     return " ".join([tool_command(), *map(quote, (*(values.get(word, word) for word in words), *added_words))])
 
 
-answer_options = bundle(ResultPrinter, as_json=json_option, quiet=quiet_option)
-# For commands that print the evidence for the broker's release.
-verbose_answer_options = bundle(ResultPrinter, as_json=json_option, quiet=quiet_option, verbose=verbose_option)
+verbose_answer_options = bundle(ResultPrinter)  # for commands that print the evidence for the broker's release
+answer_options = bundle(ResultPrinter, verbose=False)

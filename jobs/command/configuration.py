@@ -22,23 +22,22 @@ from click.core import ParameterSource
 
 from jobs.command import VERBS
 from jobs.command.old_names import explain_old_name
-from jobs.command.options import (
-    FILE,
-    TIME_TYPES,
-    click_parameters,
-    examples,
-    flag,
-    option,
-    options_of_function,
-    verb_arguments,
-)
-from jobs.command.places import QUERIED_LAKE, STORE, LocationType, check_places
 from jobs.console.lines import line_width_limit, wrap_line
 from jobs.console.log import log_message, mask_secrets, mask_settings
 from jobs.console.process import end_without_reader
 from jobs.console.result import ExitCode, OtherRunActiveError, RequestError
 from jobs.launch.arguments import given_spark_options
 from jobs.launch.engine import ENGINE_RULE
+from jobs.options.declaration import (
+    click_parameters,
+    declarations_of,
+    flag,
+    make_arguments,
+    option,
+    options_of_function,
+)
+from jobs.options.places import LocationType, check_places
+from jobs.options.values import FILE, TIME_TYPES
 from jobs.storage.local import read_small_file
 from rmq_formats.properties import MAX_LONG, MIN_LONG
 
@@ -184,6 +183,12 @@ def _suggest_name(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {similar[0]}?" if similar else ""
 
 
+def examples(*lines: str, exit_codes: str = "") -> str:
+    """Return the epilog of a command: example command lines, and its own exit codes if it has any."""
+    text = "\n".join(["\b", "Examples:", *(f"  rmq-lake {line}" for line in lines)])
+    return f"{text}\n\nExit codes: {exit_codes}\n" if exit_codes else text
+
+
 def verb(
     *lines: str,
     name: str | None = None,
@@ -221,14 +226,14 @@ def verb(
             check_places(ctx)
             try:
                 with end_without_reader() if ends_without_reader else nullcontext():
-                    return function(**verb_arguments(parts, parsed))
+                    return function(**make_arguments(parts, parsed))
             except RequestError as error:
                 raise click.UsageError(str(error)) from error
             except OtherRunActiveError as error:
                 log_message(f"rmq-lake: {ctx.params.get('store') or ctx.params['lake']}: {error}")
                 return ExitCode.HELD
 
-        params = [*click_parameters({**parts, **_CONFIG} if is_configured else parts)]
+        params = click_parameters({**parts, **_CONFIG} if is_configured else parts)
         epilog = examples(*lines, exit_codes=exit_codes) if lines else None
         command: click.Command = click.command(name, click.Command, epilog=epilog, params=params, **more)(run)
         if group is not None:
@@ -238,24 +243,25 @@ def verb(
     return decorate
 
 
-_CONFIG = {
-    "config": option(
-        "FILE",
-        "A TOML file with default values by option name; a table [COMMAND] applies only to that command.",
-        FILE,
-        is_eager=True,
-        expose_value=False,
-        callback=_read_config,
-    ),
-    "show_config": flag("Print the value and source of every option, as TOML for --config, and exit.", is_eager=True),
-}
+_CONFIG = declarations_of(
+    {
+        "config": option(
+            "FILE",
+            "A TOML file with default values by option name; a table [COMMAND] applies only to that command.",
+            FILE,
+            is_shared=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_read_config,
+        ),
+        "show_config": flag(
+            "Print the value and source of every option, as TOML for --config, and exit.", is_shared=True, is_eager=True
+        ),
+    }
+)
 # Of two settings that exclude each other, the one whose source is listed first here takes precedence.
 _EXCLUSIVE = frozenset({"store", "lake"})
 _SOURCES = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
-source_options = {
-    "store": option("STORE", "Path or URI (s3a, abfss) of the store.", STORE),
-    "lake": option("LAKE", "The lake, instead of a store.", QUERIED_LAKE),
-}
 
 
 def _choose_source(ctx: click.Context, parsed: dict[str, object]) -> None:

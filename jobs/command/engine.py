@@ -1,11 +1,9 @@
 """The option `--engine` of commands that run jobs, and the workers of the chosen engine."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from jobs.command.options import StorePlace, option
-from jobs.command.places import named_places
 from jobs.launch.arguments import effective_spark_settings, file_system_options, given_spark_options
 from jobs.launch.engine import (
     AUTO_ENGINE,
@@ -18,11 +16,12 @@ from jobs.launch.engine import (
     usable_cores,
     usable_threads,
 )
+from jobs.options.declaration import option
+from jobs.options.places import named_places
 from jobs.storage.locations import S3_SCHEMES, scheme_of
-from jobs.store.running_broker import limit_load_beside_broker
+from jobs.store.request import StoreRequest
 
 if TYPE_CHECKING:
-    from jobs.lake.lake import Lake
     from jobs.storage.local import ReadLimits
     from jobs.store.workers import Workers
 
@@ -44,23 +43,18 @@ engine_option = option(
     _EngineType([AUTO_ENGINE, LOCAL, SPARK]),
     default=AUTO_ENGINE,
     show_default=True,
+    is_shared=True,
 )
 
 
-class StoreCommand:
-    """A command that reads a store: the broker's configuration, the read settings, and workers (`start_workers`)."""
+_Request = TypeVar("_Request", bound=StoreRequest)
 
-    def __init__(self, place: StorePlace, engine: str, max_rate: int | None) -> None:
-        self.conf = place.read_conf()
-        self.commitlog = place.log_directories(self.conf)  # empty if the log is below the store's root
-        self.read_limits = limit_load_beside_broker(place.store, max_rate)
-        self.workers = start_workers(engine, *(self.commitlog or (place.store,)), limits=self.read_limits)
 
-    def open_lake(self, location: str) -> "Lake":
-        """Return a lake with the workers' file system settings."""
-        from jobs.lake.lake import Lake
-
-        return Lake(location, self.workers.options)
+def start_store_command(request: _Request, engine: str) -> "tuple[_Request, Workers]":
+    """Return the request with the broker's configuration and read limits, and workers of the chosen engine."""
+    resolved = request.resolve()
+    places = resolved.commitlog or (resolved.store,)  # empty if the log is below the store's root
+    return resolved, start_workers(engine, *places, limits=resolved.read_limits)
 
 
 def start_workers(engine: str, *places: str, limits: "ReadLimits | None" = None) -> "Workers":

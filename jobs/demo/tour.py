@@ -18,12 +18,12 @@ from typing import Any
 import click
 
 from jobs.command.configuration import verb
-from jobs.command.options import argument
-from jobs.command.places import OUTPUT_DIRECTORY, refuse_nonempty_directory
 from jobs.console.amounts import count_text
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode
 from jobs.launch.engine import SetupError, why_spark_cannot_start
+from jobs.options.declaration import argument
+from jobs.options.places import OUTPUT_DIRECTORY, refuse_nonempty_directory
 
 ARCHIVED_STORE = "b551-base"
 ARCHIVE = "store.tar.xz"

@@ -10,14 +10,18 @@ import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 from jobs.console.amounts import count_text, utc_time_text
 from jobs.launch.arguments import file_system_options
+from jobs.options.declaration import flag, option
+from jobs.options.values import NOT_NEGATIVE_INTEGER, json_option
 from jobs.storage import storage_for
 from jobs.storage.locations import is_local, local_path, normalise_location
 from jobs.storage.model import Reader
+from jobs.store.request import hash_slots_option, index_num_option
 from rmq_formats.errors import is_disk_error
 from rmq_formats.layout import Layout, make_block_reader
 from rmq_formats.store import FileKind, parse_offset_name
@@ -67,16 +71,19 @@ class DumpItem(NamedTuple):
     is_damage: bool = False
 
 
-class DumpRequest(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DumpRequest:
     """The part of a file to dump; of an index file, *chain* selects one slot, by its number or by one of its keys."""
 
-    start: int = 0
-    limit: int | None = None
-    as_json: bool = False
-    with_fields: bool = False
-    chain: str | None = None
-    hash_slots: int | None = None
-    index_num: int | None = None
+    start: int = option("N", "Begin at this offset.", NOT_NEGATIVE_INTEGER, names="--from", default=0)
+    limit: int | None = option("N", "Print at most N items of each file.", NOT_NEGATIVE_INTEGER)
+    as_json: bool = json_option
+    with_fields: bool = flag("Print every field, one per line.", names="--fields")
+    chain: str | None = option(
+        "KEY|SLOT", "For an index file: print the entries of one slot, newest first. KEY is topic#key."
+    )
+    hash_slots: int | None = hash_slots_option
+    index_num: int | None = index_num_option
 
     def make_item(
         self, layout: Layout, field_values: Sequence[int], heading: tuple[int, str, str], /, **values: object

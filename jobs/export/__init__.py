@@ -1,7 +1,6 @@
 """Export messages from a store or a lake: tasks write parts, and the driver merges them into one file."""
 
 from jobs.export.items import (
-    ANY_TIME,
     BODY_TEXT,
     COLUMNS,
     SCHEMA,
@@ -9,7 +8,6 @@ from jobs.export.items import (
     ExportItem,
     LakeItem,
     LogItem,
-    TimeRange,
     add_decoded_bodies,
     convert_to_table_rows,
     is_outside_times,
@@ -18,7 +16,6 @@ from jobs.export.items import (
 )
 
 __all__ = [
-    "ANY_TIME",
     "BODY_TEXT",
     "COLUMNS",
     "SCHEMA",
@@ -26,7 +23,6 @@ __all__ = [
     "ExportItem",
     "LakeItem",
     "LogItem",
-    "TimeRange",
     "add_decoded_bodies",
     "convert_to_table_rows",
     "is_outside_times",

@@ -24,31 +24,30 @@ import pyarrow.parquet as pq
 
 from jobs.console.rows import RowFormat, csv_line
 from jobs.export import (
-    ANY_TIME,
     SCHEMA,
     ExportDefect,
     ExportItem,
     LakeItem,
     LogItem,
-    TimeRange,
     add_decoded_bodies,
     is_outside_times,
     iterate_decoded_slices,
     read_rows,
 )
 from jobs.export.condition import Condition
-from jobs.lake.bodies import DEFAULT_INFLATED_BODY_LIMIT, Body
+from jobs.lake.bodies import Body
 from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import list_known_broker_stores, open_complete_table
 from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files
 from jobs.lake.tables import MESSAGES
-from jobs.products.index.settings import GivenSettings, determine_releases
+from jobs.products.index.settings import determine_releases
 from jobs.query import Message, has_body_in_lake, json_text, record_of_row
 from jobs.query.merging import merge_answers
-from jobs.query.place import QueryTarget, open_stores
+from jobs.query.place import open_stores
 from jobs.query.reasons import coverage_text, explain_unknown_topic
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source
 from jobs.query.store_reader import SKIPPED_SEGMENTS, StoreReader
+from jobs.requests.export import ANY_TIME, ExportRequest
 from jobs.restore import NEWER_COLUMNS
 from jobs.storage.local import (
     explaining_full_disk,
@@ -59,6 +58,7 @@ from jobs.storage.local import (
 )
 from jobs.store.log_ends import find_lost_ends
 from jobs.store.ranges import WHOLE_SEGMENTS, find_holes, plan_ranges
+from jobs.store.request import GivenSettings
 from jobs.store.store import list_store
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.segment import Piece
@@ -72,19 +72,6 @@ _LONG = 1 << 20
 _CHUNK = 4 << 20
 
 _Slices: TypeAlias = Iterator[tuple[pa.RecordBatch, list[Body]]]  # slices of rows, with their bodies
-
-
-@dataclass(frozen=True, slots=True)
-class ExportRequest:
-    """The messages to export, of a store or a lake, and the output file."""
-
-    place: QueryTarget  # its broker is also the label of a store's messages
-    topics: tuple[str, ...] = ()  # empty: all topics
-    time_range: TimeRange = ANY_TIME
-    out: Path | None = None  # None: standard output
-    form: RowFormat = RowFormat.NDJSON
-    max_body_size: int = DEFAULT_INFLATED_BODY_LIMIT  # bytes of a body
-    condition: Condition | None = None
 
 
 @dataclass(slots=True)

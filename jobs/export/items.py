@@ -17,12 +17,13 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import SnapshotFile, read_batches
 from jobs.lake.tables import BODY_ERROR, MESSAGES, STORED_MESSAGES
 from jobs.products.messages import split_by_release
+from jobs.requests.export import ANY_TIME, TimeRange
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import WINDOW_SIZE, RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
-from rmq_formats.properties import MAX_LONG, MIN_LONG
+from rmq_formats.properties import MIN_LONG
 from rmq_formats.release import NEWEST, Release, Rules, release_at
 
 BODY_TEXT = "body_text"
@@ -70,8 +71,6 @@ class ExportDefect(NamedTuple):
     reason: str
 
 
-TimeRange = tuple[int, int]  # first and last store time in milliseconds, both inclusive
-ANY_TIME: TimeRange = (MIN_LONG, MAX_LONG)
 StoreTimeBounds = tuple[int | None, int | None]  # the minimum and maximum store time, if known
 STORE_TIME_COLUMN = "store_timestamp"
 READ_BYTES = 4 << 20  # bytes of log that are read together: in memory also as rows, and as a slice of rows with bodies

@@ -18,7 +18,7 @@ from time import monotonic
 
 from jobs.console.log import log_message
 from jobs.console.result import OtherRunActiveError
-from jobs.ingest import IngestRequest, Summary
+from jobs.ingest import Summary
 from jobs.ingest.run import FollowedStore, run_steps
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock_for_process
@@ -27,6 +27,7 @@ from jobs.lake.upkeep import merge_in_background, shorten_file_retention
 from jobs.launch.engine import jvm_death_text
 from jobs.launch.failures import one_line_message
 from jobs.products.index.entries import cache_open_slots
+from jobs.requests.ingest import IngestRequest
 from jobs.storage import AnyStorage
 from jobs.storage.locations import join_location
 from jobs.store.workers import Workers

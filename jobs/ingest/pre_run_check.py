@@ -19,7 +19,7 @@ from uuid import uuid4
 
 import rmq_formats
 from jobs import __version__
-from jobs.ingest import OPEN_DAMAGE_KEY, IngestRequest, OpenDamage, Summary
+from jobs.ingest import OPEN_DAMAGE_KEY, OpenDamage, Summary
 from jobs.ingest.known_queue_files import (
     KnownQueueFiles,
     describe_queue_files,
@@ -29,10 +29,11 @@ from jobs.lake.lake import Lake
 from jobs.launch.arguments import file_system_options
 from jobs.launch.cache import cache_directory
 from jobs.products import PRODUCTS
+from jobs.requests.ingest import IngestRequest
 from jobs.storage.locations import is_local, local_path, normalise_location
 from jobs.storage.paths import walk_tree
 from jobs.store.broker_config import read_config_files
-from jobs.store.store import Store
+from jobs.store.store import Store, list_store_without_queues
 from rmq_formats.errors import FormatError
 from rmq_formats.store import FileKind
 
@@ -109,7 +110,7 @@ class PreRunCheck:
         if self._known is None or not self._known.has_same_folders(self._root):
             self._seen = _digest_store(self._store, describe_queue_files(self._store.queue_files))
             return note, self._store
-        store = self._request.list_store_without_queues()
+        store = list_store_without_queues(self._request.store, self._request.commitlog)
         self._seen = _digest_store(store, self._known.describe_files(self._root))
         return note, store
 

@@ -19,7 +19,7 @@ from jobs.console import process
 from jobs.console.log import log_message
 from jobs.console.progress import add_bytes_of_later_phase
 from jobs.console.result import OtherRunActiveError, RequestError
-from jobs.ingest import OPEN_DAMAGE_KEY, IngestRequest, OpenDamage, StepTimer, Summary
+from jobs.ingest import OPEN_DAMAGE_KEY, OpenDamage, StepTimer, Summary
 from jobs.ingest.backfill import list_topics_to_backfill, plan_earlier_ranges
 from jobs.ingest.gaps import (
     MAX_OPEN_RANGES,
@@ -82,6 +82,7 @@ from jobs.products.broker_config import has_only_older_offsets
 from jobs.products.index.settings import INDEX_SWITCHES, SWITCHES_OF_ROWS, determine_releases
 from jobs.products.product import ChangedQueues, FinishedProduct, Run, RunOutput, StartedProduct, State
 from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats, determine_unit_rules
+from jobs.requests.ingest import IngestRequest
 from jobs.storage.local import explaining_full_disk
 from jobs.storage.locations import is_local
 from jobs.store.chain import (

@@ -1,79 +1,21 @@
-"""The request and the summary of a run of `ingest`."""
+"""The summary of a run of `ingest`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
-from uuid import uuid4
 
 from jobs.console.amounts import count_text, size_text
-from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_severity_met
-from jobs.products import PRODUCT_NAMES, Product
-from jobs.store.selection import Selection
-from jobs.store.store import StoreRequest
-from rmq_formats.broker_conf import BrokerConf
+from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
 
 if TYPE_CHECKING:
     from jobs.lake.runs import GapRow
-    from jobs.products.index.settings import GivenSettings
 
 _INDEX = "index"  # one of `PRODUCT_NAMES`
 OPEN_DAMAGE_KEY = "open"  # key in a manifest's state
 _GAPS_KEPT = 100  # open gaps that are kept; further ones are only counted
 _NO_INDEX = "; the index tables were not written, because they require all topics"
 Number = TypeVar("Number", int, float)
-
-
-@dataclass(frozen=True, slots=True)
-class IngestRequest(StoreRequest):
-    """A request to ingest a store."""
-
-    lake: str
-    broker: str | None = None  # the label that the user chose
-    # The selection of topics; if it is empty, that of earlier runs applies.
-    selection: Selection = field(default_factory=Selection)
-    change_topics: bool = False  # the user changes the topics of earlier runs
-    release: str | None = None
-    hash_slots: int | None = None
-    index_num: int | None = None
-    conf: BrokerConf = field(default_factory=BrokerConf)
-    tables: frozenset[str] = PRODUCT_NAMES  # the products to write
-    step_bytes: int | None = None  # bytes of the log that one run reads at most; the next run continues
-    min_age_ms: int = 0
-    acknowledge: bool = False  # the damage that earlier runs have reported
-    dry_run: bool = False
-    fill_gaps: bool = False  # also from a directory that no run has read: a replica
-    backfill: tuple[str, ...] = ()  # topics that earlier runs left out
-    command_id: str = field(default_factory=lambda: uuid4().hex)  # an id in all runs that are its steps
-
-    def __post_init__(self) -> None:
-        """Raise `RequestError` if the index is requested by name and topics are selected, or a topic is a pattern."""
-        pattern = next((one for one in self.backfill if not one or set(one) & set("*?[")), None)
-        if pattern is not None:
-            raise RequestError(f"--backfill {pattern}: not the name of a topic; patterns are not supported")
-        if self.tables != PRODUCT_NAMES and _INDEX in self.tables and self.selection.topic_filter is not None:
-            raise RequestError(
-                f"--tables {_INDEX}: the index tables cannot be written with {self.selection.topics_text}, because an "
-                f"index file has the keys of all topics. Remove {_INDEX} from --tables (key queries then search "
-                "`messages`), or ingest all topics"
-            )
-
-    @property
-    def label(self) -> str | None:
-        """The label of the broker: that of the user, else the name in the broker's configuration file."""
-        return self.broker or self.conf.broker_name
-
-    @property
-    def given_settings(self) -> "GivenSettings":
-        """The user's settings of the store's rules."""
-        from jobs.products.index.settings import GivenSettings  # lazy import: it loads compiled code
-
-        return GivenSettings(self.hash_slots, self.index_num, self.release, None, self.conf)
-
-    def wants_product(self, product: Product) -> bool:
-        """Return whether a product is requested, and possible."""
-        is_asked_for = product.is_always_made or product.name in self.tables
-        return is_asked_for and not (product.needs_every_topic and self.selection.topic_filter is not None)
 
 
 class OpenDamage(NamedTuple):

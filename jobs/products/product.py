@@ -20,13 +20,13 @@ from jobs.lake.commit import ExpiredRows
 from jobs.lake.lake import Lake
 from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import MESSAGES, Table
-from jobs.products.index.settings import GivenSettings
 from jobs.storage.local import make_directory
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import NewCollector, RangeOutcome
 from jobs.store.queue_storage import is_about_queue_database
 from jobs.store.release import Known, Writers
+from jobs.store.request import GivenSettings
 from jobs.store.selection import Selection
 from jobs.store.store import Store
 from jobs.store.workers import Workers

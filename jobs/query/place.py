@@ -1,19 +1,16 @@
-"""The store or lake to query, and how it is opened; detects its release and its broker's name."""
+"""Opens the store or lake to query; detects its release and its broker's name."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING
 
-from jobs.console.process import tool_command
 from jobs.launch.arguments import file_system_options
 from jobs.query.source import TRAITS_AFFECTING_ANSWERS, OnProgress, Source, do_nothing, require_single_source
-from jobs.store.store import format_place_options, list_store, log_directories, read_broker_conf
+from jobs.requests.query import QueryTarget
+from jobs.store.store import list_store, log_directories, read_broker_conf
 from rmq_formats.consumequeue.dispatch import DEFAULT_DELAY_LEVELS
 from rmq_formats.indexfile.layout import Geometry
-from rmq_formats.release import NEWEST, Release
+from rmq_formats.release import NEWEST
 
 _BROKER_TOPIC_PERMISSION = 7  # inherit, read, write: topics that the broker creates for itself
 _SYNC_MEMBER = "rmq_sys_SYNC_BROKER_MEMBER_"  # 5.0.0+
@@ -21,43 +18,6 @@ _SYNC_MEMBER = "rmq_sys_SYNC_BROKER_MEMBER_"  # 5.0.0+
 if TYPE_CHECKING:
     from jobs.query.store_reader import StoreReader
     from jobs.store.release import Known, Writers
-
-
-@dataclass(frozen=True, slots=True)
-class QueryTarget:
-    """A store or a lake, and facts given by the user that its files do not show."""
-
-    store: str | None = None
-    lake: str | None = None
-    commitlog: Sequence[str] | None = None  # the directories of the log, if not below the store's root
-    broker_conf: Path | None = None
-    broker: str | None = None  # the broker's name; in a lake also the id of its store
-    release: Release | None = None
-    geometry: Geometry | None = None  # the geometry of index files
-    scan_log: bool = False  # read the log, or the messages, even where there is an index
-
-    @property
-    def location(self) -> str:
-        """The store or the lake."""
-        return self.lake or self.store or ""
-
-    @property
-    def is_lake(self) -> bool:
-        """Whether this is a lake."""
-        return self.lake is not None
-
-    def command_line(self, *words: str) -> str:
-        """Return the command line of *words*, which contain the location, with the options of this place."""
-        given = format_place_options(self.commitlog, self.broker_conf)
-        return " ".join([tool_command(), *map(quote, (*words, *given))])
-
-    def query_command_line(self, *words: str) -> str:
-        """Return a `query` command line for this place."""
-        given = [
-            *(("--broker", self.broker) if self.broker else ()),
-            *(("--release", str(self.release)) if self.release else ()),
-        ]
-        return self.command_line("query", *words, "--lake" if self.is_lake else "--store", self.location, *given)
 
 
 @contextmanager

@@ -12,9 +12,8 @@ from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_m
 from jobs.products.index.explanation import ExplainedFile, classify_unreadable
 from jobs.products.index.survivors import is_without_header, refusal_reason
 from jobs.rebuild import queue_run
-from jobs.rebuild.index import RebuildIndexRequest, list_and_determine_settings
-from jobs.rebuild.queue_run import RebuildQueuesRequest
-from jobs.rebuild.queues import ROCKSDB
+from jobs.rebuild.index import list_and_determine_settings
+from jobs.requests.rebuild import ROCKSDB, RebuildIndexRequest, RebuildQueuesRequest
 from jobs.store.ranges import describe_plan, find_holes, plan_ranges, written_size
 from jobs.store.store import Store
 

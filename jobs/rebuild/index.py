@@ -46,19 +46,20 @@ from jobs.products.index.file_builder import (
     hash_file,
 )
 from jobs.products.index.plan import LOST_MESSAGES_DOUBT, IndexPlan, PlannedFile
-from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, IndexSettings, determine_index_settings
+from jobs.products.index.settings import IndexSettings, determine_index_settings
 from jobs.products.index.survivors import Survivor, has_keys_of_log, list_index_files
+from jobs.requests.rebuild import RebuildIndexRequest
 from jobs.storage import storage_for
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, join_location, local_path, normalise_location
 from jobs.storage.model import file_exists
-from jobs.storage.scratch import Scratch, open_scratch
+from jobs.storage.scratch import open_scratch
 from jobs.store.chain import NewCollector, read_ranges_not_deleted, select_results
 from jobs.store.epochs import takeover_offsets
 from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.ranges import plan_ranges
 from jobs.store.running_broker import check_disk_space
-from jobs.store.store import Store, StoreRequest
+from jobs.store.store import Store
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.layout import HEADER
 from rmq_formats.layout import Content
@@ -66,20 +67,6 @@ from rmq_formats.layout import Content
 MANIFEST_FILE = "MANIFEST.json"
 _SHARE_OF_LOG = 0.5  # maximum share of the log's size that index and scratch files take with a usual number of keys
 _CHECKERS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildIndexRequest(StoreRequest):
-    """The parameters of a rebuild."""
-
-    out: str
-    given_settings: GivenSettings = NO_GIVEN_SETTINGS
-    lost_only: bool = False
-    is_broker_running: bool = False
-    proven_only: bool = False  # keep each file that is not proven wrong; write only proven files
-    accepted_files: frozenset[str] = frozenset()  # names or patterns of files for which the log is right
-    scratch: Scratch | None = None  # the caller's directory; None: a directory below `out`
-    recorded_names: RecordedNames = NO_RECORDED_NAMES  # names of the broker's files that runs have recorded
 
 
 @dataclass(slots=True)
@@ -182,7 +169,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
         if request.lost_only:
             doubtful = list_doubtful_ranges(complete_checks(outcomes, 1, settings.rules.value))
             found = explain_index_files(workers, store, collected, scratch, doubtful, files, settings)
-            found = find_exchanged_files(found, request.recorded_names)
+            found = find_exchanged_files(found, _recorded_names(request))
         else:
             found = Explanation(store, settings, join_keys(store, collected, scratch, start))
         keys, explained, builds = found.key_sequence, found.files, plan_builds(request, found)
@@ -290,7 +277,7 @@ def plan_builds(request: RebuildIndexRequest, explanation: Explanation) -> list[
         is_one_by_one = len(replaced) == len(gap)
         if replaced and not is_one_by_one and request.proven_only:
             continue
-        names = replaced if is_one_by_one else _choose_names(gap, explanation, request.recorded_names)
+        names = replaced if is_one_by_one else _choose_names(gap, explanation, _recorded_names(request))
         replaces = [(name,) for name in replaced] if is_one_by_one else [tuple(replaced), *[()] * (len(gap) - 1)]
         builds += (
             BuildTask(name, one.kind, plan.new_file_recipe(one.first_key, one.end_key), one.first_key, one.doubt, old)
@@ -302,6 +289,10 @@ def plan_builds(request: RebuildIndexRequest, explanation: Explanation) -> list[
         for one in misnamed if one.broker_file.name not in names_to_build
     )  # fmt: skip
     return sorted(builds, key=attrgetter("name"))
+
+
+def _recorded_names(request: RebuildIndexRequest) -> RecordedNames:
+    return request.recorded_names or NO_RECORDED_NAMES
 
 
 def _choose_names(gap: Sequence[PlannedFile], explanation: Explanation, recorded_names: RecordedNames) -> Sequence[str]:
@@ -405,7 +396,7 @@ def keep_proven(
                 found = Content(old.broker_file.size, stored.read)
                 fault = find_file_fault(found, Content(file.size, right.read), header_size=HEADER.size)
                 is_proven = fault is not None
-        if is_proven and not request.recorded_names.contradict(file):
+        if is_proven and not _recorded_names(request).contradict(file):
             proven.append((build, file))
         else:
             path.unlink()

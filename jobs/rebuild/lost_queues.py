@@ -48,7 +48,8 @@ from rmq_formats.layout import Content
 from rmq_formats.store import file_name_of_offset
 
 if TYPE_CHECKING:
-    from jobs.rebuild.queue_run import QueueRebuildSummary, RebuildQueuesRequest
+    from jobs.rebuild.queue_run import QueueRebuildSummary
+    from jobs.requests.rebuild import RebuildQueuesRequest
 
 RecordedUnits = Callable[[QueueName, int, int], Units]
 """Returns a part of a plain queue: the units that an ingest run matched with their records, and zeros elsewhere."""

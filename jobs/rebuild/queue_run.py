@@ -20,24 +20,23 @@ from jobs.products.queues.join import collect_log_units, collect_topic_evidence_
 from jobs.products.queues.settings import (
     NOTHING_RECORDED,
     QueueSettings,
-    RecordedQueueFormats,
     determine_queue_settings,
 )
-from jobs.rebuild.lost_queues import RecordedUnits, keep_needed_files
+from jobs.rebuild.lost_queues import keep_needed_files
 from jobs.rebuild.queue_database import build_database, describe_database, notes_of_database, stored_queue_ends
-from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_queues, count_note, queue_names_text
+from jobs.rebuild.queues import BuiltQueue, QueueRecipe, build_queues, count_note, queue_names_text
+from jobs.requests.rebuild import FILES, ROCKSDB, RebuildQueuesRequest
 from jobs.storage.local import LocalStorage, flush_directory, make_directory
 from jobs.storage.paths import is_directory
-from jobs.storage.scratch import Scratch, open_scratch
+from jobs.storage.scratch import open_scratch
 from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_storage import QueueStorage, detect_queue_storage, rocksdb_queue_folder
 from jobs.store.ranges import find_holes
 from jobs.store.release import ASSUMED, unknown_setting_error
 from jobs.store.running_broker import check_disk_space
-from jobs.store.store import Store, StoreRequest
-from jobs.store.topics import RecordedTopics, TopicFate, collect_topic_evidence, find_newest_time_by_topic
+from jobs.store.store import Store
+from jobs.store.topics import TopicFate, collect_topic_evidence, find_newest_time_by_topic
 from jobs.store.workers import Workers
-from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
 from rmq_formats.rocksdb.build import QueueRowBuilder
@@ -56,28 +55,9 @@ _IN_MANIFEST = (
     "removed",
     "proof",
 )
-_GROUPS = 64
 # Disk space as a part of the log's size, with small records: 40 bytes of scratch for each unit, and 20 bytes of queue
 # files or 80 bytes of tables (two copies of 40).
 _SHARES_OF_LOG = {FILES: 0.7, ROCKSDB: 1.4}
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildQueuesRequest(StoreRequest):
-    """The parameters of a rebuild."""
-
-    out: Path
-    conf: BrokerConf = field(default_factory=BrokerConf)
-    release: str | None = None
-    group_count: int = _GROUPS
-    lost_only: bool = False
-    proven_only: bool = False  # write no file whose size is only assumed
-    accepted_files: frozenset[str] = frozenset()  # names or patterns of files for which the log is right
-    recorded_units: RecordedUnits | None = None  # the units recorded in the lake, which are evidence as well
-    recorded_topics: Sequence[RecordedTopics] | None = None
-    to: str = FILES
-    recorded_formats: RecordedQueueFormats = NOTHING_RECORDED
-    scratch: Scratch | None = None  # the caller's directory; None: a directory below `out`
 
 
 @dataclass(slots=True)
@@ -173,7 +153,7 @@ def _write_queues(
         folder=(rocksdb_queue_folder(store) or CONSUME_QUEUE_FOLDER) if is_database else "",
         has_place=not is_database and detect_queue_storage(store) is not QueueStorage.ROCKSDB,
     )  # fmt: skip
-    if plain.origin == ASSUMED and not (is_database or request.recorded_formats.sizes):
+    if plain.origin == ASSUMED and not (is_database or (request.recorded_formats or NOTHING_RECORDED).sizes):
         summary.notes.append(f"queue files of {plain.value:,} bytes ({plain.origin_text})")
     every: Sequence[BuiltQueue | QueueRowBuilder]
     needed: Sequence[BuiltQueue | QueueRowBuilder]
@@ -271,7 +251,8 @@ def list_and_determine_settings(
     store = request.list_store(options, processes)
     store.refuse_lost_log()
     check_disk_space(store.root, str(request.out), int(store.log_size * _SHARES_OF_LOG[request.to]))
-    settings = determine_queue_settings(store, request.conf, request.release, request.recorded_formats)
+    given = request.given_settings
+    settings = determine_queue_settings(store, given.conf, given.release, request.recorded_formats or NOTHING_RECORDED)
     if request.proven_only and settings.file_sizes[QueueKind.PLAIN].origin == ASSUMED:
         # A broker with another queue file size does not start.
         raise unknown_setting_error(

@@ -40,7 +40,6 @@ from rmq_formats.store import file_name_of_offset
 
 EXTENSION_FOLDER = "consumequeue_ext"
 _BLOCK = 1 << 18
-FILES, ROCKSDB = "files", "rocksdb"  # the forms of rebuilt queues
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,18 +27,15 @@ from jobs.diagnosis import kinds
 from jobs.diagnosis.acceptance import Acceptances, is_accepted
 from jobs.diagnosis.broker_state import LatePosition
 from jobs.diagnosis.findings import CONFIGURATION, INDEX, LOG, QUEUES, Finding
-from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, compare_broker_state, diff, find_known_store
+from jobs.diff import ONLY_IN_LAKE, DiffSummary, compare_broker_state, diff, find_known_store
 from jobs.lake.commit import read_snapshot
 from jobs.lake.integrity import list_findings_options, read_accepted_findings
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.snapshot_files import read_rows_where
 from jobs.lake.tables import CONSUME_QUEUE
-from jobs.products.index.file_builder import NO_RECORDED_NAMES
-from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.products.queues import DifferenceKind
 from jobs.products.queues.rows import UnitStatus
-from jobs.products.queues.settings import NOTHING_RECORDED
 from jobs.products.queues.unit_files import choose_group_count
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
@@ -79,6 +76,10 @@ from jobs.repair.start_protection import (
     write_blanks,
     write_bridges,
 )
+from jobs.requests.diff import DiffRequest
+from jobs.requests.rebuild import RebuildIndexRequest, RebuildQueuesRequest
+from jobs.requests.repair import RepairRequest
+from jobs.requests.verify import VerifyRequest
 from jobs.restore import NothingToRestoreError, RestorePlan, count_messages_in_ranges, plan_log
 from jobs.restore.config import RebuiltFileSettings, read_newest_config_file, read_recorded_topics
 from jobs.storage.local import LocalStorage, make_directory
@@ -89,6 +90,7 @@ from jobs.store.broker_config import BACKUP_SUFFIX, CONFIG_FOLDER, DELAY_FILE
 from jobs.store.log_ends import find_end_after_crash
 from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.release import ASSUMED, GIVEN, UndecidedError
+from jobs.store.request import GivenSettings
 from jobs.store.running_broker import (
     LockedStore,
     NotInstalledError,
@@ -99,7 +101,6 @@ from jobs.store.running_broker import (
 )
 from jobs.store.store import (
     Store,
-    StoreRequest,
     find_checkpoint_file,
     geometry_stated_by_index_files,
     list_store,
@@ -110,7 +111,7 @@ from jobs.store.units import Units
 from jobs.store.workers import Workers
 from jobs.verify.log import lost_end_finding
 from jobs.verify.rocksdb_queues import is_about_rocksdb_rows, steps_for_rocksdb_rows, unflushed_rows_note
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.consumequeue.build import UNIT_TYPES
@@ -129,26 +130,6 @@ _NONE_PROVEN = (
     "To build it anyway: "
     "`rebuild-index {} --out NEW --lost-only --install --advance-checkpoint`"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class RepairRequest(StoreRequest):
-    """The parameters of a repair."""
-
-    out: Path  # new files, and the journal
-    lake: Lake | None = None
-    broker: str | None = None
-    given_settings: GivenSettings = NO_GIVEN_SETTINGS
-    apply: bool = False
-    bridge: bool = False  # write records over lost bytes, so that the broker passes over them
-    deliver_empty: bool = False  # also bridges that consumers receive
-    restore_older: bool = False  # restore the lake's segments before the store's first one
-    accepted_files: frozenset[str] = (
-        frozenset()
-    )  # names or patterns of undecided files for which the user trusts the log
-    accepted_findings: frozenset[str] = frozenset()  # names of findings, also if the lake does not have them
-    replica: str | None = None  # the store of a replica, from which configuration files are copied
-    raises_positions: bool = False  # set positions that are behind those in the lake to these
 
 
 @dataclass(slots=True)
@@ -262,8 +243,8 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
                 notes.append(str(error))
             recorded = read_accepted_findings(request.lake, known, request.broker)
         asked = VerifyRequest(
-            request.store, request.given_settings, commitlog=request.commitlog, read_limits=request.read_limits,
-            options=request.options, scratch=scratch, recorded_topics=topics,
+            request.store, given_settings=request.given_settings, commitlog=request.commitlog,
+            read_limits=request.read_limits, options=request.options, scratch=scratch, recorded_topics=topics,
             acceptances=Acceptances(request.accepted_findings, recorded),
             findings_options=() if request.lake is None else list_findings_options(request.lake, request.broker),
         )  # fmt: skip
@@ -454,7 +435,7 @@ class _Repair:
         findings += lost_end
         known = [one for one in findings if one.part == LOG and one.severity.is_alarm]
         asked = DiffRequest(
-            request.store, lake, request.broker, base_offsets=segments_with_findings(findings, store),
+            request.store, lake.location, request.broker, base_offsets=segments_with_findings(findings, store),
             known_store=known_store, commitlog=request.commitlog, read_limits=request.read_limits,
         )  # fmt: skip
         found = diff(asked, self.workers)
@@ -644,7 +625,7 @@ class _Repair:
             behind = f"{path}: the positions of {readers} are behind those in the lake"
             if name not in POSITION_FILES:
                 self.summary.notes.append(f"{behind}, and stay, because {_NO_DATABASES}")
-            elif not self.request.raises_positions:
+            elif not self.request.positions:
                 self.summary.notes.append(
                     f"{behind}, and stay, because they may have been set back on purpose. To set them to those in the "
                     "lake, pass --positions lake"
@@ -658,11 +639,10 @@ class _Repair:
         recorded = None
         if request.lake is not None and self.known is not None:
             recorded = partial(_read_matched_units, request.lake, self.known.store_id)
-        asked = queue_builder.RebuildQueuesRequest(
-            request.store, out, wanted.conf, release=wanted.release,
-            lost_only=True, proven_only=True, accepted_files=request.accepted_files,
-            commitlog=self.log, read_limits=request.read_limits,
-            recorded_formats=self.recorded.queue_formats if self.recorded else NOTHING_RECORDED, scratch=self.scratch,
+        asked = RebuildQueuesRequest(
+            request.store, out, given_settings=wanted, lost_only=True, proven_only=True,
+            accepted_files=request.accepted_files, commitlog=self.log, read_limits=request.read_limits,
+            recorded_formats=self.recorded.queue_formats if self.recorded else None, scratch=self.scratch,
             group_count=choose_group_count(self.store.log_size),  # as in `verify`
             recorded_units=recorded, recorded_topics=self.asked.recorded_topics,
         )  # fmt: skip
@@ -685,10 +665,10 @@ class _Repair:
     def _make_index(self, verdict: Verdict, *, is_lost: bool) -> None:
         out, request = self.work / "index", self.request
         out.mkdir()
-        asked = index_builder.RebuildIndexRequest(
-            request.store, str(out), self._index_settings(), lost_only=True, proven_only=True, commitlog=self.log,
-            read_limits=request.read_limits, scratch=self.scratch,
-            recorded_names=NO_RECORDED_NAMES if self.recorded is None else self.recorded.index_names,
+        asked = RebuildIndexRequest(
+            request.store, str(out), given_settings=self._index_settings(), lost_only=True, proven_only=True,
+            commitlog=self.log, read_limits=request.read_limits, scratch=self.scratch,
+            recorded_names=None if self.recorded is None else self.recorded.index_names,
             accepted_files=frozenset(
                 name.removeprefix("index/") for name in request.accepted_files if name.startswith("index/")
             ),
@@ -709,14 +689,14 @@ class _Repair:
         wanted, recorded = self.request.given_settings, self.recorded
         if recorded is not None and not self.store.index_files:
             release = None if recorded.release is None else recorded.release.value
-            wanted = wanted._replace(zone=wanted.zone or recorded.zone, release=wanted.release or release)
+            wanted = replace(wanted, zone=wanted.zone or recorded.zone, release=wanted.release or release)
         geometry = None if recorded is None else recorded.index_geometry
         if geometry is None or geometry.origin_text == GIVEN or geometry.origin == ASSUMED:
             return wanted
         if geometry_stated_by_index_files(self.store) is not None:
             return wanted
         self.summary.notes.append(f"index files of {geometry.value} ({geometry.origin_text})")
-        return wanted._replace(hash_slots=geometry.value.hash_slots, index_num=geometry.value.index_num)
+        return replace(wanted, hash_slots=geometry.value.hash_slots, index_num=geometry.value.index_num)
 
     @contextmanager
     def _noting_unknown_settings(self, what: str) -> Iterator[None]:

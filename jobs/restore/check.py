@@ -6,40 +6,24 @@ rows; the versions of the configuration files are read and compared with theirs.
 files are not built: a restore derives them from the log.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from jobs.console.amounts import count_text, utc_time_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_severity
-from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, list_known_broker_stores
 from jobs.lake.snapshot_files import DamagedFileError
-from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
-from jobs.restore import NothingToRestoreError, plan_log, read_first_store_timestamp, read_last_store_timestamp
+from jobs.requests.restore import RestoreRequest
+from jobs.restore import NothingToRestoreError, read_first_store_timestamp, read_last_store_timestamp
 from jobs.restore.config import RebuiltFileSettings, restore_config_files
-from jobs.restore.run import RestoreRequest, RestoreSummary, find_store, summarize_segments
+from jobs.restore.run import RestoreSummary, find_offset, find_range, find_store, plan_range, summarize_segments
 from jobs.restore.segment import check_segment
 from jobs.store.release import UndecidedError
 from jobs.store.workers import Workers
 
 _ONLY_OF_A_RESTORE = frozenset({"lake", "out", "resumed", "forms", "log_folders"})
-FindOffset = Callable[[str], int | None]  # an offset in the log of a store, by its id
-
-
-@dataclass(frozen=True, slots=True)
-class CheckRequest:
-    """The parameters of a check."""
-
-    lake: Lake
-    broker: str | None = None  # None: every store of the lake
-    find_start: FindOffset = lambda _: 0
-    find_end: FindOffset = lambda _: None
-    segment_size: int | None = None
-    given_settings: GivenSettings = NO_GIVEN_SETTINGS
-    with_index: bool = True
-    starts_at_time: bool = False
 
 
 @dataclass(slots=True)
@@ -136,7 +120,7 @@ class CheckSummary(RatedOutcome):
             yield f"{broker}{store.text}"
 
 
-def check_restore(request: CheckRequest, workers: Workers) -> CheckSummary:
+def check_restore(request: RestoreRequest, workers: Workers) -> CheckSummary:
     """Check whether the stores of a lake can be restored; `NothingToRestoreError` if none has anything to restore."""
     if request.broker is None and (every := list_known_broker_stores(request.lake)):
         stores: Sequence[KnownStore] = every
@@ -149,7 +133,9 @@ def check_restore(request: CheckRequest, workers: Workers) -> CheckSummary:
         except NothingToRestoreError as error:
             failure = error
             is_loss = (
-                request.find_end(known.store_id) is None and known.newest is not None and known.newest.to_offset > 0
+                find_offset(request.lake, known.store_id, request.until) is None
+                and known.newest is not None
+                and known.newest.to_offset > 0
             )
             severity = Severity.GAP if is_loss else Severity.NOT_VERIFIED
             checks.append(StoreCheck(known.broker, known.store_id, why_nothing=str(error), severity=severity))
@@ -158,15 +144,12 @@ def check_restore(request: CheckRequest, workers: Workers) -> CheckSummary:
     return CheckSummary(request.lake.location, checks)
 
 
-def _check_store(request: CheckRequest, known: KnownStore, workers: Workers) -> StoreCheck:
+def _check_store(request: RestoreRequest, known: KnownStore, workers: Workers) -> StoreCheck:
     lake, store_id = request.lake, known.store_id
-    start, end = request.find_start(store_id), request.find_end(store_id)
-    if start is None:
-        raise NothingToRestoreError(f"the lake has no messages of broker {known.broker} from this time on")
-    plan = plan_log(lake, known, start=start, until=end, size=request.segment_size)
-    plan = plan.begin_at_time() if request.starts_at_time else plan
+    start, end = find_range(request, known)
+    plan = plan_range(request, known, start, end)
     results = workers.map(plan.segments, check_segment, "checking segments")
-    summary = summarize_segments(RestoreRequest(lake, Path()), known, plan, sorted(results))
+    summary = summarize_segments(request, known, plan, sorted(results))
     state: dict[str, Any] = dict(known.newest.state) if known.newest else {}
     recorded = (state.get("config_files") or {}).get("files", {})
     try:

@@ -22,7 +22,7 @@ from jobs.lake.runs import KnownStore
 from jobs.lake.snapshot_files import read_batches
 from jobs.lake.tables import CONFIG_FILES, INDEX_ENTRIES, INDEX_FILES, MESSAGES
 from jobs.products.index.file_builder import NO_RECORDED_NAMES, RecordedNames, detect_zone
-from jobs.products.index.settings import SWITCH_MEANINGS, GivenSettings, rules_text
+from jobs.products.index.settings import SWITCH_MEANINGS, rules_text
 from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats
 from jobs.restore import ROWS_DELETED, TableFiles, find_table_files
 from jobs.storage.local import LocalStorage, read_file
@@ -38,6 +38,7 @@ from jobs.store.release import (
     parse_rules,
     recorded_origin,
 )
+from jobs.store.request import GivenSettings
 from jobs.store.running_broker import FileState
 from jobs.store.topics import RecordedTopics, recorded_topics_in
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE, rounded_file_size

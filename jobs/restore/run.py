@@ -15,21 +15,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jobs.console.amounts import count_text, utc_time_text
+from jobs.console.amounts import TimeArgument, count_text, utc_time_text
 from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_severity_met
 from jobs.diagnosis import gather_start_facts
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, list_known_broker_stores
 from jobs.products.index.file_builder import BuiltFileKind
-from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.products.index.survivors import list_index_files
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
+from jobs.requests.rebuild import RebuildIndexRequest, RebuildQueuesRequest
+from jobs.requests.restore import RestoreRequest
 from jobs.restore import (
     EXPIRED,
     NothingToRestoreError,
     PlannedSegment,
     RestorePlan,
+    find_offset_at_time,
     plan_log,
     read_last_store_timestamp,
     unchecked_note,
@@ -92,23 +94,6 @@ _STARTS = {
     "5.3.2, 5.3.3": Release.from_version("5.3.3"),
     "5.4.0 and later": NEWEST,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreRequest:
-    """The parameters of a restore."""
-
-    lake: Lake
-    out: Path
-    broker: str | None = None
-    start_offset: int = 0
-    end_offset: int | None = None
-    segment_size: int | None = None
-    given_settings: GivenSettings = NO_GIVEN_SETTINGS
-    with_queues: bool = True
-    with_index: bool = True
-    resume: bool = False
-    starts_at_time: bool = False  # the start is the first message from a time on
 
 
 @dataclass(slots=True)
@@ -217,20 +202,39 @@ def find_store(lake: Lake, label_or_id: str | None) -> KnownStore:
     raise NothingToRestoreError(f"this lake has several stores: choose one with --broker NAME or --broker ID: {names}")
 
 
+def find_offset(lake: Lake, store_id: str, place: int | TimeArgument | None) -> int | None:
+    """Return the offset of a place in the log; None if it is a time after the last message."""
+    return find_offset_at_time(lake, store_id, place.milliseconds()) if isinstance(place, TimeArgument) else place
+
+
+def find_range(request: RestoreRequest, known: KnownStore) -> tuple[int, int | None]:
+    """Return the offsets between which the log is restored; None: up to its end."""
+    start = find_offset(request.lake, known.store_id, request.start)
+    if start is None and request.start is not None:
+        raise NothingToRestoreError(
+            f"--from {request.start}: the lake has no message of broker {known.broker} that was stored then or later"
+        )
+    return start or 0, find_offset(request.lake, known.store_id, request.until)
+
+
+def plan_range(request: RestoreRequest, known: KnownStore, start: int, until: int | None) -> RestorePlan:
+    """Return the segments of a range of the log."""
+    plan = plan_log(request.lake, known, start=start, until=until, size=request.segment_size)
+    return plan.begin_at_time() if isinstance(request.start, TimeArgument) else plan
+
+
 def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     """Write a broker's store from the rows of the lake."""
     known = find_store(request.lake, request.broker)
-    plan = plan_log(
-        request.lake, known, start=request.start_offset, until=request.end_offset, size=request.segment_size
-    )
-    plan = plan.begin_at_time() if request.starts_at_time else plan
+    start, until = find_range(request, known)
+    plan = plan_range(request, known, start, until)
     forms = RebuiltFileSettings.determine(known, request.given_settings, request.lake, with_index=request.with_index)
     forms.refuse_assumed(request.lake, known.store_id, with_queues=request.with_queues, with_index=request.with_index)
-    unfinished = request.out / UNFINISHED_FOLDER
+    unfinished = request.target / UNFINISHED_FOLDER
     complete = _claim_output(request, known, plan)
     if complete is not None:
         return complete
-    paths = {segment.base_offset: request.out / segment.path for segment in plan.segments}
+    paths = {segment.base_offset: request.target / segment.path for segment in plan.segments}
     done = _read_finished_segments(unfinished, paths)
     works = [replace(one, path=str(paths[one.base_offset])) for one in plan.segments if one.base_offset not in done]
     made = workers.map(works, partial(_restore_and_note, folder=str(unfinished)), "writing segments")
@@ -238,26 +242,26 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     summary = summarize_segments(request, known, plan, results, resumed=len(done))
     state: Mapping[str, Any] = known.newest.state if known.newest else {}
     recorded = (state.get("config_files") or {}).get("files", {})
-    written, notes, lost = restore_config_files(request.lake, known.store_id, request.out, request.end_offset, recorded)
+    written, notes, lost = restore_config_files(request.lake, known.store_id, request.target, until, recorded)
     summary.config, summary.notes = [Path(path).name for path in written], [*summary.notes, *notes]
     summary.lost += [f"{name} {reason}" for name, reason in lost.items()]
-    summary.log_folders = sorted({str(path.parent.relative_to(request.out)) for path in paths.values()})
-    log_folders = [str(request.out / folder) for folder in summary.log_folders]
+    summary.log_folders = sorted({str(path.parent.relative_to(request.target)) for path in paths.values()})
+    log_folders = [str(request.target / folder) for folder in summary.log_folders]
     _build_rest(request, log_folders, forms, summary, workers)
-    store = list_store(str(request.out), commitlog=log_folders)
+    store = list_store(str(request.target), commitlog=log_folders)
     summary.notes += _notes_of_truncation(store, plan, sorted([*summary.missing, *summary.expired]))
     summary.newest_store_timestamp = read_last_store_timestamp(request.lake, known, plan.end)
     summary.notes += _write_timers(request, summary, written)
     # The state after a clean shutdown: everything up to the last message is on the disk.
     indexed = max((file.header.end_timestamp for file in list_index_files(store)), default=0)
     stored = summary.newest_store_timestamp
-    place, checkpoint = request.out / "checkpoint", Checkpoint(stored, stored, indexed, 0, 0, 0)
+    place, checkpoint = request.target / "checkpoint", Checkpoint(stored, stored, indexed, 0, 0, 0)
     written[str(place)] = create_or_accept_file(place, encode_checkpoint(checkpoint))
     hashes = {paths[result.base_offset]: result.sha256 for result in results}
     hashed = [
-        {"path": str(path.relative_to(request.out)), "size": path.stat().st_size,
+        {"path": str(path.relative_to(request.target)), "size": path.stat().st_size,
          "sha256": hashes.get(path) or sha256_of(path)}
-        for path in sorted(walk_tree(request.out))
+        for path in sorted(walk_tree(request.target))
         if is_regular_file(path) and not path.is_relative_to(unfinished)
     ]  # fmt: skip
     for note in list_directory(unfinished, f"*{_NOTE}"):
@@ -270,7 +274,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     described = {name: getattr(summary, name) for name in RestoreSummary.__dataclass_fields__}
     left_out = [part for part, is_wanted in _list_parts(request) if not is_wanted]
     manifest = json.dumps({**described, "left_out": left_out, "files": hashed}, indent=1, ensure_ascii=False)
-    create_or_accept_file(request.out / MANIFEST_FILE, manifest.encode("utf-8", "replace"))
+    create_or_accept_file(request.target / MANIFEST_FILE, manifest.encode("utf-8", "replace"))
     delete_whole_tree(unfinished)
     return summary
 
@@ -284,7 +288,7 @@ def _write_timers(
     request: RestoreRequest, summary: RestoreSummary, written: dict[str, FileState | None]
 ) -> Iterator[str]:
     """Write the files from which a broker continues to deliver timer messages; yield notes on its start."""
-    unfinished, conf = request.out / UNFINISHED_FOLDER, request.given_settings.conf
+    unfinished, conf = request.target / UNFINISHED_FOLDER, request.given_settings.conf
     log = RestoredLog(
         request.lake, summary.store_id, summary.from_offset, summary.to_offset, summary.newest_store_timestamp
     )
@@ -292,7 +296,7 @@ def _write_timers(
     timers = plan_timers(log, began_ms, conf.timer_precision_ms)
     if timers.progress is None:
         return
-    path = request.out / TIMER_PROGRESS_FILE
+    path = request.target / TIMER_PROGRESS_FILE
     written[str(path)] = create_or_accept_file(path, encode_timer_progress(timers.progress))
     summary.config.append(path.name)
     if not request.with_queues:
@@ -303,7 +307,7 @@ def _write_timers(
     if not timers.units:
         return
     size = conf.timer_log_size or DEFAULT_LOG_FILE_SIZE
-    with _building_part(request.out, unfinished, "timers") as folder:
+    with _building_part(request.target, unfinished, "timers") as folder:
         if folder is not None:
             timers.write_files(folder / "timerwheel", folder, size)
     origin = GIVEN if conf.timer_log_size else "the default"
@@ -338,26 +342,26 @@ def _notes_of_truncation(store: Store, plan: RestorePlan, missing: Sequence[Inte
 
 def _claim_output(request: RestoreRequest, known: KnownStore, plan: RestorePlan) -> RestoreSummary | None:
     """Check that the directory is empty or has the beginning of this restore; return the summary of a complete one."""
-    unfinished = request.out / UNFINISHED_FOLDER
+    unfinished = request.target / UNFINISHED_FOLDER
     described = {
         "store_id": known.store_id,
         "end": plan.end,
         "segment_size": plan.size.value,
         "segments": [segment.base_offset for segment in plan.segments],
     }
-    if request.resume and path_exists(request.out / MANIFEST_FILE):
-        manifest = _read_json(request.out / MANIFEST_FILE, _MANIFEST)
+    if request.resume and path_exists(request.target / MANIFEST_FILE):
+        manifest = _read_json(request.target / MANIFEST_FILE, _MANIFEST)
         restored = tuple(manifest[name] for name in ("store_id", "from_offset", "to_offset", "segment_size"))
         if restored != (known.store_id, plan.segments[0].base_offset, plan.end, plan.size.value):
             raise RequestError(
-                f"{request.out}: this directory has the result of another restore; start again in an empty directory"
+                f"{request.target}: this directory has the result of another restore; start again in an empty directory"
             )
         lacking = [
             part for part, is_wanted in _list_parts(request) if is_wanted and part in manifest.get("left_out", ())
         ]
         if lacking:
             raise RequestError(
-                f"{request.out}: this restore is complete, but it was made with "
+                f"{request.target}: this restore is complete, but it was made with "
                 f"{' and '.join(f'--no-{part}' for part in lacking)}. Repeat the options, restore into an empty "
                 "directory, or build the missing files with rebuild-consumequeue or rebuild-index"
             )
@@ -369,21 +373,21 @@ def _claim_output(request: RestoreRequest, known: KnownStore, plan: RestorePlan)
         before = _read_json(unfinished / _PLAN, dict)
         if before != described:
             reason = "the lake or the options have changed: start again in an empty directory"
-            raise RequestError(f"{request.out}: this directory has another, unfinished restore ({reason})")
+            raise RequestError(f"{request.target}: this directory has another, unfinished restore ({reason})")
         # Unfinished files of a killed run have a dot before their names.
         for path in [
             one
-            for one in walk_tree(request.out)
+            for one in walk_tree(request.target)
             if one.match(".*") and ATTEMPT_PREFIX in one.name and is_regular_file(one)
         ]:
             path.unlink()
         return None
-    there = [path.name for path in request.out.iterdir()] if path_exists(request.out) else []
+    there = [path.name for path in request.target.iterdir()] if path_exists(request.target) else []
     if request.resume and there == [UNFINISHED_FOLDER]:  # killed before it had written its plan
         delete_whole_tree(unfinished)
     elif there:
         hint = ", or --resume to continue the interrupted restore" if path_exists(unfinished) else ""
-        raise RequestError(f"{request.out}: the directory is not empty; pass an empty or new directory{hint}")
+        raise RequestError(f"{request.target}: the directory is not empty; pass an empty or new directory{hint}")
     LocalStorage().create(str(unfinished / _PLAN), json.dumps(described).encode())
     return None
 
@@ -460,7 +464,7 @@ def summarize_segments(
     unchecked = [interval for result in results for interval in result.unchecked]
     return RestoreSummary(
         request.lake.location,
-        str(request.out),
+        str(request.out or ""),
         known.broker,
         known.store_id,
         len(results),
@@ -495,10 +499,10 @@ def _build_rest(
 
     Scratch files are next to the store, not inside it: a disk may fail to delete them.
     """
-    out, unfinished = request.out, request.out / UNFINISHED_FOLDER
+    out, unfinished = request.target, request.target / UNFINISHED_FOLDER
     wanted = request.given_settings
     if forms.release is not None and not forms.is_span:
-        wanted = wanted._replace(release=forms.release.value)
+        wanted = replace(wanted, release=forms.release.value)
     if request.with_queues or request.with_index:
         summary.forms = list(forms.lines())
     if request.with_queues:
@@ -507,9 +511,10 @@ def _build_rest(
             open_scratch_below_output(str(unfinished), {}) as scratch,
         ):
             if folder is not None:
-                asked = queue_builder.RebuildQueuesRequest(
-                    str(out), folder, commitlog=log_folders, conf=replace(wanted.conf, consume_queue_size=None),
-                    release=wanted.release, recorded_formats=forms.queue_formats, scratch=scratch,
+                asked = RebuildQueuesRequest(
+                    str(out), folder, commitlog=log_folders,
+                    given_settings=replace(wanted, conf=replace(wanted.conf, consume_queue_size=None)),
+                    recorded_formats=forms.queue_formats, scratch=scratch,
                 )  # fmt: skip
                 built = queue_builder.rebuild_queues(asked, workers)
                 summary.notes += built.notes
@@ -521,13 +526,13 @@ def _build_rest(
         ):
             if folder is not None:
                 geometry = forms.index_geometry.value
-                wanted = wanted._replace(hash_slots=geometry.hash_slots, index_num=geometry.index_num, zone=forms.zone)
+                wanted = replace(wanted, hash_slots=geometry.hash_slots, index_num=geometry.index_num, zone=forms.zone)
                 if forms.release is not None:  # of a span: queues of these releases may differ, but not index files
-                    wanted = wanted._replace(release=forms.release.value)
-                rebuild = index_builder.RebuildIndexRequest(
+                    wanted = replace(wanted, release=forms.release.value)
+                rebuild = RebuildIndexRequest(
                     str(out),
                     str(folder),
-                    wanted,
+                    given_settings=wanted,
                     commitlog=log_folders,
                     scratch=scratch,
                     recorded_names=forms.index_names,
@@ -538,7 +543,7 @@ def _build_rest(
                     which = f"{len(other)} index files differ" if other[1:] else f"index file {other[0]} differs"
                     why = f"the restored log begins at offset {summary.from_offset:,}"
                     of_log = "the restored log lacks messages" if summary.missing else _LOG_HAS_EVERY_KEY_ONCE
-                    why = why if request.start_offset else of_log
+                    why = why if request.start else of_log
                     summary.notes.append(f"{which} from what an ingest run recorded: {why}")
                 (folder / MANIFEST_FILE).unlink()
 

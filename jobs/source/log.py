@@ -23,12 +23,13 @@ from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import KnownStore, read_prepared_row
 from jobs.lake.snapshots import read_newest_transaction
 from jobs.lake.tables import MESSAGES
-from jobs.products.index.settings import GivenSettings, determine_releases
+from jobs.products.index.settings import determine_releases
 from jobs.source import ReadOptions
 from jobs.store.log_ends import LostPart
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, find_holes, plan_ranges
 from jobs.store.record_places import Fingerprint
+from jobs.store.request import GivenSettings
 from jobs.store.store import Store
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.scan import RawRecords

@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple, Self, cast
 
 from jobs.console.result import RequestError
+from jobs.options.declaration import flag, option
 from rmq_formats.consumequeue.dispatch import ABANDONED_TOPIC, DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.detection import HALF_TOPIC, TIMER_TOPIC
 from rmq_formats.rocksdb.layout import ROCKSDB_HALF_TOPIC
@@ -38,15 +39,37 @@ def carries_other_topics(topic: str) -> bool:
     return topic in _CARRIERS or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
+def split_patterns(values: Iterable[str]) -> tuple[str, ...]:
+    """Return the patterns of an option, which may be separated by commas: topic names cannot contain commas."""
+    return tuple(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Topics by glob patterns, and whether bodies, inflated copies of compressed bodies, and damaged bytes are kept."""
 
-    topics: tuple[str, ...] = ()
-    exclude_topics: tuple[str, ...] = ()
-    with_body: bool = True
-    with_inflated: bool = False
-    with_damage: bool = True
+    topics: tuple[str, ...] = option(
+        "GLOB[,GLOB]",
+        "Ingest only these topics. The selection also applies to later runs for this store.",
+        multiple=True,
+        make=split_patterns,
+    )
+    exclude_topics: tuple[str, ...] = option(
+        "GLOB[,GLOB]",
+        "Skip these topics and their delayed, retried and dead-letter messages. Also applies to later runs.",
+        multiple=True,
+        make=split_patterns,
+    )
+    with_body: bool = flag("Do not store message bodies.", names="--no-body", is_negative=True)
+    with_inflated: bool = flag(
+        "Also store compressed bodies in decompressed form, in body_inflated, so that any engine can read their text.",
+        names="--inflate",
+    )
+    with_damage: bool = flag(
+        "Store only a sample of each damaged range; `restore` cannot restore these ranges.",
+        names="--no-damaged-bytes",
+        is_negative=True,
+    )
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, object]) -> Self:

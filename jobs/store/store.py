@@ -8,7 +8,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
@@ -317,6 +317,11 @@ def read_broker_conf(path: str | os.PathLike[str] | None) -> BrokerConf:
     return replace(parse_broker_conf(read_small_file(Path(path), _LARGEST_CONF)), is_given=True)
 
 
+def list_store_without_queues(location: str, commitlog: Sequence[str]) -> Store:
+    """List a local store, except its queue directories."""
+    return _list(normalise_location(location), commitlog, AnyStorage(), skips=QUEUE_FOLDERS.__contains__)
+
+
 def log_directories(commitlog: Sequence[str] | None, conf: BrokerConf) -> Sequence[str]:
     """
     Return the log's directories if it is not below the store's root: those of the user, else of the broker's file.
@@ -388,27 +393,6 @@ def _has_records_from(segment: Segment, position: int, storage: Storage) -> bool
         log = SegmentBytes(file.read, segment.size, segment.base_offset, framing, file.next_written)
         return log.find_record(position) is not None
     return False
-
-
-@dataclass(frozen=True, slots=True)
-class StoreRequest:
-    """A store that a user named."""
-
-    store: str
-    _: KW_ONLY
-    commitlog: Sequence[str] = ()  # the log's folders, if not below the store's root
-    range_size: int = DEFAULT_RANGE_SIZE
-    read_limits: ReadLimits | None = None  # how to read the store
-    options: Sequence[str] = ()  # the store's options as the user gave them; printed commands repeat them
-
-    def list_store(self, options: Mapping[str, str] | None = None, processes: int = 1) -> Store:
-        """List the store; this number of processes share the rate of reading."""
-        limits = self.read_limits.share_among(processes) if self.read_limits else None
-        return list_store(self.store, commitlog=self.commitlog, options=options, read_limits=limits)
-
-    def list_store_without_queues(self) -> Store:
-        """List the local store, except its queue directories."""
-        return _list(normalise_location(self.store), self.commitlog, AnyStorage(), skips=QUEUE_FOLDERS.__contains__)
 
 
 def geometry_stated_by_index_files(

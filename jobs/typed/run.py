@@ -36,6 +36,7 @@ from jobs.lake.tables import (
     TYPING_APPLICATION,
     TYPING_TABLES,
 )
+from jobs.requests.typing import TypeRequest
 from jobs.store.selection import list_similar_topics
 from jobs.store.workers import Workers
 from jobs.typed.ddl import TYPING, SchemaError
@@ -60,22 +61,6 @@ from rmq_formats.errors import NotAStore
 
 _SHOWN_REASONS = 5
 _KEPT_REASONS, _OTHER_REASONS = 100, "other reasons"
-
-
-@dataclass(frozen=True)
-class TypeRequest:
-    """The parameters of a typing run: the topics and their types."""
-
-    lake: Lake
-    types: tuple[TopicType, ...]
-    retype: tuple[str, ...] = ()  # topics whose tables are rebuilt from their messages
-    source: str = "types.toml"  # the file that declares the types, for messages
-    retries: bool = False  # dead letters are typed again
-    accepts_dead_letters: bool = False  # a retype may turn typed rows into dead letters
-    limit: float | None = (
-        None  # dead letters of a topic and typing: a number, or a share of its messages; None: not all
-    )
-    acknowledges: bool = False  # the dead letters of earlier typings that exceeded their limit
 
 
 class TopicSummary(NamedTuple):
@@ -173,7 +158,7 @@ def _retype_all_topics(request: TypeRequest, left: Typing, lost: str) -> TypeReq
         request.lake, replace(left, changes=tuple(one for one in left.changes if one.replaces and not one.added))
     )
     discard_files(request.lake, {one.table: one.added for one in left.changes})
-    return replace(request, retype=tuple(left.topics), retries=False, accepts_dead_letters=True)
+    return replace(request, retype=tuple(left.topics), retry=False, accept_dead_letters=True)
 
 
 def _cuts(lake: Lake, messages: DeltaTable) -> Callable[[str, StoreProgress], int]:
@@ -213,7 +198,7 @@ def _topic(
     removed = (
         ObsoleteRows({"store_id": store}, cut) for store, cut in cuts.items() if cut < old.stores[store].to_offset
     )
-    still_open = None if request.acknowledges else old.open
+    still_open = None if request.acknowledge else old.open
     return _Topic(type_, replace(state, stores=stores, open=still_open), tuple(removed), replaces=False)
 
 
@@ -224,7 +209,7 @@ def _is_retyped(request: TypeRequest, type_: TopicType, old: TopicState) -> bool
     try:
         return bool(old.tables) and needs_rebuild(type_, old.declared)
     except SchemaError as error:
-        words = [tool_command(), "type", request.lake.location, "--types", request.source, "--retype", type_.topic]
+        words = [tool_command(), "type", request.lake.location, "--types", str(request.source), "--retype", type_.topic]
         raise RequestError(
             f'{request.source}: [topic."{type_.topic}"]: this declaration of the table {", ".join(old.tables)} '
             f"{error}. Existing rows do not fit it, so nothing was written. To rebuild the table from all messages:\n"
@@ -241,7 +226,7 @@ def _type_new_messages(
     load = {TYPING: number, INGESTED_AT: datetime.now(UTC)}
     task = partial(type_file, lake, load, [(topic.type, topic.progress) for topic in topics])
     done = TypingResult.sum_of(workers.map(work, task, "typing bodies"))
-    if not request.accepts_dead_letters:
+    if not request.accept_dead_letters:
         _refuse_lost_rows(request, topics, done)
     retried = _retry_dead_letters(request, partial(task, retries=True), workers)
     summary = TypingSummary(number, [_summary(topic, done, retried, before) for topic in topics])
@@ -313,7 +298,7 @@ def _retry_dead_letters(
     request: TypeRequest, task: Callable[[SnapshotFile], TypingResult], workers: Workers
 ) -> TypingResult:
     """Type dead letters again; return the files that replace all of them, or none if none of them fits."""
-    dead = open_table(request.lake, DEAD_LETTERS.name) if request.retries else None
+    dead = open_table(request.lake, DEAD_LETTERS.name) if request.retry else None
     if dead is None:
         return TypingResult()
     found = TypingResult.sum_of(workers.map(list_snapshot_files(request.lake, dead), task, "retrying dead letters"))

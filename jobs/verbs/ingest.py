@@ -12,32 +12,18 @@ import click
 from jobs.command.answer import ResultPrinter, verbose_answer_options
 from jobs.command.configuration import verb
 from jobs.command.engine import engine_option, make_workers, start_workers
-from jobs.command.options import (
-    DURATION,
-    DURATION_OR_TIME,
-    MILLISECONDS,
-    POSITIVE_INTEGER,
-    StorePlace,
-    flag,
-    hash_slots_option,
-    index_num_option,
-    max_rate_option,
-    option,
-    releases_option,
-    store_options,
-)
-from jobs.command.places import OUTPUT_FILE, OUTPUT_LOCATION
 from jobs.console.log import log_message
 from jobs.console.result import ExitCode, RequestError, Severity
-from jobs.ingest import IngestRequest, Summary
+from jobs.ingest import Summary
 from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.lake.lake import Lake
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import AUTO_ENGINE, choose_engine
-from jobs.products import PRODUCT_NAMES
+from jobs.options.declaration import bundle, flag, option
+from jobs.options.places import OUTPUT_FILE
+from jobs.options.values import DURATION, DURATION_OR_TIME
+from jobs.requests.ingest import IngestRequest
 from jobs.storage.locations import is_local
-from jobs.store.running_broker import limit_load_beside_broker
-from jobs.store.selection import Selection
 from jobs.verbs.lake import IcebergRegistrations, iceberg_option_of_ingest
 
 if TYPE_CHECKING:
@@ -46,84 +32,13 @@ if TYPE_CHECKING:
 _ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"  # Arrow reads this variable once, when it is loaded
 
 
-def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    unknown = set(value.split(",")) - PRODUCT_NAMES if value else set()
-    if unknown:
-        raise click.BadParameter(
-            f"unknown table {min(unknown)!r}; the tables are {', '.join(sorted(PRODUCT_NAMES))}", ctx, parameter
-        )
-    return value
-
-
 @verb(
     "ingest /data/rocketmq/store --lake /data/lake",
     "ingest STORE --lake LAKE --broker broker-a --exclude-topics 'RMQ_SYS_*'",
 )
 def ingest(  # noqa: PLR0913 - one argument an option
     *,
-    place: StorePlace = store_options,
-    lake: str = option(
-        "LAKE", "Path or URI (s3a, abfss) of the lake; created if it does not exist.", OUTPUT_LOCATION, required=True
-    ),
-    broker: str | None = option(
-        "NAME",
-        "Label of the broker in every table. Defaults to its brokerName, or to `default` if the name is unknown.",
-    ),
-    topics: tuple[str, ...] = option(
-        "GLOB[,GLOB]",
-        "Ingest only these topics. The selection also applies to later runs for this store.",
-        multiple=True,
-    ),
-    exclude_topics: tuple[str, ...] = option(
-        "GLOB[,GLOB]",
-        "Skip these topics and their delayed, retried and dead-letter messages. Also applies to later runs.",
-        multiple=True,
-    ),
-    change_topics: bool = flag(
-        "Replace the topic selection of earlier runs; without --topics or --exclude-topics, select all topics."
-    ),
-    backfill: tuple[str, ...] = option(
-        "TOPIC",
-        "Add TOPIC to the selection, and read its earlier messages that the store still has. Can be repeated.",
-        multiple=True,
-    ),
-    no_body: bool = flag("Do not store message bodies."),
-    inflate: bool = flag(
-        "Also store compressed bodies in decompressed form, in body_inflated, so that any engine can read their text."
-    ),
-    no_damaged_bytes: bool = flag("Store only a sample of each damaged range; `restore` cannot restore these ranges."),
-    min_age_ms: int = option(
-        "DURATION",
-        "Skip messages stored less than DURATION ago, for example 5s; a later run ingests them. A plain number is in "
-        "milliseconds.",
-        MILLISECONDS,
-        names="--min-age",
-        default=0,
-    ),
-    named_tables: str | None = option(
-        "NAME[,NAME]",
-        "Optional tables to write: consume_queue, index (index_entries, index_files), config_files, broker_config "
-        "(with consumer_offsets); default: all.",
-        names="--tables",
-        callback=_known_tables,
-    ),
-    hash_slots: int | None = hash_slots_option,
-    index_num: int | None = index_num_option,
-    release: str | None = releases_option,
-    fill_gaps: bool = flag(
-        "Also fill gaps and damaged ranges of earlier runs from STORE if it is a replica. From the directory that "
-        "earlier runs read, every run fills them."
-    ),
-    acknowledge: bool = flag(
-        "Acknowledge the findings of earlier runs. Until they are acknowledged, every run ends with exit code 3 or 4."
-    ),
-    dry_run: bool = flag("Show how much would be read; write nothing."),
-    step_bytes: int | None = option(
-        "BYTES",
-        "Commit after every BYTES of log, so that at most one step is repeated after an interruption.",
-        POSITIVE_INTEGER,
-        names="--max-bytes-per-step",
-    ),
+    request: IngestRequest = bundle(IngestRequest),
     follow: bool = flag("Keep running and ingest new messages as they arrive."),
     every: float | None = option(
         "DURATION", "With --follow, the maximum delay before a new message is read; by default 5s.", DURATION
@@ -133,7 +48,6 @@ def ingest(  # noqa: PLR0913 - one argument an option
     ),
     metrics: Path | None = option("FILE", "Write metrics of the run to a Prometheus text file.", OUTPUT_FILE),
     iceberg: str | None = iceberg_option_of_ingest,
-    max_rate: int | None = max_rate_option,
     engine: str = engine_option,
     answer: ResultPrinter = verbose_answer_options,
 ) -> ExitCode:
@@ -142,28 +56,8 @@ def ingest(  # noqa: PLR0913 - one argument an option
 
     To load several brokers into one LAKE, run the command once per store, with a different --broker each time.
     """
-    conf = place.read_conf()
-    request = IngestRequest(
-        place.store,
-        lake=lake,
-        broker=broker,
-        commitlog=place.log_directories(conf),
-        selection=Selection(_patterns(topics), _patterns(exclude_topics), not no_body, inflate, not no_damaged_bytes),
-        change_topics=change_topics,
-        backfill=_patterns(backfill),
-        release=release,
-        hash_slots=hash_slots,
-        index_num=index_num,
-        conf=conf,
-        tables=frozenset(named_tables.split(",")) if named_tables else PRODUCT_NAMES,
-        step_bytes=step_bytes,
-        min_age_ms=min_age_ms,
-        acknowledge=acknowledge,
-        dry_run=dry_run,
-        fill_gaps=fill_gaps,
-        read_limits=limit_load_beside_broker(place.store, max_rate),
-    )
-    if dry_run:  # which writes nothing
+    request = request.resolve()
+    if request.dry_run:  # which writes nothing
         metrics = iceberg = None
     registrations = IcebergRegistrations(iceberg)
 
@@ -171,8 +65,8 @@ def ingest(  # noqa: PLR0913 - one argument an option
         _write_metrics(metrics, total)
         registrations.register_in_background(_lake_of(step, options))
 
-    if follow and (dry_run or backfill):
-        raise click.UsageError(f"--follow and {'--dry-run' if dry_run else '--backfill'} cannot be combined")
+    if follow and (request.dry_run or request.backfill):
+        raise click.UsageError(f"--follow and {'--dry-run' if request.dry_run else '--backfill'} cannot be combined")
     if not follow and (every is not None or until is not None):
         raise click.UsageError("--every and --until require --follow")
     try:
@@ -181,7 +75,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
         else:
             summary, options = _once(request, engine)
     except RequestError as error:  # such as the label of another store
-        refused = Summary(place.store, lake, broker or "").to_dict()
+        refused = Summary(request.store, request.lake, request.broker or "").to_dict()
         answer.print_json_or_lines({**refused, "severity": Severity.NOT_ACCESSIBLE.value, "error": str(error)}, ())
         raise
     registrations.register_after_last_commit(_lake_of(summary, options))
@@ -189,11 +83,6 @@ def ingest(  # noqa: PLR0913 - one argument an option
     _write_metrics(metrics, summary)
     registrations.raise_failure()
     return exit_code
-
-
-def _patterns(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the patterns of an option, which may be separated by commas: topic names cannot contain commas."""
-    return tuple(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
 
 
 def _write_metrics(path: Path | None, summary: Summary) -> None:

@@ -1,8 +1,7 @@
 """`optimize`, `catalog` and `restore`, and the option `--iceberg`, which registers a lake in an Iceberg catalog."""
 
 import re
-from functools import partial
-from pathlib import Path
+from dataclasses import replace
 from shlex import quote
 from threading import Thread
 from time import monotonic
@@ -13,26 +12,17 @@ import click
 from jobs.command.answer import ResultPrinter, answer_options, verbose_answer_options
 from jobs.command.configuration import verb
 from jobs.command.engine import engine_option, start_workers
-from jobs.command.options import (
-    OFFSET_OR_TIME,
-    POSITIVE_INTEGER,
-    ParsedType,
-    StoreSettings,
-    argument,
-    broker_conf_option,
-    flag,
-    option,
-    parse_seconds,
-    settings_options,
-)
-from jobs.command.places import CHANGED_LAKE, LAKE, NEW_STORE, refuse_nonempty_directory
-from jobs.console.amounts import TimeArgument, count_text, size_text
+from jobs.console.amounts import count_text, size_text
 from jobs.console.lines import printable_lines
 from jobs.console.log import log_message
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, RecommendedStep, Result, Severity
 from jobs.lake.lake import Lake
 from jobs.launch.arguments import file_system_options
+from jobs.options.declaration import argument, bundle, flag, option
+from jobs.options.places import CHANGED_LAKE, LAKE, refuse_nonempty_directory
+from jobs.options.values import ParsedType, parse_seconds
+from jobs.requests.restore import RestoreRequest
 from jobs.store.store import read_broker_conf
 from rmq_formats.errors import FormatError, NotAStore
 
@@ -305,36 +295,14 @@ def _text(saved: "Savings", *, dry_run: bool) -> str:
     "restore LAKE --out DIR --resume",
     "restore LAKE --check",
 )
-def restore(  # noqa: PLR0913 - one argument an option
+def restore(
     *,
-    lake: str = argument("LAKE", LAKE),
-    broker: str | None = option("NAME", "The broker's label in the lake, or the id of its store."),
-    out: Path | None = option(
-        "DIR", "An empty or new directory; with --resume, that of the interrupted restore.", NEW_STORE
-    ),
+    request: RestoreRequest = bundle(RestoreRequest),
     check: bool = flag(
         "Write nothing: build every byte of the log, verify its checksums, and print the part that can be restored. "
         "Without --broker, check every broker of LAKE."
     ),
-    start: int | TimeArgument | None = option(
-        "OFFSET|TIME", "Skip segments that end before this offset or time.", OFFSET_OR_TIME, names="--from"
-    ),
-    until: int | TimeArgument | None = option(
-        "OFFSET|TIME", "End the log before the first record at or after this offset or time.", OFFSET_OR_TIME
-    ),
     topics: tuple[str, ...] = option(None, names="-t --topic", multiple=True, hidden=True),
-    segment_size: int | None = option(
-        "BYTES",
-        "Segment size (mappedFileSizeCommitLog); by default derived from the segments' offsets in the lake.",
-        POSITIVE_INTEGER,
-    ),
-    no_queues: bool = flag(
-        "Write no ConsumeQueue files; the broker rebuilds them at its first start, which then takes longer."
-    ),
-    no_index: bool = flag("Write no index files."),
-    broker_conf: Path | None = broker_conf_option,
-    resume: bool = flag("Continue a restore that was interrupted."),
-    settings: StoreSettings = settings_options,
     engine: str = engine_option,
     answer: ResultPrinter = verbose_answer_options,
 ) -> ExitCode:
@@ -346,56 +314,27 @@ def restore(  # noqa: PLR0913 - one argument an option
     """
     if topics:
         raise click.BadParameter(_NO_TOPICS, param_hint="'-t' / '--topic'")
-    if check and (out is not None or resume):
+    out = request.out
+    if check and (out is not None or request.resume):
         raise click.UsageError("--check writes nothing: it cannot be combined with --out or --resume")
     if not check and out is None:
         raise click.UsageError("missing option --out DIR (or --check, to write nothing)")
-    if out is not None and not resume:
+    if out is not None and not request.resume:
         refuse_nonempty_directory(str(out))
-    workers = start_workers(engine, lake)
-    from jobs.restore import NothingToRestoreError, find_offset_at_time
-    from jobs.restore.run import RestoreRequest, find_store, restore
-
-    source = Lake(lake, workers.options)
-    given = settings.given_settings(read_broker_conf(broker_conf))
-
-    def resolve_offset(place: int | TimeArgument | None, store_id: str) -> int | None:
-        return find_offset_at_time(source, store_id, place.milliseconds()) if isinstance(place, TimeArgument) else place
-
-    if out is None:
-        from jobs.restore.check import CheckRequest, check_restore
-
-        checked = check_restore(
-            CheckRequest(
-                source,
-                broker,
-                partial(resolve_offset, start or 0),
-                partial(resolve_offset, until),
-                segment_size,
-                given,
-                with_index=not no_index,
-                starts_at_time=isinstance(start, TimeArgument),
-            ),
-            workers,
-        )
-        return answer.print_outcome(checked, checked.lines(), with_byte_count=True)
-    store_id = find_store(source, broker).store_id
-    first = resolve_offset(start, store_id)
-    if isinstance(start, TimeArgument) and first is None:
-        raise NothingToRestoreError(f"--from {start.text}: the lake has no message that was stored then or later")
-    request = RestoreRequest(
-        source,
-        out.absolute(),
-        store_id,
-        first or 0,
-        resolve_offset(until, store_id),
-        segment_size,
-        given,
-        with_queues=not no_queues,
-        with_index=not no_index,
-        resume=resume,
-        starts_at_time=isinstance(start, TimeArgument),
+    workers = start_workers(engine, request.lake.location)
+    request = replace(
+        request,
+        lake=Lake(request.lake.location, workers.options),
+        out=out and out.absolute(),
+        given_settings=request.given_settings.with_conf(read_broker_conf(request.broker_conf)),
     )
+    if out is None:
+        from jobs.restore.check import check_restore
+
+        checked = check_restore(request, workers)
+        return answer.print_outcome(checked, checked.lines(), with_byte_count=True)
+    from jobs.restore.run import restore
+
     summary = restore(request, workers)
     words = [tool_command(), "verify", quote(str(out))]
     if summary.is_log_elsewhere:

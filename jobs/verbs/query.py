@@ -14,29 +14,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from jobs.command.configuration import ONE_SOURCE_NEEDED, source_options, verb
-from jobs.command.options import (
-    CHARSET,
-    NOT_NEGATIVE_INTEGER,
-    ZONE,
-    argument,
-    broker_conf_option,
-    bundle,
-    commitlog_option,
-    examples,
-    flag,
-    hash_slots_option,
-    index_num_option,
-    json_option,
-    one_release_option,
-    option,
-    options_of_function,
-    quiet_option,
-    refuse_reversed_window,
-    since_option,
-    until_option,
-)
-from jobs.command.places import LAKE, OUTPUT_DIRECTORY, OUTPUT_FILE
+from jobs.command.configuration import ONE_SOURCE_NEEDED, examples, verb
 from jobs.console.amounts import TimeArgument
 from jobs.console.lines import line_width_limit, wrap_line
 from jobs.console.log import log_message
@@ -45,14 +23,28 @@ from jobs.console.progress import create_delayed_progress
 from jobs.console.result import ExitCode
 from jobs.console.rows import RowFormat
 from jobs.launch.failures import raise_as_usage_errors
+from jobs.options.declaration import argument, bundle, flag, option
+from jobs.options.places import LAKE, OUTPUT_DIRECTORY, OUTPUT_FILE
+from jobs.options.values import (
+    NOT_NEGATIVE_INTEGER,
+    ZONE,
+    ParsedType,
+    json_option,
+    quiet_option,
+    refuse_reversed_window,
+    since_option,
+    until_option,
+)
 from jobs.query import MAX_TIME, MIN_TIME, ListConditions, lookups, reasons
 from jobs.query.lookups import KEY_QUERY_LIMIT, TimeWindow
 from jobs.query.merging import MergedAnswer, concatenate_answers, list_newest, merge_answers, parse_positions
 from jobs.query.output import AnswerPrinter
-from jobs.query.place import QueryTarget, open_stores
+from jobs.query.place import open_stores
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source
+from jobs.requests.query import QueryTarget
 from jobs.storage.paths import path_exists
 from jobs.store.repeated_reads import is_deleted_file, repeat_read
+from jobs.store.request import hash_slots_option, index_num_option
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.indexfile.layout import Geometry
@@ -97,6 +89,14 @@ class QueryOptions(NamedTuple):
         )
 
 
+def _parse_charset(name: str) -> str:
+    from jobs.query.mqadmin.java import check_charset
+
+    check_charset(name)
+    return name
+
+
+_CHARSET = ParsedType("charset", _parse_charset)
 output_option = option(
     None,
     "text: mqadmin's layout; table: columns; csv, json (one array), ndjson (one object per line, like --json).",
@@ -105,44 +105,30 @@ output_option = option(
 )
 
 
-def _options(  # noqa: PLR0913 - one argument an option
+def _make_query_options(  # noqa: PLR0913 - one argument an option
     *,
-    place: QueryTarget = bundle(
-        QueryTarget,
-        **source_options,
-        commitlog=commitlog_option,
-        broker_conf=broker_conf_option,
-        broker=option("NAME", "The broker's name; with --lake, the store's label or id."),
-        release=one_release_option,
-    ),
+    place: QueryTarget = bundle(QueryTarget),
     time_zone: ZoneInfo | None = option("ZONE", "Time zone of given and printed times; default: this machine's.", ZONE),
     hash_slots: int | None = hash_slots_option,
     index_num: int | None = index_num_option,
-    scan_log: bool = flag("Search the log instead of index and queue files."),
     ignore_host: bool = flag("Accept an offset id that names another host."),
     as_json: bool = json_option,
     output: str = output_option,
     quiet: bool = quiet_option,
     body: bool = flag("Print the decompressed body."),
-    charset: str = option("NAME", "The body's charset.", CHARSET, default="UTF-8", show_default=True),
+    charset: str = option("NAME", "The body's charset.", _CHARSET, default="UTF-8", show_default=True),
     body_dir: Path | None = option("DIR", "Write each decompressed body to a file in DIR.", OUTPUT_DIRECTORY),
 ) -> QueryOptions:
     if (hash_slots is None) != (index_num is None):
         raise click.UsageError("--hash-slots and --index-num must be given together")
     geometry = Geometry(hash_slots, index_num) if hash_slots and index_num else None
     printer = _make_printer(output, time_zone, quiet, body_dir, charset if body else None, as_json=as_json)
-    return QueryOptions(replace(place, geometry=geometry, scan_log=scan_log), printer, ignore_host)
+    return QueryOptions(replace(place, geometry=geometry), printer, ignore_host)
 
 
-def _bundle_options(**fixed: Any) -> Any:  # noqa: ANN401 - values and the default of parameters
-    """Declare the options of a query, except those with a *fixed* value, which the command does not have."""
-    declared = {name: one for name, one in options_of_function(_options).items() if name not in fixed}
-    return bundle(partial(_options, **fixed), **declared)
-
-
-_of_query = _bundle_options(ignore_host=False)
-_of_id_query = _bundle_options()
-_of_story = _bundle_options(body=False, charset="", body_dir=None)
+_of_query = bundle(_make_query_options, ignore_host=False)
+_of_id_query = bundle(_make_query_options)
+_of_story = bundle(_make_query_options, body=False, charset="", body_dir=None)
 
 
 @contextmanager

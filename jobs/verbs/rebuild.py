@@ -2,34 +2,28 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from jobs.command.answer import ResultPrinter, typed_command_text, verbose_answer_options
 from jobs.command.configuration import verb
-from jobs.command.engine import StoreCommand, engine_option
-from jobs.command.options import (
-    StorePlace,
-    StoreSettings,
-    bundle,
-    flag,
-    format_store_options,
-    option,
-    settings_and_rate_options,
-    store_options,
-)
-from jobs.command.places import OUTPUT_LOCATION, refuse_nonempty_directory
+from jobs.command.engine import engine_option, start_store_command
 from jobs.console.amounts import count_text
 from jobs.console.lines import PLAN_HEADING, abridged_lines_under_heading
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, RecommendedStep, Result
 from jobs.launch.failures import raise_as_usage_errors
+from jobs.options.declaration import bundle, flag
+from jobs.options.places import refuse_nonempty_directory
+from jobs.requests.rebuild import ROCKSDB, RebuildIndexRequest, RebuildQueuesRequest
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.paths import path_exists
+from jobs.store.request import StoreRequest
 from jobs.store.rocksdb import check_rocksdict_installed
 from jobs.store.running_broker import LockedStore, NotInstalledError, find_broker_process, lock_store
 from rmq_formats.errors import UnsupportedFormat
@@ -39,36 +33,23 @@ if TYPE_CHECKING:
     from jobs.rebuild import index
     from jobs.rebuild.install import Installation
     from jobs.rebuild.queue_run import QueueRebuildSummary
+    from jobs.store.workers import Workers
 
-_ROCKSDB = "rocksdb"
 
+@dataclass(frozen=True, slots=True)
+class _Installation:
+    """Whether the files are installed, as given on the command line."""
 
-class _RebuildForm(NamedTuple):
-    """The selection and installation options, as given on the command line."""
-
-    out: str
-    lost_only: bool
-    wants_install: bool
-    dry_run: bool
+    is_wanted: bool = flag("Install the files in STORE. The broker must be stopped.", names="--install")
+    dry_run: bool = flag(
+        "Print which files would be built, and write nothing; with --install, build into DIR, and leave the "
+        "store unchanged."
+    )
 
     @property
     def is_preview(self) -> bool:
         """Whether this is a dry run that writes no files."""
-        return self.dry_run and not self.wants_install
-
-
-def _rebuild_options(out: str, kept: str) -> Any:  # noqa: ANN401 - the default of a parameter
-    """Return the options of both verbs; the texts are the help of `--out` and of `--lost-only`."""
-    return bundle(
-        _RebuildForm,
-        out=option("DIR", out, OUTPUT_LOCATION, required=True),
-        lost_only=flag(kept),
-        wants_install=flag("Install the files in STORE. The broker must be stopped.", names="--install"),
-        dry_run=flag(
-            "Print which files would be built, and write nothing; with --install, build into DIR, and leave the "
-            "store unchanged."
-        ),
-    )
+        return self.dry_run and not self.is_wanted
 
 
 @verb(
@@ -76,53 +57,40 @@ def _rebuild_options(out: str, kept: str) -> Any:  # noqa: ANN401 - the default 
     "rebuild-index STORE --out DIR --lost-only --dry-run",
     "rebuild-index STORE --out DIR --lost-only --install --dry-run",
 )
-def rebuild_index(  # noqa: PLR0913 - one argument an option
+def rebuild_index(
     *,
-    place: StorePlace = store_options,
-    form: _RebuildForm = _rebuild_options(
-        "An empty or new directory; a path or a URI.", "Write only the index files that are missing or damaged."
-    ),
+    request: RebuildIndexRequest = bundle(RebuildIndexRequest),
+    installation: _Installation = bundle(_Installation),
     advance_checkpoint: bool = flag(
         "With --install, after a crash: advance the checkpoint's index time, so that the broker does not delete the "
         "files at its next start."
     ),
-    settings: StoreSettings = settings_and_rate_options,
     engine: str = engine_option,
     answer: ResultPrinter = verbose_answer_options,
 ) -> ExitCode:
     """Rebuild the index files of STORE from its log into DIR, byte for byte as the broker writes them."""
-    root, out = place.store, form.out
-    if advance_checkpoint and not form.wants_install:
+    if advance_checkpoint and not installation.is_wanted:
         raise click.UsageError("--advance-checkpoint requires --install")
-    run = _choose_engine(place, form, settings, engine)
+    request, workers = _start(request, request.out, installation, engine)
     from jobs.rebuild.dry_run import dry_run_of_index
-    from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
+    from jobs.rebuild.index import rebuild_index
     from jobs.rebuild.install import plan_index_installation
 
-    request = RebuildIndexRequest(
-        root,
-        out,
-        settings.given_settings(run.conf),
-        lost_only=form.lost_only,
-        is_broker_running=find_broker_process(root) is not None,
-        commitlog=run.commitlog,
-        read_limits=run.read_limits,
-        options=format_store_options(place, settings),
-    )
-    if form.is_preview:
-        would = dry_run_of_index(request, run.workers.options)
+    request = replace(request, is_broker_running=find_broker_process(request.store) is not None)
+    if installation.is_preview:
+        would = dry_run_of_index(request, workers.options)
         return answer.print_outcome(would, would.lines())
-    with _lock_for_installation(place, form) as held:
-        result = rebuild_index(request, run.workers)
+    with _lock_for_installation(request, request.out, installation) as held:
+        result = rebuild_index(request, workers)
         answer.print_first_lines(_index_lines(result))
-        if form.wants_install and not result.contradictions:
-            plan = partial(plan_index_installation, root, result, advance_checkpoint=advance_checkpoint)
+        if installation.is_wanted and not result.contradictions:
+            plan = partial(plan_index_installation, request.store, result, advance_checkpoint=advance_checkpoint)
             renamed = {file.name: file.equal_name for file in result.files if file.equal_name not in {"", file.name}}
             result.installed = _put_in_place(plan, answer, held, renamed)
     outcome = result.result(answer.seconds)
-    more = ["--advance-checkpoint"] if result.broker_was_killed and is_local(root) else []
-    to_install = more if result.files and not form.wants_install else None
-    return _print_end(result, outcome, answer, to_install, out, format_store_options(place, settings))
+    more = ["--advance-checkpoint"] if result.broker_was_killed and is_local(request.store) else []
+    to_install = more if result.files and not installation.is_wanted else None
+    return _print_end(result, outcome, answer, to_install, request.options)
 
 
 @verb(
@@ -130,21 +98,10 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
     "rebuild-consumequeue STORE --out DIR --broker-conf broker.conf --release 4.9.8",
     "rebuild-consumequeue STORE --out DIR --dry-run",
 )
-def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
+def rebuild_consumequeue(
     *,
-    place: StorePlace = store_options,
-    to: str = option(
-        None,
-        "Write files, or the database that a 5.x broker opens with storeType=defaultRocksDB.",
-        click.Choice(["files", _ROCKSDB]),
-        default="files",
-        show_default=True,
-    ),
-    form: _RebuildForm = _rebuild_options(
-        "An empty or new directory for `<topic>/<queue id>/…`, or for the database directory.",
-        "Write only the queue files that are missing or damaged.",
-    ),
-    settings: StoreSettings = settings_and_rate_options,
+    request: RebuildQueuesRequest = bundle(RebuildQueuesRequest),
+    installation: _Installation = bundle(_Installation),
     engine: str = engine_option,
     answer: ResultPrinter = verbose_answer_options,
 ) -> ExitCode:
@@ -154,47 +111,36 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     Files are written to `DIR/<topic>/<queue id>/<20 digits>`, byte for byte as a broker writes them. With --to rocksdb,
     a RocksDB database with the same rows as the broker's is written to DIR/consumequeue.
     """
-    root, out = place.store, form.out
-    if not is_local(out):
-        raise click.UsageError(f"--out {out}: queue files can be written only to a local directory")
-    target = Path(local_path(out))
-    if to == _ROCKSDB:
-        _refuse_for_database(root, target, form)
-    run = _choose_engine(place, form, settings, engine)
+    if request.to == ROCKSDB:
+        _refuse_for_database(request, installation)
+    request, workers = _start(request, str(request.out), installation, engine)
     from jobs.rebuild.dry_run import dry_run_of_queues
     from jobs.rebuild.install import plan_queue_installation
-    from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild_queues
+    from jobs.rebuild.queue_run import rebuild_queues
 
-    request = RebuildQueuesRequest(
-        root,
-        target,
-        settings.given_settings(run.conf).conf,
-        settings.release,
-        lost_only=form.lost_only,
-        to=to,
-        commitlog=run.commitlog,
-        read_limits=run.read_limits,
-    )
-    if form.is_preview:
-        would = dry_run_of_queues(request, run.workers.options)
+    if installation.is_preview:
+        would = dry_run_of_queues(request, workers.options)
         return answer.print_outcome(would, would.lines())
-    with _lock_for_installation(place, form) as held:
-        summary = rebuild_queues(request, run.workers)
+    with _lock_for_installation(request, str(request.out), installation) as held:
+        summary = rebuild_queues(request, workers)
         answer.print_first_lines(_queue_lines(summary))
-        if form.wants_install:
-            summary.installed = _put_in_place(partial(plan_queue_installation, root, summary), answer, held, {})
-    more = [] if form.lost_only else ["--lost-only"]
-    to_install = more if summary.files and summary.has_place and not form.wants_install else None
-    outcome = summary.result(answer.seconds)
-    return _print_end(summary, outcome, answer, to_install, out, format_store_options(place, settings))
+        if installation.is_wanted:
+            plan = partial(plan_queue_installation, request.store, summary)
+            summary.installed = _put_in_place(plan, answer, held, {})
+    more = [] if request.lost_only else ["--lost-only"]
+    to_install = more if summary.files and summary.has_place and not installation.is_wanted else None
+    return _print_end(summary, summary.result(answer.seconds), answer, to_install, request.options)
 
 
-def _choose_engine(place: StorePlace, form: _RebuildForm, settings: StoreSettings, engine: str) -> StoreCommand:
+_Request = TypeVar("_Request", RebuildIndexRequest, RebuildQueuesRequest)
+
+
+def _start(request: _Request, out: str, installation: _Installation, engine: str) -> "tuple[_Request, Workers]":
     """Refuse a nonempty output directory, and an installation while the broker runs; then choose the engine."""
-    refuse_nonempty_directory(form.out)
-    if form.wants_install and not form.dry_run:
-        refuse_running_broker(place.store)
-    return StoreCommand(place, engine, settings.max_rate)
+    refuse_nonempty_directory(out)
+    if installation.is_wanted and not installation.dry_run:
+        refuse_running_broker(request.store)
+    return start_store_command(request, engine)
 
 
 def refuse_running_broker(store: str) -> None:
@@ -204,14 +150,16 @@ def refuse_running_broker(store: str) -> None:
 
 
 @contextmanager
-def _lock_for_installation(place: StorePlace, form: _RebuildForm) -> Iterator[LockedStore | None]:
+def _lock_for_installation(
+    request: StoreRequest, out: str, installation: _Installation
+) -> Iterator[LockedStore | None]:
     """Keep the store's broker from starting while the block runs, if files will be installed."""
-    if not form.wants_install or form.dry_run:
+    if not installation.is_wanted or installation.dry_run:
         yield None
         return
     with (
         raise_as_usage_errors(NotInstalledError, prefix="not installed: "),
-        lock_store(place.store, Path(local_path(form.out)), place.log_directories(place.read_conf())) as held,
+        lock_store(request.store, Path(local_path(out)), request.commitlog) as held,
         held.checking_changes_on_error(),
     ):
         yield held
@@ -248,12 +196,11 @@ def _put_in_place(
     return True
 
 
-def _print_end(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
+def _print_end(
     rebuilt: "index.IndexRebuildSummary | QueueRebuildSummary",
     result: Result,
     answer: ResultPrinter,
     to_install: Sequence[str] | None,
-    out: str,
     options: Sequence[str],
 ) -> ExitCode:
     """
@@ -267,6 +214,7 @@ def _print_end(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
         verify = " ".join([tool_command(), "verify", *map(quote, (rebuilt.store, *options))])
         lines += RecommendedStep("verify the whole store before you start the broker", (verify,)).lines()
     elif to_install is not None:
+        out = str(click.get_current_context().params["out"])
         again = typed_command_text(*to_install, "--install", replacement=(out, out.rstrip("/") + "-2"))
         lines += RecommendedStep(
             "rebuild into a new directory and install the files, with the broker stopped", (again,)
@@ -275,19 +223,19 @@ def _print_end(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
     return answer.print_json_or_lines(values, lines, result)
 
 
-def _refuse_for_database(store: str, out: Path, form: _RebuildForm) -> None:
-    if form.lost_only:
+def _refuse_for_database(request: RebuildQueuesRequest, installation: _Installation) -> None:
+    if request.lost_only:
         raise click.UsageError(
             "--lost-only keeps correct files, but a database is always written as a whole. Omit --lost-only"
         )
-    if form.wants_install:
+    if installation.is_wanted:
         raise click.UsageError(
             "--install cannot install a RocksDB database, because the broker's configuration must change at the same "
             "time (storeType=defaultRocksDB). Build it without --install, stop the broker, then run\n"
-            + "\n".join(_placement_commands(store, out / CONSUME_QUEUE_FOLDER))
+            + "\n".join(_placement_commands(request.store, request.out / CONSUME_QUEUE_FOLDER))
         )
     with raise_as_usage_errors(UnsupportedFormat):
-        check_rocksdict_installed(str(out), "write")
+        check_rocksdict_installed(str(request.out), "write")
 
 
 def _placement_commands(store: str, made: Path) -> Iterator[str]:
@@ -333,7 +281,7 @@ def _queue_lines(summary: "QueueRebuildSummary") -> Iterator[str]:
     units, records = count_text(summary.units, "unit"), count_text(summary.records, "record")
     yield f"  {units} in {count_text(summary.queues, 'queue')}, from {records}"
     files = count_text(summary.files, "file")
-    if summary.to == _ROCKSDB:
+    if summary.to == ROCKSDB:
         yield f"  a RocksDB database of {files}, for a broker with storeType=defaultRocksDB"
         yield "  to install it while the broker is stopped:"
         yield from (f"  {line}" for line in _placement_commands(summary.store, Path(summary.out, summary.folder)))

@@ -1,7 +1,7 @@
 """`type`: turn the bodies of topics into typed tables, and those that do not fit into dead letters."""
 
-import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from shlex import join, quote
 from typing import TYPE_CHECKING
@@ -11,30 +11,18 @@ import click
 from jobs.command.answer import ResultPrinter, answer_options
 from jobs.command.configuration import verb
 from jobs.command.engine import engine_option, start_workers
-from jobs.command.options import FILE, ParsedType, argument, flag, option
-from jobs.command.places import CHANGED_LAKE, OUTPUT_FILE
 from jobs.console.amounts import count_text, is_or_are
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, Result, Severity
 from jobs.lake.lake import Lake
+from jobs.options.declaration import bundle, flag, option
+from jobs.options.places import OUTPUT_FILE
+from jobs.requests.typing import TypeRequest
 
 if TYPE_CHECKING:
     from jobs.typed.run import TopicSummary, TypingSummary
 
 _SHOWN = 5  # reasons, or unknown fields, of a topic
-
-
-def _limit(text: str) -> int | float:
-    """Parse the limit on dead letters per topic and run: a number, a ratio (`0.01`) or a percentage (`1%`)."""
-    found = re.fullmatch(r"(\d+)|(\d*\.\d+|\d+(?:\.\d+)?(?=%))(%?)", text.strip())
-    if found is None:
-        raise ValueError(f"{text!r} is not a number of dead letters (100), a ratio (0.01) or a percentage (1%)")
-    if found[1] is not None:
-        return int(found[1])
-    ratio = float(found[2]) / (100 if found[3] else 1)
-    if ratio > 1:
-        raise ValueError(f"{text!r}: a ratio must be at most 1 (100%)")
-    return ratio
 
 
 @verb(
@@ -45,31 +33,7 @@ def _limit(text: str) -> int | float:
 )
 def type_bodies(  # noqa: PLR0913 - one argument an option
     *,
-    lake: str = argument("LAKE", CHANGED_LAKE),
-    declared: Path | None = option(
-        "FILE",
-        "The file that declares topics and their columns; see docs/guides/typed-tables.md.",
-        FILE,
-        names="--types",
-    ),
-    retype: tuple[str, ...] = option(
-        "TOPIC",
-        "Rebuild the topic's table from all of its messages, as FILE declares it now; may be repeated.",
-        multiple=True,
-    ),
-    retry: bool = flag("Retry dead letters: those that now match FILE become rows of the typed tables."),
-    accept_dead_letters: bool = flag("With --retype: proceed even if typed rows become dead letters."),
-    limit: float | None = option(
-        "RATIO|COUNT",
-        "Exit with code 3 if more than this number, ratio or percentage (such as 100, 0.01 or 1%) of a topic's "
-        "messages became dead letters in this run. By default: if all of a topic's messages did.",
-        ParsedType("ratio|count", _limit),
-        names="--max-dead-letters",
-    ),
-    acknowledge: bool = flag(
-        "Acknowledge the dead letters of earlier runs. Until they are acknowledged or typed, every run ends with exit "
-        "code 3."
-    ),
+    request: TypeRequest = bundle(TypeRequest),
     metrics: Path | None = option("FILE", "Write metrics of the run to a Prometheus text file.", OUTPUT_FILE),
     infer: bool = flag("Print types inferred from the bodies of TOPIC, and how many bodies do not match them."),
     topics: tuple[str, ...] = option("TOPIC", "With --infer: the topic.", names="-t --topic", multiple=True),
@@ -87,32 +51,31 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     allows. Exit code 5: the lake has no message of a topic in
     FILE, and no broker in the lake has the topic in its configuration.
     """
+    declared = request.source
     if infer:
-        others = (declared, metrics, retype, retry, accept_dead_letters, acknowledge)
-        if not topics or any(others) or limit is not None:
+        if not topics or metrics or request != TypeRequest(request.lake):
             raise click.UsageError(
                 "--infer requires -t TOPIC, and cannot be combined with --types, --retype, --retry, "
                 "--accept-dead-letters, --max-dead-letters, --acknowledge or --metrics"
             )
-        return _infer(lake, topics, engine, answer)
+        return _infer(request.lake, topics, engine, answer)
     if declared is None or topics:
         raise click.UsageError("pass --types FILE, or --infer -t TOPIC")
-    if accept_dead_letters and not retype:
+    if request.accept_dead_letters and not request.retype:
         raise click.UsageError("--accept-dead-letters requires --retype TOPIC")
     from jobs.typed.declaration import read_types
 
     # The user's input is checked before a JVM starts.
     types = read_types(declared)
-    unknown = sorted(set(retype) - {one.topic for one in types})
+    unknown = sorted(set(request.retype) - {one.topic for one in types})
     if unknown:
         raise click.BadParameter(f"{unknown[0]!r}: {declared} declares no such topic", param_hint="--retype")
-    workers = start_workers(engine, lake)
-    from jobs.typed.run import TypeRequest, type_lake
+    workers = start_workers(engine, request.lake.location)
+    from jobs.typed.run import type_lake
 
-    where = Lake(lake, workers.options)
-    request = TypeRequest(where, types, retype, str(declared), retry, accept_dead_letters, limit, acknowledge)
-    summary = type_lake(request, workers)
-    return _answer(declared, summary, metrics=metrics, answer=answer, retry=retry)
+    lake = Lake(request.lake.location, workers.options)
+    summary = type_lake(replace(request, lake=lake, types=types), workers)
+    return _answer(declared, summary, metrics=metrics, answer=answer, retry=request.retry)
 
 
 def _answer(
@@ -153,11 +116,11 @@ def _answer(
     return code
 
 
-def _infer(lake: str, topics: tuple[str, ...], engine: str, answer: ResultPrinter) -> ExitCode:
-    workers = start_workers(engine, lake)
+def _infer(lake: Lake, topics: tuple[str, ...], engine: str, answer: ResultPrinter) -> ExitCode:
+    workers = start_workers(engine, lake.location)
     from jobs.typed.infer import infer_types
 
-    found = [infer_types(Lake(lake, workers.options), topic, workers) for topic in dict.fromkeys(topics)]
+    found = [infer_types(Lake(lake.location, workers.options), topic, workers) for topic in dict.fromkeys(topics)]
     text = "\n".join(proposal for proposal, _ in found)
     if answer.as_json:
         answer.print_json_or_lines({"proposal": text}, ())

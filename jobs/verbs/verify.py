@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -10,31 +9,24 @@ import click
 
 from jobs.command.answer import ResultPrinter, answer_options, typed_command_text, verbose_answer_options
 from jobs.command.configuration import verb
-from jobs.command.engine import StoreCommand, engine_option
-from jobs.command.options import (
-    StorePlace,
-    StoreSettings,
-    argument,
-    flag,
-    format_store_options,
-    label_option,
-    limit_option,
-    max_rate_option,
-    option,
-    settings_and_rate_options,
-    store_options,
-)
-from jobs.command.places import LAKE, OUTPUT_DIRECTORY, OUTPUT_LOCATION, STORE, STORE_OR_LAKE, refuse_nonempty_directory
+from jobs.command.engine import engine_option, start_store_command
 from jobs.console.amounts import count_text
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, RecommendedStep, Result, Severity
+from jobs.diagnosis.acceptance import names_finding
+from jobs.lake.lake import Lake
 from jobs.launch.arguments import file_system_options
+from jobs.options.declaration import bundle, flag, option
+from jobs.options.places import OUTPUT_LOCATION, refuse_nonempty_directory
+from jobs.options.values import limit_option
+from jobs.requests.diff import DiffRequest
+from jobs.requests.repair import RepairRequest
+from jobs.requests.verify import VerifyRequest
 from jobs.storage.paths import path_exists
 from jobs.store.store import list_store
 from jobs.verbs.rebuild import refuse_running_broker
 
 if TYPE_CHECKING:
-    from jobs.lake.lake import Lake
     from jobs.lake.runs import KnownStore
     from jobs.repair.run import RepairSummary
     from jobs.verify.verdict import Verdict
@@ -46,52 +38,31 @@ _NOT_OF_INGEST = {"--consume-queue-size", "--time-zone"}
 @verb("verify /data/rocketmq/store", "verify STORE --broker-conf broker.conf --json")
 def verify(  # noqa: PLR0913 - one argument an option
     *,
-    place: StorePlace = store_options,
+    request: VerifyRequest = bundle(VerifyRequest),
     limit: int = limit_option("findings"),
     all_locations: bool = flag("Print each affected location, not only the first one of each cause."),
-    scratch: str | None = option(
-        "DIR",
-        "A directory for temporary data that tasks share; on a cluster, a path or URI that all workers can access.",
-        OUTPUT_LOCATION,
-    ),
     findings_lake: str | None = option(
         "LAKE",
         "Write the findings to the table `findings` of this lake, and do not count those that it has as accepted.",
         OUTPUT_LOCATION,
     ),
-    accepted: tuple[str, ...] = option(
-        "FINDING",
-        "Accept this finding, as `accept_as` names it in --json: it is noted, but is not a problem. With "
-        "--findings-lake, the lake keeps it for later commands, and a pattern such as 'damaged_range:*' accepts all "
-        "matching findings; may be repeated.",
-        names="--accept",
-        multiple=True,
-    ),
     broker: str | None = option("NAME", "Label of the broker in the findings lake."),
-    settings: StoreSettings = settings_and_rate_options,
     engine: str = engine_option,
     answer: ResultPrinter = verbose_answer_options,
 ) -> ExitCode:
     """Compare queues, index files, positions and configuration of STORE with its log, and check the log."""
-    from jobs.diagnosis.acceptance import Acceptances, names_finding
-
-    patterns = [name for name in accepted if not names_finding(name)]
+    patterns = [name for name in request.acceptances.names if not names_finding(name)]
     if patterns and findings_lake is None:
         raise click.UsageError(
             f"--accept {patterns[0]}: does not name one finding. Pass the name that `verify --json` states as "
             "`accept_as`; a pattern requires --findings-lake, which keeps the names of the findings that match it"
         )
-    run = StoreCommand(place, engine, settings.max_rate)
-    from jobs.verify.run import VerifyRequest
+    request, workers = start_store_command(request, engine)
     from jobs.verify.run import verify as verify_store
     from jobs.verify.verdict import verdict_lines
 
-    request = VerifyRequest(
-        place.store, settings.given_settings(run.conf), scratch, commitlog=run.commitlog, read_limits=run.read_limits,
-        options=format_store_options(place, settings), acceptances=Acceptances(accepted),
-    )  # fmt: skip
-    lake = None if findings_lake is None else run.open_lake(findings_lake)
-    known, label = None, broker or run.conf.broker_name
+    lake = None if findings_lake is None else Lake(findings_lake, workers.options)
+    known, label = None, broker or request.conf.broker_name
     if lake is not None:
         from jobs.lake.identity import identify_store
         from jobs.lake.integrity import list_findings_options, read_accepted_findings
@@ -99,9 +70,11 @@ def verify(  # noqa: PLR0913 - one argument an option
         known = identify_store(lake, request.list_store(lake.options), label, register_new=False)
         recorded = read_accepted_findings(lake, known, label)
         request = replace(
-            request, acceptances=Acceptances(accepted, recorded), findings_options=list_findings_options(lake, broker)
+            request,
+            acceptances=replace(request.acceptances, recorded=recorded),
+            findings_options=list_findings_options(lake, broker),
         )
-    verdict = verify_store(request, run.workers)
+    verdict = verify_store(request, workers)
     # Printed first: the verdict must not be lost if it cannot be written.
     exit_code = answer.print_outcome(
         verdict, verdict_lines(verdict, limit, all_locations=all_locations), with_byte_count=True
@@ -125,13 +98,10 @@ def _append_findings(lake: "Lake", known: "KnownStore | None", broker: str | Non
     "diff STORE LAKE --json",
     "diff /data/master/store /data/replica/store",
 )
-def diff(  # noqa: PLR0913 - one argument an option
+def diff(
     *,
-    place: StorePlace = store_options,
-    other: str = argument("STORE|LAKE", STORE_OR_LAKE),
-    broker: str | None = label_option,
+    request: DiffRequest = bundle(DiffRequest),
     limit: int = limit_option("differences, the worst first"),
-    max_rate: int | None = max_rate_option,
     engine: str = engine_option,
     answer: ResultPrinter = answer_options,
 ) -> ExitCode:
@@ -145,22 +115,19 @@ def diff(  # noqa: PLR0913 - one argument an option
     findings (exit code 0).
     The exit code is 3 if records are lost or damaged, and 4 if records differ at the same offset.
     """
-    run = StoreCommand(place, engine, max_rate)
+    request, workers = start_store_command(request, engine)
     from jobs.query.lake_tables import is_lake
 
     options = file_system_options()
-    if not is_lake(other, options):
+    if not is_lake(request.other, options):
         from jobs.store_diff import compare_stores
 
-        first = list_store(place.store, commitlog=run.commitlog, options=options, read_limits=run.read_limits)
-        found = compare_stores(first, list_store(other, options=options, read_limits=run.read_limits))
+        other = list_store(request.other, options=options, read_limits=request.read_limits)
+        found = compare_stores(request.list_store(options), other)
         return answer.print_outcome(found, found.lines(), with_byte_count=True)
-    from jobs.diff import DiffRequest
     from jobs.diff import diff as compare
 
-    name = broker or run.conf.broker_name
-    request = DiffRequest(place.store, run.open_lake(other), name, commitlog=run.commitlog, read_limits=run.read_limits)
-    summary = compare(request, run.workers)
+    summary = compare(replace(request, broker=request.broker or request.conf.broker_name), workers)
     return answer.print_outcome(summary, summary.lines(limit), with_byte_count=True)
 
 
@@ -169,57 +136,10 @@ def diff(  # noqa: PLR0913 - one argument an option
     "repair STORE --out DIR --lake LAKE --apply",
     "repair STORE --out DIR --undo",
 )
-def repair(  # noqa: PLR0913 - one argument an option
+def repair(
     *,
-    place: StorePlace = store_options,
-    out: Path = option(
-        "DIR",
-        "The directory for new files and the journal: empty, new, or that of an earlier repair.",
-        OUTPUT_DIRECTORY,
-        required=True,
-    ),
-    lake: str | None = option(
-        "LAKE", "The lake from which lost and damaged segments and configuration files are restored.", LAKE
-    ),
-    replica: str | None = option(
-        "REPLICA_STORE",
-        "The store of a replica, from which missing and damaged files of config/ are copied, such as positions of "
-        "consumer groups.",
-        STORE,
-        names="--positions-from",
-    ),
-    positions: str | None = option(
-        "SOURCE",
-        "With `lake`: set positions that are behind those in --lake to these, for each group and queue. Without this "
-        "option, they are only reported, because they may have been set back on purpose.",
-        click.Choice(["lake"]),
-    ),
-    broker: str | None = label_option,
-    applies: bool = flag(
-        "Install the files in STORE, and keep the replaced files for --undo. The broker must be stopped.",
-        names="--apply",
-    ),
-    bridges: bool = flag(
-        "Fill lost ranges of the log with bridge records (placeholders), so that the broker keeps the messages after "
-        "them.",
-        names="--bridge",
-    ),
-    deliver_empty: bool = flag(
-        "With --bridge: also bridge ranges where consumers will receive an all-zero message instead of the lost one."
-    ),
-    restore_older: bool = flag(
-        "Also restore segments older than the first one of STORE. Use this only if they were lost, not deleted by "
-        "retention."
-    ),
-    accepted: tuple[str, ...] = option(
-        "FILE|FINDING",
-        "Trust the log, and rebuild a FILE that the plan lists as undecided; a pattern such as 'consumequeue/TOPIC/*' "
-        "names several files. Or accept a FINDING, as `verify --accept` does; may be repeated.",
-        names="--accept",
-        multiple=True,
-    ),
+    request: RepairRequest = bundle(RepairRequest),
     undoes: bool = flag("Restore the files that repairs with this DIR have replaced.", names="--undo"),
-    settings: StoreSettings = settings_and_rate_options,
     engine: str = engine_option,
     answer: ResultPrinter = answer_options,
 ) -> ExitCode:
@@ -232,52 +152,38 @@ def repair(  # noqa: PLR0913 - one argument an option
     Without --apply or --undo, STORE is only read. With --apply, the command also installs the files in STORE, while it
     holds the broker's lock, and verifies STORE again. --undo restores the replaced files.
     """
-    if deliver_empty and not bridges:
+    if request.deliver_empty and not request.bridge:
         raise click.UsageError("--deliver-empty requires --bridge")
-    if positions is not None and lake is None:
+    if request.positions is not None and request.lake is None:
         raise click.UsageError("--positions lake requires --lake LAKE")
-    if applies and undoes:
+    if request.apply and undoes:
         raise click.UsageError("--apply and --undo cannot be combined")
-    if applies or undoes:
-        refuse_running_broker(place.store)
+    if request.apply or undoes:
+        refuse_running_broker(request.store)
     from jobs.repair import JOURNAL_FILE
 
     if undoes:
         from jobs.repair.run import undo
 
-        done = undo(place.store, out.absolute())
+        done = undo(request.store, request.out.absolute())
         undone = f"undid the changes to {count_text(len(done), 'part')} of the store"
         result = Result(Severity.NOT_VERIFIED, undone, answer.seconds, verdict="done")
-        lines = [place.store, *(f"  {line}" for line in done)]
-        return answer.print_json_or_lines({"store": place.store, "undone": done}, lines, result)
-    if not path_exists(out / JOURNAL_FILE):
-        refuse_nonempty_directory(str(out))
-    run = StoreCommand(place, engine, settings.max_rate)
+        lines = [request.store, *(f"  {line}" for line in done)]
+        return answer.print_json_or_lines({"store": request.store, "undone": done}, lines, result)
+    if not path_exists(request.out / JOURNAL_FILE):
+        refuse_nonempty_directory(str(request.out))
+    request, workers = start_store_command(request, engine)
     from jobs.diagnosis import start_warning_lines
-    from jobs.diagnosis.acceptance import names_finding
-    from jobs.repair.run import RepairRequest
     from jobs.repair.run import repair as repair_store
 
-    request = RepairRequest(
-        place.store,
-        out.absolute(),
-        run.open_lake(lake) if lake is not None else None,
-        broker or run.conf.broker_name,
-        settings.given_settings(run.conf),
-        applies,
-        bridges,
-        deliver_empty,
-        restore_older,
-        frozenset(name for name in accepted if not names_finding(name)),
-        frozenset(name for name in accepted if names_finding(name)),
-        replica,
-        positions is not None,
-        commitlog=run.commitlog,
-        read_limits=run.read_limits,
-        options=format_store_options(place, settings),
+    request = replace(
+        request,
+        out=request.out.absolute(),
+        lake=request.lake and Lake(request.lake.location, workers.options),
+        broker=request.broker or request.conf.broker_name,
     )
-    summary = repair_store(request, run.workers)
-    next_lines = _next_step_lines(summary, place.store, applies=applies, has_lake=lake is not None)
+    summary = repair_store(request, workers)
+    next_lines = _next_step_lines(summary, request.store, applies=request.apply, has_lake=request.lake is not None)
     return answer.print_outcome(summary, [*summary.lines(_SHOWN), *next_lines, *start_warning_lines(summary.start)])
 
 

@@ -4,28 +4,11 @@ import json
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from jobs.command.answer import ResultPrinter, verbose_answer_options
 from jobs.command.configuration import verb
-from jobs.command.options import (
-    NOT_NEGATIVE_INTEGER,
-    StorePlace,
-    argument,
-    broker_conf_option,
-    commitlog_option,
-    flag,
-    hash_slots_option,
-    index_num_option,
-    json_option,
-    one_release_option,
-    option,
-    store_options,
-)
-from jobs.command.places import STORE_FILE, STORE_OR_LAKE
 from jobs.console.lines import line_width_limit, printable_text, wrap_line
 from jobs.console.log import log_message
 from jobs.console.process import STANDARD_OUTPUT
@@ -34,13 +17,15 @@ from jobs.console.result import ExitCode, Severity, worst_severity
 from jobs.dump import KINDS_BY_NAME, DumpItem, DumpRequest, open_file
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import SetupError
-from jobs.store.store import format_place_options
+from jobs.options.declaration import argument, bundle, flag, option
+from jobs.options.places import STORE_FILE, STORE_OR_LAKE
+from jobs.requests.query import QueryTarget
+from jobs.store.request import StoreRequest
+from jobs.store.store import read_broker_conf
 from rmq_formats.errors import FormatError
 from rmq_formats.store import FileKind
 
-if TYPE_CHECKING:
-    from rmq_formats.release import Release
-
+_KINDS = click.Choice(tuple(KINDS_BY_NAME))
 _NEEDED = ("jinja2", "starlette", "uvicorn")  # modules that the pages need
 
 
@@ -54,7 +39,7 @@ _NEEDED = ("jinja2", "starlette", "uvicorn")  # modules that the pages need
 )
 def inspect(
     *,
-    place: StorePlace = store_options,
+    request: StoreRequest = bundle(StoreRequest, max_rate=None),
     deep: bool = flag("Read every record of the log, not only heads and tails of files."),
     usage: bool = flag(
         "Show the space that each topic takes in the log, and what retention deletes next, instead of the overview."
@@ -76,16 +61,17 @@ def inspect(
     from jobs.inspect.inspection import inspect_store
     from jobs.inspect.text import report_text
 
-    conf = place.read_conf()
+    options = request.option_words()
+    request = request.with_conf(read_broker_conf(request.broker_conf))
     with create_delayed_progress("walking the log") as walk:
         report = inspect_store(
-            place.store, place.log_directories(conf), conf, deep=deep, progress=walk, accepted=accepted
+            request.store, request.commitlog, request.conf, deep=deep, progress=walk, accepted=accepted
         )
     if usage:
         from jobs.inspect.usage import measure_usage  # lazy import: numpy is slow to load
 
-        report.usage = measure_usage(place.store, place.log_directories(conf), report.log.end_offset)
-    report.options = format_place_options(place.commitlog, place.broker_conf)
+        report.usage = measure_usage(request.store, request.commitlog, report.log.end_offset)
+    report.options = options
     # --quiet affects only the progress line: the report is the answer.
     replace(answer, quiet=False).print_json_or_lines(
         report.to_dict(), report_text(report, verbose=answer.verbose).split("\n")
@@ -102,21 +88,17 @@ def inspect(
     exit_codes="0 clean · 1 a file cannot be read · 2 usage error · 3 a file is damaged",
     ends_without_reader=True,
 )
-def dump(  # noqa: PLR0913 - one argument an option
+def dump(
     *,
-    files: tuple[str, ...] = argument("FILE…", STORE_FILE, nargs=-1, required=True),
-    start: int = option("N", "Begin at this offset.", NOT_NEGATIVE_INTEGER, names="--from", default=0),
-    limit: int | None = option("N", "Print at most N items of each file.", NOT_NEGATIVE_INTEGER),
-    fields: bool = flag("Print every field, one per line."),
-    chain: str | None = option(
-        "KEY|SLOT", "For an index file: print the entries of one slot, newest first. KEY is topic#key."
+    files: tuple[str, ...] = argument("FILE…", STORE_FILE, nargs=-1),
+    request: DumpRequest = bundle(DumpRequest),
+    kind: FileKind | None = option(
+        None,
+        "The file type, if it cannot be detected.",
+        _KINDS,
+        names="--as",
+        make=KINDS_BY_NAME.__getitem__,
     ),
-    hash_slots: int | None = hash_slots_option,
-    index_num: int | None = index_num_option,
-    named: str | None = option(
-        None, "The file type, if it cannot be detected.", click.Choice(tuple(KINDS_BY_NAME)), names="--as"
-    ),
-    as_json: bool = json_option,
 ) -> ExitCode:
     """
     Print the contents of store files, each line with its offset, and report how each file ends.
@@ -124,8 +106,6 @@ def dump(  # noqa: PLR0913 - one argument an option
     The file type is detected from the path of the file, or from its first bytes. In log files, which are named after
     the offset of their first byte, offsets are physical; in other files, they are positions in the file.
     """
-    request = DumpRequest(start, limit, as_json, fields and not as_json, chain, hash_slots, index_num)
-    kind = KINDS_BY_NAME[named] if named else None
     return worst_severity([_dump(location, kind, request) for location in files]).exit_code
 
 
@@ -187,15 +167,18 @@ def _print(line: str) -> None:
     "browse --port 8080 --no-open LAKE      # on a server; then: ssh -L 8080:127.0.0.1:8080 SERVER",
     exit_codes="0 stopped with Ctrl-C · 1 failed · 2 usage error",
 )
-def browse(  # noqa: PLR0913 - one argument an option
+def browse(
     *,
     location: str = argument("STORE|LAKE", STORE_OR_LAKE),
     port: int = option("N", "The port to listen on; default: any free port.", click.IntRange(0, 65535), default=0),
     no_open: bool = flag("Print the address without opening a browser."),
-    commitlog: tuple[str, ...] | None = commitlog_option,
-    broker_conf: Path | None = broker_conf_option,
-    broker: str | None = option("NAME", "For a lake: show only the broker with this label, or the store with this id."),
-    release: "Release | None" = one_release_option,
+    target: QueryTarget = bundle(
+        QueryTarget,
+        store=None,
+        lake=None,
+        broker=option("NAME", "For a lake: show only the broker with this label, or the store with this id."),
+        scan_log=False,
+    ),
 ) -> ExitCode:
     """
     Serve read-only pages of a store or a lake on 127.0.0.1: files, messages, topics, groups, tables.
@@ -206,7 +189,6 @@ def browse(  # noqa: PLR0913 - one argument an option
         raise SetupError(f"`browse` requires {', '.join(_NEEDED)}: pip install 'rocketmq-lake[browse]'")
     from jobs.browse.server import serve
     from jobs.query.lake_tables import is_lake
-    from jobs.query.place import QueryTarget
 
     store, lake = (None, location) if is_lake(location, file_system_options()) else (location, None)
-    return serve(QueryTarget(store, lake, commitlog, broker_conf, broker, release), port, opens_browser=not no_open)
+    return serve(replace(target, store=store, lake=lake), port, opens_browser=not no_open)

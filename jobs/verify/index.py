@@ -24,12 +24,13 @@ from jobs.products.index.explanation import (
     is_truncated_by_promotion,
 )
 from jobs.products.index.file_builder import is_all_zeros
-from jobs.products.index.settings import GivenSettings, IndexSettings, determine_index_settings, determine_releases
+from jobs.products.index.settings import IndexSettings, determine_index_settings, determine_releases
 from jobs.products.index.survivors import list_index_files
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import NewCollector, RangeOutcome, Results, select_results
 from jobs.store.ranges import Range
 from jobs.store.release import UndecidedError, detect_store_eras, parse_rules
+from jobs.store.request import GivenSettings
 from jobs.store.running_broker import find_broker_process
 from jobs.store.store import Store, read_checkpoint, read_index_header, relist_store
 from jobs.store.workers import Workers

@@ -12,19 +12,17 @@ mean that the end is lost.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from tempfile import gettempdir
 from typing import Any, NamedTuple
 
 from jobs.console.amounts import count_text
 from jobs.diagnosis import WalkedLog, keeps_incomplete_record, kinds, predict_store_start, unknown_start
-from jobs.diagnosis.acceptance import NOTHING_ACCEPTED, Acceptances
 from jobs.diagnosis.findings import CONFIGURATION, INDEX, LOG, QUEUES, Finding
 from jobs.diagnosis.log_check import RangeCheck, complete_checks, list_doubtful_ranges, new_range_check, summarize_walk
-from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.products.queues import MISSING_UNIT_KINDS, OVERWRITTEN_UNIT_KINDS, DifferenceKind, JoinResult
 from jobs.products.queues.settings import determine_unit_rules
+from jobs.requests.verify import VerifyRequest
 from jobs.storage.scratch import Scratch, open_scratch
 from jobs.store.broker_config import read_broker_config
 from jobs.store.chain import NewCollector, RangeOutcome, Results, read_ranges_not_deleted
@@ -35,8 +33,7 @@ from jobs.store.ranges import plan_ranges
 from jobs.store.release import UndecidedError, Writers, parse_rules
 from jobs.store.repeated_reads import repeat_after_expiry
 from jobs.store.running_broker import check_disk_space, find_broker_process
-from jobs.store.store import Segment, Store, StoredFile, StoreRequest, relist_store
-from jobs.store.topics import RecordedTopics
+from jobs.store.store import Segment, Store, StoredFile, relist_store
 from jobs.store.workers import Workers
 from jobs.verify import LostRanges, PartReport, locate_offset
 from jobs.verify.configuration import verify_configuration
@@ -68,17 +65,6 @@ _OF_PROMOTION = frozenset(
 )
 # Differences at which startup recovery ends a queue.
 _STOPPING_KINDS = frozenset({DifferenceKind.HOLE, DifferenceKind.CORRUPT})
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyRequest(StoreRequest):
-    """The parameters of a verification."""
-
-    given_settings: GivenSettings = NO_GIVEN_SETTINGS
-    scratch: str | Scratch | None = None
-    recorded_topics: Sequence[RecordedTopics] | None = None  # tables of topics that a lake has of this store
-    acceptances: Acceptances = NOTHING_ACCEPTED
-    findings_options: Sequence[str] = ()  # of `verify`: the lake that records accepted findings, and the broker's label
 
 
 def verify(request: VerifyRequest, workers: Workers) -> Verdict:

@@ -6,18 +6,20 @@ from the log cannot equal the broker's files, `verify` must explain every file (
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from jobs.diagnosis.findings import Finding
-from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
-from jobs.rebuild.queue_run import MANIFEST_FILE, RebuildQueuesRequest, rebuild_queues
-from jobs.rebuild.queues import FILES
+from jobs.rebuild.index import rebuild_index
+from jobs.rebuild.queue_run import MANIFEST_FILE, rebuild_queues
+from jobs.requests.rebuild import FILES, RebuildIndexRequest, RebuildQueuesRequest
+from jobs.requests.verify import VerifyRequest
+from jobs.store.request import GivenSettings
 from jobs.store.workers import SerialWorkers
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.segment import PieceKind
@@ -166,7 +168,10 @@ def rebuild_queue_folder(  # noqa: PLR0913 - options of tests
     to: str = FILES,
 ) -> Path:
     conf = BrokerConf(consume_queue_size=geometry.queue_file_size(), delay_level=delay_level)
-    summary = rebuild_queues(RebuildQueuesRequest(str(store), out, conf, release=release, to=to), SerialWorkers())
+    summary = rebuild_queues(
+        RebuildQueuesRequest(str(store), out, given_settings=GivenSettings(release=release, conf=conf), to=to),
+        SerialWorkers(),
+    )
     (out / MANIFEST_FILE).unlink()
     return out / summary.folder
 
@@ -178,7 +183,9 @@ def build_with_commands(store: Path, writer: Writer) -> DerivedFiles:
     with TemporaryDirectory() as folder:
         queues, index = Path(folder, QueueKind.PLAIN), Path(folder, "index")
         rebuild_queue_folder(store, queues, release, geometry=writer.geometry, delay_level=delays)
-        rebuild_index(RebuildIndexRequest(str(store), str(index), writer.geometry.wanted(release)), SerialWorkers())
+        rebuild_index(
+            RebuildIndexRequest(str(store), str(index), given_settings=writer.geometry.wanted(release)), SerialWorkers()
+        )
         for kind in QueueKind:  # in a store, the folders of other kinds are next to that of plain queues
             if (queues / kind).exists():
                 (queues / kind).rename(Path(folder, kind))
@@ -198,12 +205,12 @@ def find_unexplained(store: Path, release: str, *, is_killed: bool = False) -> l
     A killed broker may leave empty files, an index file that ends within an entry, one that was continued after such
     an entry, and a checkpoint that lacks the time of a full index file.
     """
-    wanted = SMALL_GEOMETRY.wanted(release)._replace(zone=ZoneInfo("UTC"))
+    wanted = replace(SMALL_GEOMETRY.wanted(release), zone=ZoneInfo("UTC"))
     empty = {path.relative_to(store).as_posix() for path in store.rglob("*") if not path.stat().st_size}
     newest = [("damaged", f"index/{path.name}") for path in list_index_files(store)[-1:]]
     return [
         finding
-        for finding in verify(VerifyRequest(str(store), wanted), SerialWorkers()).findings
+        for finding in verify(VerifyRequest(str(store), given_settings=wanted), SerialWorkers()).findings
         if not is_killed
         or (
             finding.file not in empty

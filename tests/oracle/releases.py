@@ -5,13 +5,13 @@ A release is a set of published modules. Some modules of some releases were neve
 version replaces those, and only for modules that do not affect the content of a store (see docs/internals/formats.md).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from jobs.products.index.settings import GivenSettings
+from jobs.store.request import GivenSettings
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.dispatch import QueueKind
 from tests.support.published import Module, class_path
@@ -106,7 +106,7 @@ class Geometry:
 
     def wanted_with_conf(self, release: str) -> GivenSettings:
         """Return these settings with a broker.conf that contains the size of queue files."""
-        return self.wanted(release)._replace(conf=BrokerConf(consume_queue_size=self.queue_file_size()))
+        return replace(self.wanted(release), conf=BrokerConf(consume_queue_size=self.queue_file_size()))
 
 
 SMALL_GEOMETRY: Final = Geometry()

@@ -20,9 +20,11 @@ from typing import NamedTuple
 import pytest
 
 from jobs.console.result import RequestError
-from jobs.repair.run import RepairRequest, repair
+from jobs.repair.run import repair
+from jobs.requests.repair import RepairRequest
+from jobs.requests.verify import VerifyRequest
 from jobs.store.workers import SerialWorkers
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
 from rmq_formats.errors import FormatError
@@ -138,7 +140,7 @@ class _Broker:
         return plant_start_faults(case, self.root, store, golden(_DONOR))
 
     def predict(self, store: Path) -> Verdict:
-        return verify(VerifyRequest(str(store), _GEOMETRY.wanted(self.driver.release)), SerialWorkers())
+        return verify(VerifyRequest(str(store), given_settings=_GEOMETRY.wanted(self.driver.release)), SerialWorkers())
 
     def find_wrong_predictions(self, cases: Sequence[str], folder: Path) -> Iterator[str]:
         for number, case in enumerate(cases):
@@ -280,7 +282,7 @@ def _find_wrong_predictions(
         repair(
             RepairRequest(str(store), store.parent / "repair", lake, given_settings=wanted, apply=True), SerialWorkers()
         )
-    prediction = verify(VerifyRequest(str(store), wanted), SerialWorkers())
+    prediction = verify(VerifyRequest(str(store), given_settings=wanted), SerialWorkers())
     log = read_log(golden(name))
     whole = _list_intact_messages(store, log)
     places = ((one.physical_offset, _bytes_at(store, one.physical_offset, one.total_size), one) for one in log)

@@ -8,8 +8,9 @@ from random import Random
 
 import pytest
 
-from jobs.rebuild.index import IndexRebuildSummary, RebuildIndexRequest, rebuild_index
+from jobs.rebuild.index import IndexRebuildSummary, rebuild_index
 from jobs.rebuild.install import install, plan_index_installation
+from jobs.requests.rebuild import RebuildIndexRequest
 from jobs.store.running_broker import lock_store
 from jobs.store.workers import SerialWorkers
 from rmq_formats.indexfile.layout import SLOT, Geometry, decode_header
@@ -151,7 +152,9 @@ def _rebuild_and_install(
     store: Path, out: Path, release: str, *, advance_checkpoint: bool = False
 ) -> IndexRebuildSummary:
     wanted = SMALL_GEOMETRY.wanted(release)
-    made = rebuild_index(RebuildIndexRequest(str(store), str(out), wanted, lost_only=True), SerialWorkers())
+    made = rebuild_index(
+        RebuildIndexRequest(str(store), str(out), given_settings=wanted, lost_only=True), SerialWorkers()
+    )
     assert not made.contradictions
     with lock_store(str(store), out):
         for plan in plan_index_installation(str(store), made, advance_checkpoint=advance_checkpoint):

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.ingest import IngestRequest, Summary
+from jobs.ingest import Summary
 from jobs.ingest.run import ingest
+from jobs.requests.ingest import IngestRequest
 from jobs.store.spark_workers import SparkWorkers
 from tests.oracle.judge import read_log
 from tests.oracle.releases import MATRIX, Geometry, on_releases

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jobs.lake.lake import Lake
-from jobs.restore.run import RestoreRequest, RestoreSummary, restore
+from jobs.requests.restore import RestoreRequest
+from jobs.requests.verify import VerifyRequest
+from jobs.restore.run import RestoreSummary, restore
 from jobs.store.workers import SerialWorkers
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 from tests.oracle.judge import read_log
 from tests.oracle.releases import SMALL_GEOMETRY, group_of_one_settings, on_releases
 from tests.oracle.sessions import ClientMessage, Consumed, Consumption, RealBroker, real_broker
@@ -45,7 +47,9 @@ def test_a_broker_serves_restored_stores_and_continues_writing(tmp_path: Path, r
 
     assert (0, []) == (summary.exit_code, summary.notes)
     assert log == [record for record in read_log(out) if record.physical_offset <= log[-1].physical_offset]
-    assert [] == verify(VerifyRequest(str(out), SMALL_GEOMETRY.wanted(release)), SerialWorkers()).findings
+    assert (
+        [] == verify(VerifyRequest(str(out), given_settings=SMALL_GEOMETRY.wanted(release)), SerialWorkers()).findings
+    )
 
     with real_broker(release, store) as broker:
         broker.send_each(_messages("later", _MORE))
@@ -104,7 +108,7 @@ def _consumed(broker: RealBroker, count: int) -> list[Consumed]:
 
 def _restore(lake: Path, out: Path, release: str, *, start: int = 0, until: int | None = None) -> RestoreSummary:
     wanted = SMALL_GEOMETRY.wanted_with_conf(release)
-    request = RestoreRequest(Lake(str(lake)), out, start_offset=start, end_offset=until, given_settings=wanted)
+    request = RestoreRequest(Lake(str(lake)), out, start=start, until=until, given_settings=wanted)
     return restore(request, SerialWorkers())
 
 

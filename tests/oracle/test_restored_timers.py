@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from jobs.lake.lake import Lake
-from jobs.restore.run import RestoreRequest, restore
+from jobs.requests.restore import RestoreRequest
+from jobs.restore.run import restore
 from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
 from tests.oracle.process import Answer

@@ -8,12 +8,14 @@ from types import MappingProxyType
 
 import pytest
 
-from jobs.rebuild.queues import FILES, ROCKSDB
-from jobs.repair.run import RepairRequest, repair
+from jobs.repair.run import repair
+from jobs.requests.rebuild import FILES, ROCKSDB
+from jobs.requests.repair import RepairRequest
+from jobs.requests.verify import VerifyRequest
 from jobs.storage import AnyStorage
 from jobs.store.rocksdb import open_database
 from jobs.store.workers import SerialWorkers
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 from jobs.verify.verdict import recommend_steps
 from rmq_formats.consumequeue.dispatch import PRE_BLANK
 from rmq_formats.consumequeue.layout import UNIT

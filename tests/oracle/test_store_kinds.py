@@ -16,10 +16,11 @@ import pytest
 from jobs.console.result import ExitCode, Severity
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
+from jobs.requests.verify import VerifyRequest
 from jobs.store.queue_storage import QueueStorage, detect_queue_storage
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.release import Release
 from tests.oracle.judge import rebuild_queue_folder

@@ -18,10 +18,11 @@ from typing import Any, TypeVar
 from pyspark import TaskContext
 
 from jobs.command import cli
-from jobs.ingest import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.launch.session import close_cluster_session, spark_session
-from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
+from jobs.rebuild.index import rebuild_index
+from jobs.requests.ingest import IngestRequest
+from jobs.requests.rebuild import RebuildIndexRequest
 from jobs.store.ranges import Range
 from jobs.store.spark_workers import SparkWorkers
 

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from jobs.ingest import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.launch.spark import spark_home
+from jobs.requests.ingest import IngestRequest
 from jobs.store.workers import SerialWorkers
 from tests.golden import StoreOf
 from tests.scale.servers import ADDRESS, expected_rows, rmq_lake, run_in_one_application, running, wait_for_port

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 from jobs.console.result import ExitCode, OtherRunActiveError
-from jobs.ingest import IngestRequest, Summary
+from jobs.ingest import Summary
 from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.ingest.run import ingest
 from jobs.lake.catalog import Registrar
@@ -26,12 +26,16 @@ from jobs.lake.lake import Lake
 from jobs.lake.upkeep import optimize
 from jobs.launch.cache import cache_directory
 from jobs.query.lake_tables import LakeTables
-from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
-from jobs.restore.run import RestoreRequest, restore
+from jobs.rebuild.index import rebuild_index
+from jobs.requests.ingest import IngestRequest
+from jobs.requests.rebuild import RebuildIndexRequest
+from jobs.requests.restore import RestoreRequest
+from jobs.requests.verify import VerifyRequest
+from jobs.restore.run import restore
 from jobs.storage.s3 import ObjectStorage
 from jobs.storage.settings import file_system_settings
 from jobs.store.workers import Item, Result, SerialWorkers
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 from tests.golden import StoreOf
 from tests.jobs.lake.test_iceberg import configure, rows
 from tests.scale.servers import (

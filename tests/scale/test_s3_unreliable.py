@@ -14,7 +14,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.diagnosis.findings import Finding
-from jobs.ingest import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.commit import ensure_table, open_table, read_rows
 from jobs.lake.integrity import append_findings
@@ -24,6 +23,7 @@ from jobs.lake.snapshots import UnsupportedTableError
 from jobs.lake.tables import FINDINGS
 from jobs.lake.upkeep import optimize
 from jobs.query.lake_tables import LakeTables
+from jobs.requests.ingest import IngestRequest
 from jobs.store.workers import SerialWorkers
 from tests.golden import StoreOf
 from tests.sampling import mark_campaign_except

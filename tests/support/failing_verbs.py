@@ -39,7 +39,7 @@ from deltalake import DeltaTable
 from jobs.command import cli
 from jobs.console import progress
 from jobs.console.result import ExitCode
-from jobs.query.place import QueryTarget
+from jobs.requests.query import QueryTarget
 from tests.golden import unpack
 from tests.support.killing import load_everything, result_of_fork, run_in_fork
 from tests.support.lakes import list_leftovers

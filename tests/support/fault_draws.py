@@ -36,12 +36,14 @@ from jobs.inspect import Problems
 from jobs.inspect.inspection import inspect_store
 from jobs.lake.lake import Lake
 from jobs.products.queues import DifferenceKind
-from jobs.query.place import QueryTarget
 from jobs.query.source import do_nothing
-from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
+from jobs.repair.run import RepairSummary, repair, undo
+from jobs.requests.query import QueryTarget
+from jobs.requests.repair import RepairRequest
+from jobs.requests.verify import VerifyRequest
 from jobs.store.release import UndecidedError
 from jobs.store.workers import SerialWorkers
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import StartOutcome
@@ -509,7 +511,7 @@ def _repair(
 ) -> RepairSummary:
     request = RepairRequest(
         str(case.root), case.root.parent / out, lake_of(case.draw.store) if "lake" in case.draw.options else None,
-        apply=apply, bridge="bridge" in case.draw.options, accepted_files=accepted,
+        apply=apply, bridge="bridge" in case.draw.options, accepted=accepted,
     )  # fmt: skip
     return repair(request, SerialWorkers())
 

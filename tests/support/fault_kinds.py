@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from jobs.products.index.settings import GivenSettings
+from jobs.store.request import GivenSettings
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HOST_BITS, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, RECORD
 from rmq_formats.commitlog.record import MessageRecord, decode_record

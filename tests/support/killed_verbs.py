@@ -25,12 +25,14 @@ from jobs.console.result import ExitCode
 from jobs.lake import commit, upkeep
 from jobs.lake.lake import Lake
 from jobs.lake.upkeep import optimize
-from jobs.products.index.settings import GivenSettings
-from jobs.restore.run import MANIFEST_FILE, RestoreRequest, restore
+from jobs.requests.restore import RestoreRequest
+from jobs.requests.typing import TypeRequest
+from jobs.restore.run import MANIFEST_FILE, restore
 from jobs.storage import local
+from jobs.store.request import GivenSettings
 from jobs.store.workers import SerialWorkers
 from jobs.typed.declaration import read_types
-from jobs.typed.run import TypeRequest, type_lake
+from jobs.typed.run import type_lake
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import unpack
 from tests.rmq_formats.builders import make_record
@@ -61,7 +63,7 @@ def _type(root: Path, *, is_later: bool = True, retries: bool = True) -> None:
     declared = _TYPES.format(id="bigint", epoch='epoch = "s"') if is_later else _TYPES.format(id="int", epoch="")
     (root / "types.toml").write_text(declared)
     types = read_types(root / "types.toml")
-    type_lake(TypeRequest(Lake(str(root / "lake")), types, retries=retries), SerialWorkers())
+    type_lake(TypeRequest(Lake(str(root / "lake")), types, retry=retries), SerialWorkers())
 
 
 def _write(broker: Broker, start: int, messages: int) -> None:

@@ -36,7 +36,6 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject, JVMVie
 
 from jobs.command import VERBS
 from jobs.console.result import ExitCode, OtherRunActiveError
-from jobs.ingest import IngestRequest
 from jobs.ingest.follow import Follower, StopRequest
 from jobs.ingest.run import ingest
 from jobs.lake import commit, features, runs, upkeep
@@ -46,6 +45,7 @@ from jobs.lake.runs import list_known_stores
 from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import Table
 from jobs.lake.upkeep import optimize
+from jobs.requests.ingest import IngestRequest
 from jobs.storage.local import LocalStorage
 from jobs.store.chain import LogTruncatedError
 from jobs.store.workers import SerialWorkers

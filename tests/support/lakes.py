@@ -14,12 +14,15 @@ from deltalake import DeltaTable
 from pyarrow.dataset import Dataset
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from jobs.diff import DiffRequest, DiffSummary, diff
-from jobs.ingest import IngestRequest, Summary
+from jobs.diff import DiffSummary, diff
+from jobs.ingest import Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.tables import WRITTEN_BY_RUNS
-from jobs.restore.run import RestoreRequest, RestoreSummary, restore
+from jobs.requests.diff import DiffRequest
+from jobs.requests.ingest import IngestRequest
+from jobs.requests.restore import RestoreRequest
+from jobs.restore.run import RestoreSummary, restore
 from jobs.store.workers import SerialWorkers, Workers
 from rmq_formats.commitlog.record import MessageRecord, encode_record, record_from_row
 from tests.golden import release_of
@@ -91,7 +94,7 @@ def restore_log(lake: Path, out: Path, **options: Any) -> RestoreSummary:  # noq
 
 
 def compare_with_lake(store: Path, lake: Path, commitlog: Sequence[str] = ()) -> DiffSummary:
-    return diff(DiffRequest(str(store), Lake(str(lake)), commitlog=commitlog), SerialWorkers())
+    return diff(DiffRequest(str(store), str(lake), commitlog=commitlog), SerialWorkers())
 
 
 def request_of(name: str, store: Path, lake: Path, **options: Any) -> IngestRequest:  # noqa: ANN401 - fields

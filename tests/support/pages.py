@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from jobs.browse.pages import Pages as RenderedPages
 from jobs.browse.requests import PageRequest
-from jobs.query.place import QueryTarget
+from jobs.requests.query import QueryTarget
 from tests.support.commands import ROOT
 
 HOSTILE = "<script>alert('x')</script>&\"' OR 1=1 --\u202e"

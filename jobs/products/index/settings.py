@@ -39,9 +39,9 @@ from jobs.store.release import (
     unknown_setting_error,
     writers_of_eras,
 )
+from jobs.store.request import GivenSettings
 from jobs.store.store import Store, geometry_stated_by_index_files
 from rmq_formats.arrays import dtype_of
-from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.detection import Era
 from rmq_formats.indexfile.build import RuleTable, pack_keys
@@ -68,19 +68,6 @@ MAX_FILES_SEARCHED_FOR_SWITCH = 3  # files that no era wrote alone and that are 
 
 _ENTRY = dtype_of(ENTRY)
 _Entries = NDArray[np.void]
-
-
-class GivenSettings(NamedTuple):
-    """Settings given by the user."""
-
-    hash_slots: int | None = None
-    index_num: int | None = None
-    release: str | None = None
-    zone: tzinfo | None = None
-    conf: BrokerConf = BrokerConf()
-
-
-NO_GIVEN_SETTINGS = GivenSettings()
 
 
 class IndexEvidence(NamedTuple):

@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from jobs.products.index.settings import GivenSettings, determine_releases
+from jobs.products.index.settings import determine_releases
 from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, object_entries, read_config
 from jobs.store.queue_files import queue_file_sizes, undecided_queue_file_sizes
 from jobs.store.queue_storage import rocksdb_queue_folder
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, UndecidedError, Writers
+from jobs.store.request import GivenSettings
 from jobs.store.store import Store
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.dispatch import DEFAULT_DELAY_LEVELS, QueueKind, UnitRules

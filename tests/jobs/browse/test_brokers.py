@@ -11,7 +11,7 @@ import pytest
 
 from jobs.browse.pages import Pages
 from jobs.browse.requests import PageRequest
-from jobs.query.place import QueryTarget
+from jobs.requests.query import QueryTarget
 from rmq_formats.commitlog.record import MessageRecord
 from tests.support.lakes import ingest_store
 from tests.support.merged_brokers import BROKERS, COUNT, FORMS, Truth, list_truth, make_lake

@@ -23,7 +23,7 @@ from deltalake import write_deltalake
 from jobs.browse.server import serve
 from jobs.console.result import Severity
 from jobs.query import Message
-from jobs.query.place import QueryTarget
+from jobs.requests.query import QueryTarget
 from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.release import NEWEST

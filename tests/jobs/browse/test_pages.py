@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from jobs.query.place import QueryTarget
+from jobs.requests.query import QueryTarget
 from tests.support.lakes import ingest_store
 from tests.support.pages import render_page
 from tests.support.query_stores import GEOMETRY, RELEASE, Sent, stored, write_store

@@ -16,8 +16,8 @@ from jobs.browse.rendering import Translator
 from jobs.browse.requests import PageReply, PageRequest
 from jobs.browse.server import answer_request
 from jobs.browse.workers import PageWorkers
-from jobs.query.place import QueryTarget
 from jobs.query.source import Sentence
+from jobs.requests.query import QueryTarget
 from tests.support.commands import ROOT
 
 PLACE = QueryTarget("/store")

@@ -46,7 +46,7 @@ verb, *words = sys.argv[1:]
 if verb == "browse":
     from jobs.browse.pages import Pages
     from jobs.browse.requests import PageRequest
-    from jobs.query.place import QueryTarget
+    from jobs.requests.query import QueryTarget
     pages = Pages(QueryTarget(**{name.strip("-"): value for name, value in zip(words[::2], words[1::2])}))
     for path in ("/", "/messages", "/topics", "/groups"):
         code = 0 if pages.answer(0, PageRequest(path, {}, "en")).status == 200 else 1

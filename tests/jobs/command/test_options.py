@@ -10,9 +10,9 @@ import pytest
 
 from jobs.command.cli import rmq_lake
 from jobs.command.configuration import bind_environment_variables, verb
-from jobs.command.options import argument, option
 from jobs.console.amounts import parse_time
 from jobs.console.result import ExitCode
+from jobs.options.declaration import argument, option
 from tests.support.commands import Run
 from tests.support.reference import commands_page
 

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from jobs.command import VERBS
 from jobs.command.cli import rmq_lake
 from jobs.command.configuration import configurable_parameters, leaf_commands, parameter_key
-from jobs.command.places import CHANGED_LAKE, LAKE, NEW_STORE, OUTPUT_FILE, STORE, LocationType
 from jobs.console.result import ExitCode
 from jobs.launch.cache import CONF_DIRECTORY
+from jobs.options.places import CHANGED_LAKE, LAKE, NEW_STORE, OUTPUT_FILE, STORE, LocationType
 from tests.support.commands import Run
 from tests.support.query_stores import Sent, stored, write_store
 from tests.support.stores import tree_state

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from jobs.console.result import ExitCode
-from jobs.query.place import QueryTarget
+from jobs.requests.query import QueryTarget
 from tests.golden import StoreOf
 from tests.support.commands import Run, copy_store
 from tests.support.pages import render_page

@@ -25,11 +25,12 @@ import pytest
 
 from jobs.console.result import ExitCode
 from jobs.console.rows import RowFormat
-from jobs.export import ANY_TIME, COLUMNS, SCHEMA, LakeItem, LogItem, iterate_decoded_slices
+from jobs.export import COLUMNS, SCHEMA, LakeItem, LogItem, iterate_decoded_slices
 from jobs.export.condition import Condition, parse_condition
-from jobs.export.export import ExportRequest, ExportSummary, plan_export, write_part
+from jobs.export.export import ExportSummary, plan_export, write_part
 from jobs.export.export import export as export_messages
-from jobs.query.place import QueryTarget
+from jobs.requests.export import ANY_TIME, ExportRequest
+from jobs.requests.query import QueryTarget
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.layout import COMPRESSED

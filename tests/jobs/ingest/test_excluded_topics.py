@@ -12,10 +12,11 @@ import pytest
 
 from jobs.lake.lake import Lake
 from jobs.lake.upkeep import optimize
+from jobs.requests.typing import TypeRequest
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers
 from jobs.typed.declaration import read_types
-from jobs.typed.run import TypeRequest, type_lake
+from jobs.typed.run import type_lake
 from rmq_formats.commitlog.layout import BLANK, COMPRESSED, INNER_BATCH
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.trace import FIELD_END, LINE_END

@@ -24,7 +24,7 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.console.result import ExitCode, OtherRunActiveError
-from jobs.ingest import IngestRequest, Summary, run
+from jobs.ingest import Summary, run
 from jobs.ingest import follow as following
 from jobs.ingest.follow import Follower, StopRequest
 from jobs.ingest.run import ingest
@@ -34,6 +34,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.tables import MESSAGES, Table
 from jobs.launch.engine import AUTO_ENGINE, LOCAL, SPARK
 from jobs.products.index import entries
+from jobs.requests.ingest import IngestRequest
 from jobs.storage.local import ReadLimits
 from jobs.store.chain import read_chained
 from jobs.store.ranges import plan_ranges

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from jobs.ingest import IngestRequest, Summary
+from jobs.ingest import Summary
 from jobs.ingest.follow import Follower, StopRequest
 from jobs.ingest.run import ingest
+from jobs.requests.ingest import IngestRequest
 from jobs.store.workers import SerialWorkers
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import raw_rows

@@ -15,11 +15,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.console.result import ExitCode
-from jobs.ingest import IngestRequest, Summary
+from jobs.ingest import Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.runs import list_known_stores
 from jobs.lake.upkeep import optimize
+from jobs.requests.ingest import IngestRequest
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.store import Store, StoredFile
 from jobs.store.workers import InProcessWorkers, SerialWorkers

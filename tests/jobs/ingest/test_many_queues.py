@@ -8,12 +8,13 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.ingest import IngestRequest, Summary
+from jobs.ingest import Summary
 from jobs.ingest.run import FollowedStore, run_steps
 from jobs.lake.runs import list_known_stores
 from jobs.products import state_file
 from jobs.products.queues import processed_ends
 from jobs.products.state_file import forget_state_files
+from jobs.requests.ingest import IngestRequest
 from jobs.store import queue_ends
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import MessageRecord

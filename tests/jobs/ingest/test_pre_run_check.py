@@ -13,12 +13,13 @@ from deltalake import DeltaTable
 
 from jobs.command.cli import main
 from jobs.console.result import ExitCode
-from jobs.ingest import IngestRequest, Summary
+from jobs.ingest import Summary
 from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.ingest.run import ingest
 from jobs.lake.lock import hold_lock
 from jobs.lake.runs import list_known_stores
 from jobs.launch.cache import cache_directory
+from jobs.requests.ingest import IngestRequest
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers
 from tests.rmq_formats.builders import make_record

@@ -9,9 +9,10 @@ import pyarrow.parquet as pq
 
 from jobs.lake.lake import Lake
 from jobs.lake.upkeep import optimize
+from jobs.requests.typing import TypeRequest
 from jobs.store.workers import SerialWorkers
 from jobs.typed.declaration import read_types
-from jobs.typed.run import TypeRequest, type_lake
+from jobs.typed.run import type_lake
 from rmq_formats.commitlog.layout import COMPRESSED, INNER_BATCH
 from tests.support.commands import ROOT
 from tests.support.lakes import ingest_store, rows_of

@@ -19,9 +19,10 @@ from jobs.console.result import Severity
 from jobs.lake.lake import Lake
 from jobs.lake.retention import Retention, remove_expired_rows
 from jobs.lake.upkeep import optimize
+from jobs.requests.typing import TypeRequest
 from jobs.store.workers import SerialWorkers
 from jobs.typed.declaration import read_types
-from jobs.typed.run import TypeRequest, type_lake
+from jobs.typed.run import type_lake
 from jobs.typed.typings import list_tables_by_topic
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from tests.rmq_formats.builders import STORED

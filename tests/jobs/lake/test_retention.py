@@ -13,10 +13,12 @@ from jobs.console.result import Severity
 from jobs.lake.lake import Lake
 from jobs.lake.retention import ExpirySummary, Retention, remove_expired_rows
 from jobs.lake.upkeep import optimize
-from jobs.restore.check import CheckRequest, check_restore
+from jobs.requests.restore import RestoreRequest
+from jobs.requests.typing import TypeRequest
+from jobs.restore.check import check_restore
 from jobs.store.workers import SerialWorkers
 from jobs.typed.declaration import read_types
-from jobs.typed.run import TypeRequest, type_lake
+from jobs.typed.run import type_lake
 from jobs.typed.typings import list_tables_by_topic
 from rmq_formats.commitlog.record import MessageRecord
 from tests.rmq_formats.builders import STORED
@@ -113,7 +115,7 @@ def test_expired_messages_are_not_reported_as_lost(tmp_path: Path) -> None:
 
     compared = compare_with_lake(tmp_path / "store", lake)
     restored = restore_log(lake, tmp_path / "out")
-    (check,) = check_restore(CheckRequest(Lake(str(lake))), SerialWorkers()).stores
+    (check,) = check_restore(RestoreRequest(Lake(str(lake))), SerialWorkers()).stores
 
     assert {(one.severity, one.cause) for one in compared.differences} == {
         (Severity.HEALTHY, "expired: removed from the lake by `optimize --keep`")

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from jobs.ingest import IngestRequest, Summary
+from jobs.ingest import Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import SnapshotFile
@@ -24,6 +24,7 @@ from jobs.products.index import product as index_product
 from jobs.products.index.entries import read_index_file_entries
 from jobs.products.index.file_builder import detect_zone, file_name_for_time, file_names_between
 from jobs.products.product import RunOutput
+from jobs.requests.ingest import IngestRequest
 from jobs.store.range_reader import RangeReader
 from jobs.store.selection import Selection
 from jobs.store.store import list_store

@@ -5,12 +5,12 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.ingest import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.query import lookups
 from jobs.query.lake_source import LakeSource, open_lake_stores
 from jobs.query.lake_tables import LakeTables
 from jobs.query.source import Answer, ReasonKind
+from jobs.requests.ingest import IngestRequest
 from jobs.store.workers import SerialWorkers
 from tests.rmq_formats.builders import make_record
 from tests.support.broker import Broker

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jobs.console.result import ExitCode
 from jobs.query.mqadmin import host_port_text, pad_right, time_text
 from jobs.query.mqadmin.java import decode_as_java, hash_map_text
-from jobs.query.place import QueryTarget
+from jobs.requests.query import QueryTarget
 from jobs.store.rocksdb_queues import DatabaseQueueOpener
 from rmq_formats.commitlog.record import Host
 from rmq_formats.errors import CorruptData

@@ -18,7 +18,7 @@ from jobs.browse.requests import PageRequest
 from jobs.library import Answer, Source, open_source
 from jobs.query import lookups
 from jobs.query import story as stories
-from jobs.query.place import QueryTarget
+from jobs.requests.query import QueryTarget
 from jobs.store.selection import Selection
 from rmq_formats.errors import FormatError
 from tests.golden import StoreOf

@@ -14,10 +14,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from jobs.products.index.settings import GivenSettings
 from jobs.rebuild import queue_run
-from jobs.rebuild.index import IndexRebuildSummary, RebuildIndexRequest, rebuild_index
+from jobs.rebuild.index import IndexRebuildSummary, rebuild_index
 from jobs.rebuild.install import Installation, install, plan_index_installation, plan_queue_installation
+from jobs.requests.rebuild import RebuildIndexRequest, RebuildQueuesRequest
+from jobs.store.request import GivenSettings
 from jobs.store.running_broker import NotInstalledError, find_broker_process, lock_store
 from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
@@ -49,7 +50,7 @@ def delete_files(store: Path, folder: str) -> None:
 
 def rebuilt_index(store: Path, *, lost_only: bool = True) -> IndexRebuildSummary:
     settings = GivenSettings(100, 20, "5.3.3")
-    request = RebuildIndexRequest(str(store), str(store.parent / "out"), settings, lost_only=lost_only)
+    request = RebuildIndexRequest(str(store), str(store.parent / "out"), given_settings=settings, lost_only=lost_only)
     return rebuild_index(request, SerialWorkers())
 
 
@@ -57,7 +58,9 @@ def rebuilt(store: Path, folder: str, *, lost_only: bool = True) -> Rebuilt:
     if folder == INDEX:
         return rebuilt_index(store, lost_only=lost_only)
     out, conf = store.parent / "out", BrokerConf(consume_queue_size=200)
-    request = queue_run.RebuildQueuesRequest(str(store), out, conf, release="5.3.3", lost_only=lost_only)
+    request = RebuildQueuesRequest(
+        str(store), out, given_settings=GivenSettings(release="5.3.3", conf=conf), lost_only=lost_only
+    )
     return queue_run.rebuild_queues(request, SerialWorkers())
 
 

@@ -24,17 +24,20 @@ from pyspark.sql import SparkSession
 from jobs.console.result import ExitCode
 from jobs.lake.lake import Lake
 from jobs.rebuild import queue_database
-from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
-from jobs.rebuild.queue_run import MANIFEST_FILE, QueueRebuildSummary, RebuildQueuesRequest, rebuild_queues
-from jobs.rebuild.queues import FILES, ROCKSDB
-from jobs.repair.run import RepairRequest, repair
-from jobs.restore.run import RestoreRequest, restore
+from jobs.rebuild.index import rebuild_index
+from jobs.rebuild.queue_run import MANIFEST_FILE, QueueRebuildSummary, rebuild_queues
+from jobs.repair.run import repair
+from jobs.requests.rebuild import FILES, ROCKSDB, RebuildIndexRequest, RebuildQueuesRequest
+from jobs.requests.repair import RepairRequest
+from jobs.requests.restore import RestoreRequest
+from jobs.restore.run import restore
 from jobs.storage import AnyStorage
 from jobs.storage.local import LocalStorage
 from jobs.storage.model import Reader
 from jobs.storage.scratch import Scratch
 from jobs.store.queue_files import list_queues
 from jobs.store.queue_storage import rocksdb_queue_folder
+from jobs.store.request import GivenSettings
 from jobs.store.rocksdb import open_database
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.store import list_store
@@ -65,7 +68,9 @@ FOLDERS = ("batchconsumequeue", "consumequeue_ext")
 
 
 def request_for(store: Path, out: Path, name: str) -> RebuildQueuesRequest:
-    return RebuildQueuesRequest(str(store), out, commitlog=log_folders(store), release=release_of(name))
+    return RebuildQueuesRequest(
+        str(store), out, commitlog=log_folders(store), given_settings=GivenSettings(release=release_of(name))
+    )
 
 
 def read_rebuilt_files(out: Path) -> dict[str, bytes]:
@@ -199,7 +204,7 @@ def build(store: Path, out: Path, target: str = ROCKSDB) -> QueueRebuildSummary:
 
 
 def request(store: Path, out: Path, target: str = ROCKSDB) -> RebuildQueuesRequest:
-    return RebuildQueuesRequest(str(store), out, release=_RELEASE, to=target)
+    return RebuildQueuesRequest(str(store), out, given_settings=GivenSettings(release=_RELEASE), to=target)
 
 
 def rows_in(folder: Path) -> dict[str, Rows]:
@@ -347,7 +352,10 @@ def _count_effects_of_one_lost_queue(folder: Path, queues: int) -> tuple[int, in
     store = folder / "store"
     (store / "commitlog").mkdir(parents=True)
     (store / "commitlog" / f"{0:020}").write_bytes(make_segment(place_records(records), 1 << 17))
-    rebuild_queues(RebuildQueuesRequest(str(store), store / "consumequeue", release="5.3.3"), SerialWorkers())
+    rebuild_queues(
+        RebuildQueuesRequest(str(store), store / "consumequeue", given_settings=GivenSettings(release="5.3.3")),
+        SerialWorkers(),
+    )
     (store / "consumequeue" / MANIFEST_FILE).unlink()
     lost = read_files(store / "consumequeue" / "T" / "1")
     shutil.rmtree(store / "consumequeue" / "T" / "1")
@@ -358,7 +366,9 @@ def _count_effects_of_one_lost_queue(folder: Path, queues: int) -> tuple[int, in
             created.append(path)
         return original(path, flags, *more, **options)
 
-    request = RebuildQueuesRequest(str(store), folder / "out", release="5.3.3", lost_only=True)
+    request = RebuildQueuesRequest(
+        str(store), folder / "out", given_settings=GivenSettings(release="5.3.3"), lost_only=True
+    )
     with patch("os.open", open_), patch("os.fsync", wraps=os.fsync) as flushed:
         summary = rebuild_queues(request, SerialWorkers())
 

@@ -26,13 +26,15 @@ from jobs.products.index.file_builder import (
     check_built_file,
 )
 from jobs.products.index.plan import FIRST_MESSAGES_DELETED_DOUBT, RESTART_DOUBT, IndexPlan, PlannedFile
-from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, IndexSettings
+from jobs.products.index.settings import IndexSettings
 from jobs.products.index.survivors import FilePlacer, Survivor, list_index_files
-from jobs.rebuild.index import IndexRebuildSummary, RebuildIndexRequest, plan_builds, rebuild_index
+from jobs.rebuild.index import IndexRebuildSummary, plan_builds, rebuild_index
+from jobs.requests.rebuild import RebuildIndexRequest
 from jobs.storage import AnyStorage
 from jobs.storage.scratch import Scratch, open_scratch_below_output
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.release import Known, Writers, detect_store_eras, parse_rules
+from jobs.store.request import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.store.running_broker import FileState
 from jobs.store.store import list_store
 from jobs.store.workers import InProcessWorkers, SerialWorkers
@@ -62,7 +64,14 @@ def rebuilt(
     is_broker_running: bool = False,
 ) -> IndexRebuildSummary:
     folders = log_folders(store)
-    request = RebuildIndexRequest(str(store), str(out), given_settings, lost_only, is_broker_running, commitlog=folders)
+    request = RebuildIndexRequest(
+        str(store),
+        str(out),
+        given_settings=given_settings,
+        lost_only=lost_only,
+        is_broker_running=is_broker_running,
+        commitlog=folders,
+    )
     return rebuild_index(request, SerialWorkers())
 
 

@@ -23,16 +23,19 @@ import pytest
 
 from jobs.console.result import ExitCode, RequestError
 from jobs.lake.lake import Lake
-from jobs.products.index.settings import GivenSettings
 from jobs.rebuild import install as install_module
 from jobs.rebuild.install import Installation, install
 from jobs.repair import Journal, journal
 from jobs.repair import run as repair_run
-from jobs.repair.run import RepairRequest, repair, undo
-from jobs.restore.run import RestoreRequest, restore
+from jobs.repair.run import repair, undo
+from jobs.requests.repair import RepairRequest
+from jobs.requests.restore import RestoreRequest
+from jobs.requests.verify import VerifyRequest
+from jobs.restore.run import restore
+from jobs.store.request import GivenSettings
 from jobs.store.running_broker import FileState, list_file_states, lock_store
 from jobs.store.workers import SerialWorkers
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.errors import FormatError
 from tests.golden import StoreOf
@@ -100,7 +103,7 @@ def make_repair_case(healthy: Path, damage: Callable[[Path], None], folder: Path
     ingest_store(healthy, folder / "lake", release="5.3.3")
     damage(Path(shutil.copytree(healthy, damaged)))
     lake, store = Lake(str(folder / "lake")), folder / "store"
-    request = RepairRequest(str(store), folder / "repair", lake, None, SETTINGS, apply=True)
+    request = RepairRequest(str(store), folder / "repair", lake, None, given_settings=SETTINGS, apply=True)
     shutil.copytree(damaged, store)
     planned: list[Installation] = []
     with pytest.MonkeyPatch.context() as patch:

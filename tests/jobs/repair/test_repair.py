@@ -14,12 +14,14 @@ from jobs.console.result import ExitCode
 from jobs.diagnosis.findings import INDEX, LOG, QUEUES
 from jobs.diagnosis.kinds import DELETED_OR_LOST_QUEUE
 from jobs.lake.lake import Lake
-from jobs.products.index.settings import GivenSettings
 from jobs.products.queues import DifferenceKind
-from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
+from jobs.repair.run import RepairSummary, repair, undo
+from jobs.requests.repair import RepairRequest
+from jobs.requests.verify import VerifyRequest
+from jobs.store.request import GivenSettings
 from jobs.store.running_broker import NotInstalledError
 from jobs.store.workers import SerialWorkers
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from rmq_formats.commitlog.record import decode_record
 from tests.golden import StoreOf, release_of
@@ -54,7 +56,10 @@ def lake(healthy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def repair_store(store: Path, lake: Path | None = None, *, apply: bool = True) -> RepairSummary:
     source = Lake(str(lake)) if lake is not None else None
-    return repair(RepairRequest(str(store), store.parent / "repair", source, None, SETTINGS, apply), SerialWorkers())
+    return repair(
+        RepairRequest(str(store), store.parent / "repair", source, None, given_settings=SETTINGS, apply=apply),
+        SerialWorkers(),
+    )
 
 
 _ALL = read_faults()
@@ -192,10 +197,10 @@ class Kind(NamedTuple):
         return sorted((path for folder in folders for path in folder.iterdir()), key=lambda path: path.name)
 
     def repair_store(self, *, with_lake: bool) -> RepairSummary:
-        wanted = GivenSettings(GEOMETRY.hash_slots, GEOMETRY.index_num, release_of(self.name), None, self.conf)
+        wanted = GivenSettings(GEOMETRY.hash_slots, GEOMETRY.index_num, release_of(self.name), conf=self.conf)
         lake, out = Lake(str(self.lake)) if with_lake else None, self.store.parent / "repair"
         folders = log_folders(self.store)
-        request = RepairRequest(str(self.store), out, lake, None, wanted, apply=True, commitlog=folders)
+        request = RepairRequest(str(self.store), out, lake, None, given_settings=wanted, apply=True, commitlog=folders)
         return repair(request, SerialWorkers())
 
 
@@ -307,7 +312,7 @@ def test_verify_reads_each_segment_once(store: Path, reads: Counter[int], is_dam
     if is_damaged:
         overwrite(segments[2], 4096, bytes(4096))
 
-    verdict = verify(VerifyRequest(str(store), SETTINGS), SerialWorkers())
+    verdict = verify(VerifyRequest(str(store), given_settings=SETTINGS), SerialWorkers())
 
     assert (DifferenceKind.UNIT_OF_DAMAGED_RECORD in {finding.kind for finding in verdict.findings}) is is_damaged
     assert verdict.parts[INDEX].numbers["equal"] > 1

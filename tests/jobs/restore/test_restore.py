@@ -14,8 +14,9 @@ from deltalake import DeltaTable, write_deltalake
 from jobs.lake.commit import commit_rows
 from jobs.lake.lake import Lake
 from jobs.lake.tables import CONFIG_FILES
+from jobs.requests.restore import RestoreRequest
 from jobs.restore import count_messages_in_ranges, find_offset_at_time
-from jobs.restore.check import CheckRequest, check_restore
+from jobs.restore.check import check_restore
 from jobs.restore.config import restore_config_files
 from jobs.store.workers import SerialWorkers
 from rmq_formats.indexfile.layout import Geometry
@@ -70,7 +71,7 @@ def test_a_check_finds_what_a_restore_finds_and_writes_nothing(
 
     monkeypatch.setattr("jobs.restore.segment.write_all", refuse)
     monkeypatch.setattr("jobs.restore.config.create_or_accept_file", refuse)
-    (check,) = check_restore(CheckRequest(Lake(str(copy))), SerialWorkers()).stores
+    (check,) = check_restore(RestoreRequest(Lake(str(copy))), SerialWorkers()).stores
 
     assert check.restored is not None
     assert (expected.messages, expected.missing) == (check.restored.messages, check.restored.missing)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from jobs.command.engine import make_workers
 from jobs.console.process import raise_if_stopped
 from jobs.launch.engine import LOCAL, count_worker_processes
+from jobs.requests.verify import VerifyRequest
 from jobs.storage import AnyStorage
 from jobs.storage.local import LocalReader, LocalStorage, ReadLimits
 from jobs.store import record_places as walking
@@ -23,7 +24,7 @@ from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
 from jobs.store.worker_processes import ProcessWorkers
 from jobs.store.workers import InProcessWorkers
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes
 from tests.golden import StoreOf

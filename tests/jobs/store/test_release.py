@@ -3,18 +3,21 @@
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 
 import pytest
 
 from jobs.console.result import Severity
-from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
-from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
-from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild_queues
+from jobs.rebuild.index import rebuild_index
+from jobs.rebuild.queue_run import rebuild_queues
+from jobs.requests.rebuild import RebuildIndexRequest, RebuildQueuesRequest
+from jobs.requests.verify import VerifyRequest
 from jobs.store.release import UndecidedError
+from jobs.store.request import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.store.workers import SerialWorkers
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.indexfile.layout import Geometry, IndexEntry
 from rmq_formats.indexfile.lookup import IndexReader
@@ -131,7 +134,7 @@ class TestAReleaseThatOnlyIndexFilesShow:
 
 def rebuild(root: Path, out: Path, settings: GivenSettings = NO_GIVEN_SETTINGS) -> list[bytes]:
     """Rebuild the index, and return the files' contents in the order of their names."""
-    rebuild_index(RebuildIndexRequest(str(root), str(out), settings), SerialWorkers())
+    rebuild_index(RebuildIndexRequest(str(root), str(out), given_settings=settings), SerialWorkers())
     return [file.read_bytes() for file in sorted(out.iterdir()) if file.suffix != ".json"]
 
 
@@ -180,7 +183,7 @@ class TestAStoreOfThreeReleasesWithoutItsIndex:
         expected = read_index(store.root)
         shutil.rmtree(store.root / "index")
         (_, (second, _), (third, _)) = store.rules
-        given = GIVEN_GEOMETRY._replace(release=f"4.9.8,5.3.3@{second},5.5.1@{third}")
+        given = replace(GIVEN_GEOMETRY, release=f"4.9.8,5.3.3@{second},5.5.1@{third}")
 
         assert expected == rebuild(store.root, tmp_path / "out", given)
 

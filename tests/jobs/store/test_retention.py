@@ -18,14 +18,16 @@ from jobs.products.index.survivors import list_index_files
 from jobs.query.place import detect_likely_writers
 from jobs.rebuild import index as rebuilding
 from jobs.rebuild import queue_run as rebuild_consumequeue
+from jobs.requests.rebuild import RebuildIndexRequest, RebuildQueuesRequest
+from jobs.requests.verify import VerifyRequest
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import Range
+from jobs.store.request import GivenSettings
 from jobs.store.store import list_store, relist_store
 from jobs.store.workers import SerialWorkers, Workers
 from jobs.verify.rocksdb_queues import compare_double_write
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 from jobs.verify.verdict import Verdict
-from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf
 from tests.support.commands import Run
 from tests.support.lakes import ingest_into_own_lake
@@ -128,7 +130,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def _rebuild_index(store: Path, out: Path, workers: Workers) -> None:
-    request = rebuilding.RebuildIndexRequest(str(store), str(out), range_size=4096)
+    request = RebuildIndexRequest(str(store), str(out), range_size=4096)
     assert rebuilding.rebuild_index(request, workers).exit_code is ExitCode.CLEAN
 
 
@@ -138,7 +140,7 @@ def test_an_index_file_that_is_deleted_before_it_is_compared_with_a_built_one(st
 
 
 def _rebuild_queues(store: Path, out: Path, workers: Workers) -> None:
-    request = rebuild_consumequeue.RebuildQueuesRequest(str(store), out, conf=BrokerConf(), release="5.5.1")
+    request = RebuildQueuesRequest(str(store), out, given_settings=GivenSettings(release="5.5.1"))
     assert rebuild_consumequeue.rebuild_queues(request, workers).from_offset == 2 * 16384
 
 

@@ -14,6 +14,7 @@ from rocksdict import Options, Rdict
 from jobs.diagnosis.kinds import ORPHANED_TIMER_ROW
 from jobs.inspect import Problems
 from jobs.inspect.inspection import inspect_state
+from jobs.requests.verify import VerifyRequest
 from jobs.storage import AnyStorage
 from jobs.store import rocksdb
 from jobs.store.pending_messages import open_rocksdb_store, read_timers
@@ -24,7 +25,7 @@ from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify import PartReport
 from jobs.verify.rocksdb_queues import verify_waiting_messages
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import FormatError

@@ -18,17 +18,20 @@ from typing import Any
 import pytest
 
 from jobs.command import cli
-from jobs.ingest import IngestRequest, Summary
+from jobs.ingest import Summary
 from jobs.ingest.run import ingest
 from jobs.launch.spark import use_half_the_cores
-from jobs.products.index.settings import GivenSettings
-from jobs.rebuild.index import RebuildIndexRequest, list_and_determine_settings
+from jobs.rebuild.index import list_and_determine_settings
+from jobs.requests.ingest import IngestRequest
+from jobs.requests.rebuild import RebuildIndexRequest
+from jobs.requests.verify import VerifyRequest
 from jobs.storage import storage_for
 from jobs.storage.local import ReadLimits
 from jobs.store.ranges import plan_ranges
+from jobs.store.request import GivenSettings
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf
 from tests.support.commands import ROOT
@@ -252,7 +255,10 @@ def test_a_lake_that_would_fill_the_disk_of_the_broker_is_refused(
 _IN_TEMPORARY_FILES: dict[str, Callable[[Path, Path], object]] = {
     "full index files": lambda store, lake: ingest(IngestRequest(str(store), str(lake)), SerialWorkers()),
     "index files before their upload": lambda store, _: list_and_determine_settings(
-        RebuildIndexRequest(str(store), "s3a://bucket/index", GivenSettings(release="4.9.8", conf=BrokerConf())), {}
+        RebuildIndexRequest(
+            str(store), "s3a://bucket/index", given_settings=GivenSettings(release="4.9.8", conf=BrokerConf())
+        ),
+        {},
     ),
 }
 

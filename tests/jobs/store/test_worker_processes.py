@@ -12,14 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from jobs.ingest import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.launch.engine import count_worker_processes
-from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
-from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild_queues
+from jobs.rebuild.index import rebuild_index
+from jobs.rebuild.queue_run import rebuild_queues
+from jobs.requests.ingest import IngestRequest
+from jobs.requests.rebuild import RebuildIndexRequest, RebuildQueuesRequest
+from jobs.requests.verify import VerifyRequest
 from jobs.store.worker_processes import ProcessWorkers
 from jobs.store.workers import SerialWorkers, Workers
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 from rmq_formats.errors import CorruptData
 from tests.golden import StoreOf
 from tests.support.lakes import rows_of

@@ -20,13 +20,14 @@ from hypothesis import strategies as st
 
 from jobs.console.result import ExitCode
 from jobs.lake.lake import Lake
+from jobs.requests.typing import TypeRequest
 from jobs.store.workers import SerialWorkers
 from jobs.typed.avro import avro_format
 from jobs.typed.ddl import parse_columns
 from jobs.typed.declaration import JSON_FORMAT, TopicType
 from jobs.typed.formats import BodyFormat, check_pattern, text_format
 from jobs.typed.protobuf import protobuf_format
-from jobs.typed.run import TypeRequest, type_lake
+from jobs.typed.run import type_lake
 from jobs.typed.values import Refusal, TimeDefaults
 from tests.jobs.typed import test_avro, test_protobuf
 from tests.jobs.typed.test_json import both, format_as_on_page, results_of, rows_of_page

@@ -17,10 +17,11 @@ from pyspark.sql import SparkSession
 
 from jobs.console.result import ExitCode, RequestError
 from jobs.lake.lake import Lake
+from jobs.requests.typing import TypeRequest
 from jobs.store.workers import SerialWorkers
 from jobs.typed import run, typings
 from jobs.typed.declaration import read_types
-from jobs.typed.run import TypeRequest, TypingSummary, type_lake
+from jobs.typed.run import TypingSummary, type_lake
 from rmq_formats.errors import UnsupportedFormat
 from tests.rmq_formats.builders import make_record
 from tests.support.broker import Broker

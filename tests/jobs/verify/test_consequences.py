@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from jobs.console.result import Severity
+from jobs.requests.verify import VerifyRequest
 from jobs.store.workers import SerialWorkers
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 from rmq_formats.commitlog.layout import HEAD
 from tests.support.commands import overwrite
 from tests.support.query_stores import Sent, stored, write_store

@@ -9,8 +9,9 @@ import pytest
 import jobs.inspect.inspection
 import jobs.verify.run
 from jobs.console.result import ExitCode
+from jobs.requests.verify import VerifyRequest
 from jobs.store.workers import SerialWorkers
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 from tests.golden import StoreOf
 from tests.support.commands import Run
 from tests.support.meanwhile import refuse_to_open

@@ -20,13 +20,15 @@ from jobs.inspect.inspection import inspect_store
 from jobs.products.index.explanation import FileVerdict as IndexVerdict
 from jobs.products.queues import DifferenceKind
 from jobs.query.source import do_nothing
-from jobs.repair.run import RepairRequest, repair
+from jobs.repair.run import repair
+from jobs.requests.repair import RepairRequest
+from jobs.requests.verify import VerifyRequest
 from jobs.storage.local import LocalStorage
 from jobs.storage.model import Reader
 from jobs.storage.scratch import open_scratch, open_scratch_below_output
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf

@@ -10,12 +10,13 @@ import pytest
 
 from jobs.diagnosis.findings import INDEX
 from jobs.products.index.file_builder import BrokerIndexFile
-from jobs.products.index.settings import GivenSettings
 from jobs.products.index.survivors import FilePlacer, Survivor
+from jobs.requests.verify import VerifyRequest
+from jobs.store.request import GivenSettings
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify import PartReport
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.indexfile.layout import Geometry, decode_header
 from rmq_formats.indexfile.lookup import IndexReader
@@ -30,7 +31,7 @@ TINY = Geometry(100, 20)
 
 
 def verify_index(root: Path, release: str | None = None) -> PartReport:
-    request = VerifyRequest(str(root), GivenSettings(100, 20, release), commitlog=log_folders(root))
+    request = VerifyRequest(str(root), given_settings=GivenSettings(100, 20, release), commitlog=log_folders(root))
     return verify(request, SerialWorkers()).parts[INDEX]
 
 

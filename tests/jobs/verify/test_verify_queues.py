@@ -14,6 +14,7 @@ from jobs.diagnosis.findings import Finding
 from jobs.diagnosis.kinds import OUT_OF_SEQUENCE
 from jobs.products.index import KeySequence, RangeKeys
 from jobs.products.queues.settings import determine_unit_rules
+from jobs.requests.verify import VerifyRequest
 from jobs.storage.scratch import Scratch
 from jobs.store.queue_files import list_queues
 from jobs.store.release import determine_writers
@@ -22,7 +23,7 @@ from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify import rocksdb_index
 from jobs.verify.queues import LogPass, _is_stored, verify_queues
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD
 from rmq_formats.commitlog.record import encode_record
