@@ -34,8 +34,8 @@ _MARKS = re.compile(rf"(RocketMQ .*\((?:{DETECTED}|{ASSUMED})): .*\)$")
 class ResultPrinter:
     """How a verb prints its result, according to the command line; also measures the time."""
 
-    as_json: bool = json_option
-    quiet: bool = quiet_option
+    as_json: bool = json_option()
+    quiet: bool = quiet_option()
     verbose: bool = flag("Also list the evidence for the broker's release.", is_shared=True)
     start_time: float = field(default_factory=monotonic)
 

@@ -77,13 +77,13 @@ class DumpRequest:
 
     start: int = option("N", "Begin at this offset.", NOT_NEGATIVE_INTEGER, names="--from", default=0)
     limit: int | None = option("N", "Print at most N items of each file.", NOT_NEGATIVE_INTEGER)
-    as_json: bool = json_option
+    as_json: bool = json_option()
     with_fields: bool = flag("Print every field, one per line.", names="--fields")
     chain: str | None = option(
         "KEY|SLOT", "For an index file: print the entries of one slot, newest first. KEY is topic#key."
     )
-    hash_slots: int | None = hash_slots_option
-    index_num: int | None = index_num_option
+    hash_slots: int | None = hash_slots_option()
+    index_num: int | None = index_num_option()
 
     def make_item(
         self, layout: Layout, field_values: Sequence[int], heading: tuple[int, str, str], /, **values: object

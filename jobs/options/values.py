@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -125,14 +126,15 @@ def integer_between(least: int, most: int | None = None) -> click.IntRange:
 POSITIVE_INTEGER = integer_between(1)
 NOT_NEGATIVE_INTEGER = integer_between(0)
 
-json_option = flag("Print only JSON on standard output.", names="--json", is_shared=True)
-quiet_option = flag("Print neither progress nor summary.", names="--quiet -q", is_shared=True)
-commitlog_option = option(
-    "PATH[,PATH…]", "Directories of the CommitLog, if not STORE/commitlog.", LOG_DIRECTORIES, default=()
+# Each field needs its own declaration, so that these are functions.
+json_option = partial(flag, "Print only JSON on standard output.", names="--json", is_shared=True)
+quiet_option = partial(flag, "Print neither progress nor summary.", names="--quiet -q", is_shared=True)
+commitlog_option = partial(
+    option, "PATH[,PATH…]", "Directories of the CommitLog, if not STORE/commitlog.", LOG_DIRECTORIES, default=()
 )
-broker_conf_option = option("FILE", "The broker's configuration file (paths, sizes, names).", FILE)
-label_option = option(
-    "NAME", "Label of the broker in the lake; needed only if STORE is not recognized by its contents."
+broker_conf_option = partial(option, "FILE", "The broker's configuration file (paths, sizes, names).", FILE)
+label_option = partial(
+    option, "NAME", "Label of the broker in the lake; needed only if STORE is not recognized by its contents."
 )
 
 

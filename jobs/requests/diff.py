@@ -17,6 +17,6 @@ class DiffRequest(StoreRequest):
     """The parameters of a comparison."""
 
     other: str = argument("STORE|LAKE", STORE_OR_LAKE)
-    broker: str | None = label_option
+    broker: str | None = label_option()
     base_offsets: frozenset[int] | None = None  # base offsets of the store's segments to read; None: all segments
     known_store: "KnownStore | None" = None  # the lake's registration of the store; None: search for it

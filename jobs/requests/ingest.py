@@ -66,9 +66,9 @@ class IngestRequest(StoreRequest):
         default_made=PRODUCT_NAMES,
         callback=_check_tables,
     )
-    hash_slots: int | None = hash_slots_option
-    index_num: int | None = index_num_option
-    release: str | None = releases_option
+    hash_slots: int | None = hash_slots_option()
+    index_num: int | None = index_num_option()
+    release: str | None = releases_option()
     fill_gaps: bool = flag(
         "Also fill gaps and damaged ranges of earlier runs from STORE if it is a replica. From the directory that "
         "earlier runs read, every run fills them."

@@ -21,10 +21,10 @@ class QueryTarget:
 
     store: str | None = option("STORE", "Path or URI (s3a, abfss) of the store.", STORE)
     lake: str | None = option("LAKE", "The lake, instead of a store.", QUERIED_LAKE)
-    commitlog: Sequence[str] | None = commitlog_option
-    broker_conf: Path | None = broker_conf_option
+    commitlog: Sequence[str] | None = commitlog_option()
+    broker_conf: Path | None = broker_conf_option()
     broker: str | None = option("NAME", "The broker's name; with --lake, the store's label or id.")
-    release: Release | None = one_release_option
+    release: Release | None = one_release_option()
     geometry: Geometry | None = None  # the geometry of index files
     scan_log: bool = flag("Search the log instead of index and queue files.")
 

@@ -26,7 +26,7 @@ class RepairRequest(StoreSettingsRequest):
     lake: Lake | None = option(
         "LAKE", "The lake from which lost and damaged segments and configuration files are restored.", LAKE, make=Lake
     )
-    broker: str | None = label_option
+    broker: str | None = label_option()
     apply: bool = flag(
         "Install the files in STORE, and keep the replaced files for --undo. The broker must be stopped."
     )

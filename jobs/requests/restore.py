@@ -38,7 +38,7 @@ class RestoreRequest:
         is_negative=True,
     )
     with_index: bool = flag("Write no index files.", names="--no-index", is_negative=True)
-    broker_conf: Path | None = broker_conf_option
+    broker_conf: Path | None = broker_conf_option()
     resume: bool = flag("Continue a restore that was interrupted.")
     given_settings: GivenSettings = bundle(GivenSettings)
 

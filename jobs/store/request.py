@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import tzinfo
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -38,19 +39,25 @@ def _check_release(text: str) -> str:
     return text
 
 
-one_release_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", parse_release), is_shared=True)
-releases_option = option("X.Y.Z[,X.Y.Z@OFFSET…]", _RELEASE_HELP, ParsedType("release", _check_release), is_shared=True)
-hash_slots_option = option("N", "Slots per index file (maxHashSlotNum).", integer_between(1, _MOST), is_shared=True)
-index_num_option = option("N", "Entries per index file (maxIndexNum).", integer_between(2, _MOST), is_shared=True)
+one_release_option = partial(option, "X.Y.Z", _RELEASE_HELP, ParsedType("release", parse_release), is_shared=True)
+releases_option = partial(
+    option, "X.Y.Z[,X.Y.Z@OFFSET…]", _RELEASE_HELP, ParsedType("release", _check_release), is_shared=True
+)
+hash_slots_option = partial(
+    option, "N", "Slots per index file (maxHashSlotNum).", integer_between(1, _MOST), is_shared=True
+)
+index_num_option = partial(
+    option, "N", "Entries per index file (maxIndexNum).", integer_between(2, _MOST), is_shared=True
+)
 
 
 @dataclass(frozen=True, slots=True)
 class GivenSettings:
     """User settings on the sizes and the release of a store's files, and the broker's own configuration."""
 
-    hash_slots: int | None = hash_slots_option
-    index_num: int | None = index_num_option
-    release: str | None = releases_option
+    hash_slots: int | None = hash_slots_option()
+    index_num: int | None = index_num_option()
+    release: str | None = releases_option()
     zone: tzinfo | None = option(
         "ZONE",
         "The broker's time zone; index files are named after their local creation time.",
@@ -91,8 +98,8 @@ class StoreRequest:
 
     store: str = argument("STORE", STORE)
     _: KW_ONLY
-    commitlog: Sequence[str] = commitlog_option  # after `resolve`, also those of the broker's configuration
-    broker_conf: Path | None = broker_conf_option
+    commitlog: Sequence[str] = commitlog_option()  # after `resolve`, also those of the broker's configuration
+    broker_conf: Path | None = broker_conf_option()
     max_rate: int | None = option(
         "BYTES",
         "Read at most BYTES per second across all tasks, without filling the page cache.",

@@ -109,12 +109,12 @@ def _make_query_options(  # noqa: PLR0913 - one argument an option
     *,
     place: QueryTarget = bundle(QueryTarget),
     time_zone: ZoneInfo | None = option("ZONE", "Time zone of given and printed times; default: this machine's.", ZONE),
-    hash_slots: int | None = hash_slots_option,
-    index_num: int | None = index_num_option,
+    hash_slots: int | None = hash_slots_option(),
+    index_num: int | None = index_num_option(),
     ignore_host: bool = flag("Accept an offset id that names another host."),
-    as_json: bool = json_option,
+    as_json: bool = json_option(),
     output: str = output_option,
-    quiet: bool = quiet_option,
+    quiet: bool = quiet_option(),
     body: bool = flag("Print the decompressed body."),
     charset: str = option("NAME", "The body's charset.", _CHARSET, default="UTF-8", show_default=True),
     body_dir: Path | None = option("DIR", "Write each decompressed body to a file in DIR.", OUTPUT_DIRECTORY),
@@ -441,7 +441,7 @@ def sql(  # noqa: PLR0913 - one argument an option
         NOT_NEGATIVE_INTEGER,
     ),
     timeout: float | None = option("S", "Stop after S seconds.", click.FloatRange(0, _LONGEST_S, min_open=True)),
-    quiet: bool = quiet_option,
+    quiet: bool = quiet_option(),
 ) -> ExitCode:
     """
     Run an SQL statement on a lake with DataFusion; without one, list the tables and views.
@@ -494,7 +494,7 @@ def decode_id(
     *,
     message_id: str = argument("ID"),
     time_zone: ZoneInfo | None = option("ZONE", "The time zone of the client that created the id.", ZONE),
-    as_json: bool = json_option,
+    as_json: bool = json_option(),
     output: str = output_option,
 ) -> ExitCode:
     """Decode an id as an offset id (host, port, offset) or as a unique key (IP, process, time, counter)."""
