@@ -58,7 +58,7 @@ def _restore_and_consume(release: str, folder: Path, conf: BrokerConf, settings:
         _send_timers(broker, release)
     ingest_store(store, lake, release=release)
     wanted = SMALL_GEOMETRY.wanted_with_conf(release)
-    wanted = wanted._replace(conf=replace(conf, consume_queue_size=wanted.conf.consume_queue_size))
+    wanted = replace(wanted, conf=replace(conf, consume_queue_size=wanted.conf.consume_queue_size))
     summary = restore(RestoreRequest(Lake(str(lake)), out, given_settings=wanted), SerialWorkers())
 
     assert "in timerwheel and timerlog" in " ".join(summary.notes)
