@@ -18,7 +18,6 @@ import numpy as np
 
 from benchmarks.measuring import parse_options, print_result
 from benchmarks.stores import FOLDER, LiveStore, Recipe
-from jobs.ingest import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
@@ -27,6 +26,7 @@ from jobs.lake.snapshot_files import list_snapshot_files
 from jobs.lake.tables import CONFIG_FILES, CONSUMER_OFFSETS
 from jobs.lake.thinning import RunPeriods
 from jobs.lake.upkeep import thin_states
+from jobs.requests.ingest import IngestRequest
 from jobs.store.workers import SerialWorkers
 
 _GROUPS, _QUEUES_PER_TOPIC = 4, 8

@@ -17,9 +17,10 @@ from typing import Any
 from benchmarks.broker import RELEASE
 from benchmarks.measuring import measure_cost, parse_options, print_result
 from benchmarks.stores import FOLDER, Recipe, add_queues, make_store
-from jobs.products.index.settings import GivenSettings
+from jobs.requests.verify import VerifyRequest
+from jobs.store.request import GivenSettings
 from jobs.store.workers import SerialWorkers
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 
 _SEGMENT_SIZE = 64 << 10
 _QUEUES_PER_TOPIC = 10
@@ -46,7 +47,7 @@ def measure(folder: Path, segments: int) -> dict[str, Any]:
             abort.touch()
         _opens.clear()
         with measure_cost() as cost:
-            verify(VerifyRequest(str(store), GivenSettings(release=RELEASE)), SerialWorkers())
+            verify(VerifyRequest(str(store), given_settings=GivenSettings(release=RELEASE)), SerialWorkers())
         figures[name] = {
             "opens_per_segment": _mean_opens(store / "commitlog"),
             "opens_per_queue_file": _mean_opens(store / "consumequeue"),

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from pyarrow.fs import LocalFileSystem
 
-from jobs.products.index.settings import GivenSettings
+from jobs.requests.verify import VerifyRequest
 from jobs.storage import s3
 from jobs.storage.local import LocalStorage
 from jobs.storage.model import FetchingReader, Reader
 from jobs.storage.s3 import ObjectStorage
+from jobs.store.request import GivenSettings
 from jobs.store.workers import SerialWorkers
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import verify
 from tests.support.broker import Broker, some_records
 
 _SETTINGS = GivenSettings(release="5.5.0")  # else a few segments are also opened to detect it
@@ -40,7 +41,7 @@ def _count_opens(store: str, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
             yield reader
 
     monkeypatch.setattr(LocalStorage, "open", open_counted)
-    verify(VerifyRequest(store, _SETTINGS), SerialWorkers())
+    verify(VerifyRequest(store, given_settings=_SETTINGS), SerialWorkers())
     return opens
 
 
@@ -86,7 +87,7 @@ def test_verify_reads_a_queue_file_of_an_object_store_with_three_requests(
             return reader
 
     monkeypatch.setattr(s3, "s3_storage", lambda _: CountingStorage(LocalFileSystem()))
-    verdict = verify(VerifyRequest(f"s3a://{store}", _SETTINGS), SerialWorkers())
+    verdict = verify(VerifyRequest(f"s3a://{store}", given_settings=_SETTINGS), SerialWorkers())
     _, _, queues = _split(reads, store)
 
     assert not verdict.findings
