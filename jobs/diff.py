@@ -300,7 +300,7 @@ def _differences(
             )
             damage = _DAMAGE.get(run.what) or _DAMAGE.get(run.cause)
             if run.what == ONLY_IN_STORE:
-                severity, cause = _classify_lacking_in_lake(run, plan, until)
+                severity, cause = _classify_missing_from_lake(run, plan, until)
             elif damage:
                 severity, cause = Severity.DAMAGE, damage
             elif is_before_log and is_lost and lost is not None:
@@ -332,13 +332,18 @@ def _classify_by_later_segments(run: LogDifference, result: SegmentDiff, last_eq
     return run._replace(cause={_CHECKED: _DAMAGED, "": _CHANGED}.get(run.cause, run.cause))
 
 
-def _classify_lacking_in_lake(run: LogDifference, plan: RestorePlan | None, until: int) -> tuple[Severity, str]:
-    if run.start >= until:
+def _classify_missing_from_lake(
+    missing: LogDifference, plan: RestorePlan | None, ingested_end: int
+) -> tuple[Severity, str]:
+    """Return how bad it is that the lake lacks messages of the log, and why it does."""
+    if missing.start >= ingested_end:
         return Severity.BEHIND, "not ingested yet"
-    if run.cause == _EXPIRED:
+    if missing.cause == _EXPIRED:
         return Severity.HEALTHY, EXPIRED
-    is_unchosen = run.cause == _UNCHOSEN
-    cause = plan.cause_of(run.start, run.end, may_be_unchosen=is_unchosen) if plan else "the lake has no messages"
+    is_unchosen = missing.cause == _UNCHOSEN
+    cause = (
+        plan.cause_of(missing.start, missing.end, may_be_unchosen=is_unchosen) if plan else "the lake has no messages"
+    )
     return (Severity.NOT_VERIFIED if is_unchosen else Severity.GAP), cause
 
 

@@ -338,18 +338,18 @@ def _compare_positions(first: Store, second: Store) -> Iterator[StoreDifference]
     if different:
         here, there = one[different[0]], other[different[0]]
         ahead = _FIRST if here.next_offset > there.next_offset else _SECOND
-        text = f"{_name_reader(here)} is at {here.next_offset:,} and {there.next_offset:,}; {ahead} is ahead"
+        text = f"{_name_consumer(here)} is at {here.next_offset:,} and {there.next_offset:,}; {ahead} is ahead"
         yield StoreDifference(Severity.BEHIND, "positions", text, here.recorded_in, None, len(different))
     for name, own, others in ((_SECOND, one, other), (_FIRST, other, one)):
         lacking = [own[key] for key in own if key not in others]
         if lacking:
-            text = f"{name} has no position of {_name_reader(lacking[0])}"
+            text = f"{name} has no position of {_name_consumer(lacking[0])}"
             yield StoreDifference(Severity.GAP, "positions", text, lacking[0].recorded_in, None, len(lacking))
 
 
-def _name_reader(reader: ConsumerProgress) -> str:
-    name = reader.kind.value if reader.consumer_group is None else f"group {reader.consumer_group}"
-    return f"{name} in queue {reader.topic}/{reader.queue_id}"
+def _name_consumer(consumer: ConsumerProgress) -> str:
+    name = consumer.kind.value if consumer.consumer_group is None else f"group {consumer.consumer_group}"
+    return f"{name} in queue {consumer.topic}/{consumer.queue_id}"
 
 
 def _compare_epochs(first: Store, second: Store) -> Iterator[StoreDifference]:

@@ -142,7 +142,7 @@ def _check(store: Store, config: BrokerConfig, read_span: ReadSpan, *, are_ends_
         state.findings.extend(lost)
     state.findings.extend(_find_wrong_timer_files(store, queues, read_span))
     state.doubts.extend(_doubts_on_timers(store, queues))
-    state.notes.extend(_notes_on_files(store, clients, queues))
+    state.notes.extend(_list_notes_on_files(store, clients, queues))
     state.notes.extend(_notes_on_groups(store, config, clients))
     state.notes.extend(_notes_on_replica(store))
     if are_ends_known:
@@ -338,7 +338,7 @@ def _find_unlisted_topics(store: Store, config: BrokerConfig, clients: Mapping[s
     return [Finding(CONFIGURATION, kinds.MISSING_TOPICS, path, None, "topics", *values, len(unlisted))]
 
 
-def _notes_on_files(store: Store, clients: Mapping[str, int], queues: Sequence[StoredQueue]) -> Iterator[str]:
+def _list_notes_on_files(store: Store, clients: Mapping[str, int], queues: Sequence[StoredQueue]) -> Iterator[str]:
     """Yield notes on files whose loss is not proven, or has no consequence for messages."""
     there = _Configuration.read(store, clients)
     for name in sorted(one.removesuffix(BACKUP_SUFFIX) for one in there.names if one.endswith(BACKUP_SUFFIX)):
@@ -429,49 +429,52 @@ def is_from_client(record: MessageRecord) -> bool:
 
 def _find_positions_past_end(progress: Iterable[ConsumerProgress], read_span: ReadSpan) -> Iterator[Finding]:
     """Yield findings on offsets of consumers and delay levels after the end of their queues."""
-    for reader in progress:
-        span = read_span(reader.topic, reader.queue_id)
-        if span is None or reader.next_offset <= span[1]:
+    for consumer in progress:
+        span = read_span(consumer.topic, consumer.queue_id)
+        if span is None or consumer.next_offset <= span[1]:
             continue
         end = span[1]
-        skipped = count_text(reader.next_offset - end, "message")
-        kind, field = kinds.CONSUMER_PAST_QUEUE_END, f"{reader.topic}@{reader.consumer_group} queue {reader.queue_id}"
+        skipped = count_text(consumer.next_offset - end, "message")
+        kind, field = (
+            kinds.CONSUMER_PAST_QUEUE_END,
+            f"{consumer.topic}@{consumer.consumer_group} queue {consumer.queue_id}",
+        )
         cause = (
             "the group's offset is past the end of the queue: the queue was truncated or recreated after the group had "
             f"consumed it, so the group will skip up to {skipped}"
         )
-        if reader.kind is ConsumerKind.DELAY:
-            kind, field = kinds.DELAY_PAST_QUEUE_END, f"level {reader.queue_id + 1}"
+        if consumer.kind is ConsumerKind.DELAY:
+            kind, field = kinds.DELAY_PAST_QUEUE_END, f"level {consumer.queue_id + 1}"
             cause = (
                 "the offset of this delay level is past the end of its queue: the queue was truncated or recreated, so "
                 f"up to {skipped} of this level will not be delivered"
             )
         yield Finding(
-            CONFIGURATION, kind, reader.recorded_in, None, field, str(reader.next_offset), f"at most {end}", cause
+            CONFIGURATION, kind, consumer.recorded_in, None, field, str(consumer.next_offset), f"at most {end}", cause
         )
 
 
 class LatePosition(NamedTuple):
-    """A position that is before an earlier one of the same reader in the same queue, or that is missing."""
+    """A position that is before an earlier one of the same consumer in the same queue, or that is missing."""
 
     kind: ConsumerKind
     consumer_group: str | None
     topic: str
     queue_id: int
-    position: int | None  # None: the reader has no position in this queue
+    position: int | None  # None: the consumer has no position in this queue
     earlier_position: int  # at most the end of the queue
     span: QueueSpan
     recorded_in: str
 
     @property
     def repeated_count(self) -> int:
-        """The number of messages that the reader receives again if it continues from its position."""
+        """The number of messages that the consumer receives again if it continues from its position."""
         start, end = self.span
         return max(min(self.earlier_position, end) - max(self.position or 0, start), 0)
 
 
 EarlierOffsets = Iterable[tuple[ConsumerKind, str | None, str, Iterable[tuple[int, int]]]]
-"""Kind of reader, consumer group, topic; queue ids and offsets."""
+"""Kind of consumer, consumer group, topic; queue ids and offsets."""
 
 
 def find_late_positions(
@@ -481,7 +484,7 @@ def find_late_positions(
     damaged = {error.file for error in config.errors}
     positions: dict[tuple[ConsumerKind, str | None, str, int], int] = {}
     places: dict[ConsumerKind, str] = {}
-    for kind, group, topic, offsets, place in config.readers:
+    for kind, group, topic, offsets, place in config.consumer_offsets:
         positions |= {(kind, group, topic, queue): offset for queue, offset in unpack_offsets(offsets)}
         places[kind] = place
     for kind, group, topic, queues in earlier:
@@ -497,7 +500,7 @@ def find_late_positions(
 
 
 def describe_late_positions(late: Iterable[LatePosition], finding_kind: str, where: str) -> Iterator[Finding]:
-    """Yield a finding on each reader of a topic whose positions are before those in another source."""
+    """Yield a finding on each consumer of a topic whose positions are before those in another source."""
     by_reader: dict[tuple[ConsumerKind, str | None, str, str], list[LatePosition]] = {}
     for one in late:
         by_reader.setdefault((one.kind, one.consumer_group, one.topic, one.recorded_in), []).append(one)
@@ -514,8 +517,8 @@ def describe_late_positions(late: Iterable[LatePosition], finding_kind: str, whe
             more = f" and {len(missing) - _QUEUES_NAMED:,} more" if missing[_QUEUES_NAMED:] else ""
             found = f"no position in {'queue' if len(missing) == 1 else 'queues'} {ids}{more}"
         cause = f"{again}; either the positions were set back on purpose, or the file is an earlier version or was lost"
-        reader = f"{topic}@{group}" if group is not None else topic
-        values = reader, found, "at or after them" if not missing else f"as in {where}", cause
+        consumer = f"{topic}@{group}" if group is not None else topic
+        values = consumer, found, "at or after them" if not missing else f"as in {where}", cause
         yield Finding(CONFIGURATION, finding_kind, place, None, *values, repeated)
 
 
@@ -545,11 +548,11 @@ def _may_exist(name: str, table: Mapping[str, object]) -> bool:
 def _notes_on_expired_positions(progress: Iterable[ConsumerProgress], read_span: ReadSpan) -> Iterator[str]:
     """Yield notes on groups whose next messages retention has deleted: at most some, with the number of the others."""
     missed: dict[tuple[str, str], int] = {}
-    for reader in progress:
-        span = read_span(reader.topic, reader.queue_id) if reader.consumer_group is not None else None
-        if span is not None and 0 <= reader.next_offset < span[0]:
-            key = reader.consumer_group or "", reader.topic
-            missed[key] = missed.get(key, 0) + span[0] - reader.next_offset
+    for consumer in progress:
+        span = read_span(consumer.topic, consumer.queue_id) if consumer.consumer_group is not None else None
+        if span is not None and 0 <= consumer.next_offset < span[0]:
+            key = consumer.consumer_group or "", consumer.topic
+            missed[key] = missed.get(key, 0) + span[0] - consumer.next_offset
     worst = sorted(missed.items(), key=lambda one: (-one[1], one[0]))
     for (group, topic), count in worst[:_GROUPS_NAMED]:
         yield (

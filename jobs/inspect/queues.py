@@ -125,7 +125,7 @@ def compare_with_sampled_records(sampled: SampledRecords, queues: QueuesReport, 
         begin = _find_restart_offset(queues, topic, queue_id)
         if (topic, queue_id) not in known and sampled_ends[-1][0] >= begin:
             begin = 0  # a queue of the topic that exists now
-        ends = _leave_out_earlier(sampled_ends, begin, f"consumequeue/{topic}/{queue_id}", topics, found)
+        ends = _drop_records_before(sampled_ends, begin, f"consumequeue/{topic}/{queue_id}", topics, found)
         fate = TopicFate.ALIVE if topic in queues.topics else topics.fate(topic, sampled_ms[topic])
         if fate is TopicFate.DELETED:
             queues.deleted_topics.add(topic)
@@ -159,11 +159,11 @@ def _find_restart_offset(queues: QueuesReport, topic: str, queue_id: int) -> int
     return min((begin or 0 for begin in begins), default=0) if len(begins) == len(some) else 0
 
 
-def _leave_out_earlier(
-    ends: Sequence[_Sample], begin: int, name: str, topics: TopicEvidence, found: Problems
+def _drop_records_before(
+    ends: Sequence[_Sample], queue_begin: int, name: str, topics: TopicEvidence, found: Problems
 ) -> list[_Sample]:
     """Return the records that a queue should have; of those before its beginning, report the ones that may be lost."""
-    earlier = [one for one in ends if one[0] < begin]
+    earlier = [one for one in ends if one[0] < queue_begin]
     topic = name.split("/")[1]
     fate = topics.fate_of_earlier(topic, max(time for _, _, time in earlier)) if earlier else TopicFate.ALIVE
     if fate is TopicFate.ALIVE:
@@ -172,7 +172,7 @@ def _leave_out_earlier(
         text = "the log has messages from before this queue began; either its topic was deleted, or the queue was lost"
         reason = topics.explain_undecided(topic)
         found.add_gap(name, f"{text} (undecided, because {reason})", earlier[0][0])
-    return [one for one in ends if one[0] >= begin]
+    return [one for one in ends if one[0] >= queue_begin]
 
 
 # index files

@@ -179,7 +179,7 @@ def find_new_state(config: BrokerConfig, known: BrokerState) -> BrokerState:
     """Return the state that a run has found; unchanged parts are the same objects as in *known*."""
     digests = {key: _digest(text) for key, text in list_settings(config).items()}
     offsets: dict[ReaderKey, Mapping[str, int]] = {}
-    for kind, group, topic, queues, _ in config.readers:
+    for kind, group, topic, queues, _ in config.consumer_offsets:
         if queues:
             key = (str(kind), group, topic)
             _add(offsets, key, {intern(str(queue)): offset for queue, offset in unpack_offsets(queues)})

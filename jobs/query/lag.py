@@ -48,14 +48,14 @@ def list_queue_lags(source: Source, group: str | None = None, topic: str | None 
     """
     positions: dict[tuple[str, str], dict[int, int]] = {}
     pulled: dict[tuple[str, str, int], int] = {}
-    for reader, _ in source.consumer_progress():
-        if reader.consumer_group is None or group not in {None, reader.consumer_group}:
+    for consumer, _ in source.consumer_progress():
+        if consumer.consumer_group is None or group not in {None, consumer.consumer_group}:
             continue
-        if reader.kind is ConsumerKind.CONSUMER:
-            of_topic = positions.setdefault((reader.consumer_group, reader.topic), {})
-            of_topic[reader.queue_id] = reader.next_offset
-        elif reader.kind is ConsumerKind.PULL:
-            pulled[reader.consumer_group, reader.topic, reader.queue_id] = reader.next_offset
+        if consumer.kind is ConsumerKind.CONSUMER:
+            of_topic = positions.setdefault((consumer.consumer_group, consumer.topic), {})
+            of_topic[consumer.queue_id] = consumer.next_offset
+        elif consumer.kind is ConsumerKind.PULL:
+            pulled[consumer.consumer_group, consumer.topic, consumer.queue_id] = consumer.next_offset
     if group is not None and topic is not None:
         positions.setdefault((group, topic), {})
     wanted = {key: offsets for key, offsets in positions.items() if topic in {None, key[1]}}

@@ -340,11 +340,11 @@ class LakeSource(Source):
             {name: settings for kind, name, settings in current if kind == wanted} for wanted in ("topic", "group")
         )
         offsets: dict[tuple[ConsumerKind, str | None, str], QueueOffsets] = {}
-        for reader, _ in self.consumer_progress():
-            of_reader = offsets.setdefault((reader.kind, reader.consumer_group, reader.topic), array("q"))
-            of_reader.extend((reader.queue_id, reader.next_offset))
-        readers = tuple((*reader, of_reader, _PROGRESS) for reader, of_reader in offsets.items())
-        return BrokerConfig(topics, groups, readers, ())
+        for consumer, _ in self.consumer_progress():
+            positions = offsets.setdefault((consumer.kind, consumer.consumer_group, consumer.topic), array("q"))
+            positions.extend((consumer.queue_id, consumer.next_offset))
+        consumers = tuple((*consumer, positions, _PROGRESS) for consumer, positions in offsets.items())
+        return BrokerConfig(topics, groups, consumers, ())
 
     def config_file(self, name: str) -> Mapping[str, object]:
         newest = self.select_rows("bytes", _FILES, f"name = {quote_literal(name)}", rest="ORDER BY run DESC LIMIT 1")
@@ -764,7 +764,7 @@ class LakeSource(Source):
         conditions += [] if topics is None else [sql_in_condition("topic", topics)]
         is_asked = topics is None or len(topics) > 0
         rows = self.select_rows(columns, _PROGRESS, *conditions, rest="ORDER BY run") if is_asked else []
-        # Rows are sorted by age: the newest row of each reader of a queue replaces the older ones.
+        # Rows are sorted by age: the newest row of each consumer of a queue replaces the older ones.
         newest = {
             (row["kind"], row["consumer_group"], row["topic"], row["queue_id"]): row["next_offset"] for row in rows
         }

@@ -391,7 +391,7 @@ class Source(Protocol):
         """Return, for each key, whether the index points to a message."""
 
     def consumer_progress(self, topics: Collection[str] | None = None) -> Iterator[tuple[ConsumerProgress, FactOrigin]]:
-        """Yield the positions of each reader of *topics*; None: of all topics."""
+        """Yield the positions of each consumer of *topics*; None: of all topics."""
 
     def count_read_queues(self) -> Mapping[str, int]:
         """Return the number of queues from which consumers read, by topic, for each topic with settings."""

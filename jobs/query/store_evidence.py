@@ -60,10 +60,10 @@ class StoreEvidence:
 def list_progress(
     config: BrokerConfig, topics: Collection[str] | None
 ) -> Iterator[tuple[ConsumerProgress, FactOrigin]]:
-    """Yield the positions of each reader of *topics*; None: of all topics."""
-    for reader in config.progress:
-        if topics is None or reader.topic in topics:
-            yield reader, FactOrigin(reader.recorded_in)
+    """Yield the positions of each consumer of *topics*; None: of all topics."""
+    for consumer in config.progress:
+        if topics is None or consumer.topic in topics:
+            yield consumer, FactOrigin(consumer.recorded_in)
 
 
 def list_unknown_facts(config: BrokerConfig) -> list[Sentence]:

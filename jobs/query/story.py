@@ -190,11 +190,11 @@ def find_stories(source: Source, seeds: Iterable[Message]) -> Iterator[Story]:
         for _, message in sorted(_copies(source, seed, unknown).items()):
             role = _find_role(message, copies)
             copies.append(Copy(message, role, _role_text(message, role), source.origin_of(message)))
-        readers = list(source.consumer_progress(sorted({copy.message.topic for copy in copies})))
+        consumers = list(source.consumer_progress(sorted({copy.message.topic for copy in copies})))
         for number, copy in enumerate(copies):
             _look_around(source, copy, copies, unknown)
             if not copy.is_superseded:
-                copy.groups = list(_list_group_facts(copy, copies[number + 1 :], readers))
+                copy.groups = list(_list_group_facts(copy, copies[number + 1 :], consumers))
         reports = list_reports(source, seed.unique_key, unknown) if seed.unique_key else []
         yield Story(seed.unique_key, copies, reports, _state_text(copies), unknown)
         seen |= {copy.offset for copy in copies}
@@ -424,7 +424,7 @@ def _trace_text(trace: Trace, message: Message, group: str) -> Sentence:
 
 
 def _list_group_facts(
-    copy: Copy, later: Sequence[Copy], readers: Sequence[tuple[ConsumerProgress, FactOrigin]]
+    copy: Copy, later: Sequence[Copy], consumers: Sequence[tuple[ConsumerProgress, FactOrigin]]
 ) -> Iterator[GroupFact]:
     waiting = (
         one.message.properties.get(REAL_TOPIC, "") if one.role is Role.RETRY_WAITING else one.message.topic
@@ -432,16 +432,18 @@ def _list_group_facts(
     )
     retried = set(map(_group_of, waiting))
     queue, number = (copy.message.topic, copy.message.record.queue_id), copy.message.record.queue_offset
-    here = [(reader, place) for reader, place in readers if (reader.topic, reader.queue_id) == queue]
-    pulled = {reader.consumer_group: reader.next_offset for reader, _ in here if reader.kind is ConsumerKind.PULL}
-    for reader, place in here:
-        if reader.kind is ConsumerKind.CONSUMER and reader.consumer_group:
+    here = [(consumer, place) for consumer, place in consumers if (consumer.topic, consumer.queue_id) == queue]
+    pulled = {
+        consumer.consumer_group: consumer.next_offset for consumer, _ in here if consumer.kind is ConsumerKind.PULL
+    }
+    for consumer, place in here:
+        if consumer.kind is ConsumerKind.CONSUMER and consumer.consumer_group:
             state = ConsumptionState.NOT_YET
-            if reader.next_offset > number:
-                state = ConsumptionState.FAILED if reader.consumer_group in retried else ConsumptionState.CONSUMED
-            elif pulled.get(reader.consumer_group, -1) > number:
+            if consumer.next_offset > number:
+                state = ConsumptionState.FAILED if consumer.consumer_group in retried else ConsumptionState.CONSUMED
+            elif pulled.get(consumer.consumer_group, -1) > number:
                 state = ConsumptionState.IN_FLIGHT
-            yield GroupFact(reader.consumer_group, state, reader.next_offset, place)
+            yield GroupFact(consumer.consumer_group, state, consumer.next_offset, place)
 
 
 def _state_text(copies: Sequence[Copy]) -> Sentence:

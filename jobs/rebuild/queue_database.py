@@ -47,7 +47,7 @@ from rmq_formats.rocksdb.layout import (
     ABOVE_ALL_QUEUE_OFFSETS,
     BOUND_FAMILY,
     UNIT_FAMILY,
-    UnitPlace,
+    UnitOffsets,
     encode_bound_key,
     encode_bound_value,
     encode_checkpoint_row,
@@ -143,7 +143,7 @@ def write_table(path: str, rows: Iterable[_Rows]) -> None:
         writer.finish()
 
 
-CarriedEnds = Mapping[QueueName, UnitPlace]  # ends of queues, as in the store, of which the log has no unit
+CarriedEnds = Mapping[QueueName, UnitOffsets]  # ends of queues, as in the store, of which the log has no unit
 
 
 def describe_database(
@@ -213,7 +213,7 @@ def build_database(
     folder = Path(local_path(recipe.scratch.location)) / "database"
     with explaining_full_disk(str(folder)), rocksdb_errors_as_oserror(str(place)):
         tables = [path for paths, *_ in built for path in paths]
-        _write(folder, tables, queues, _bounds(queues, carried, max((end for *_, end in built), default=0)))
+        _write_database(folder, tables, queues, _bounds(queues, carried, max((end for *_, end in built), default=0)))
     folder.rename(place)
     flush_directory(place.parent)
     sizes = [(path, path.stat().st_size) for path in sorted(place.iterdir())]
@@ -221,7 +221,10 @@ def build_database(
     return files, queues, carried
 
 
-def _write(folder: Path, tables: Sequence[str], queues: Sequence[QueueRowBuilder], ends: Mapping[bytes, bytes]) -> None:
+def _write_database(
+    folder: Path, tables: Sequence[str], queues: Sequence[QueueRowBuilder], bound_rows: Mapping[bytes, bytes]
+) -> None:
+    """Write a database with the units of *tables*, which are files of RocksDB, and the bounds of queues."""
     from rocksdict import BottommostLevelCompaction, CompactOptions, IngestExternalFileOptions, Rdict
 
     moved, whole = IngestExternalFileOptions(), CompactOptions()
@@ -239,7 +242,7 @@ def _write(folder: Path, tables: Sequence[str], queues: Sequence[QueueRowBuilder
                 after = encode_unit_key(queue.name, queue.last.queue_offset + 1)
                 database.delete_range(after, encode_prefix(queue.name) + ABOVE_ALL_QUEUE_OFFSETS)
         path = str(folder.parent / f"bounds{_TABLE}")
-        write_table(path, [(ends, ends.values())])
+        write_table(path, [(bound_rows, bound_rows.values())])
         bounds.ingest_external_file([path], moved)
         database.flush()
         for family in (database, bounds):
@@ -280,7 +283,7 @@ def _bounds(queues: Sequence[QueueRowBuilder], carried: CarriedEnds, dispatched_
     return dict(sorted(encoded.items()))
 
 
-def stored_queue_ends(store: Store, excluded: Container[QueueName]) -> dict[QueueName, UnitPlace]:
+def stored_queue_ends(store: Store, excluded: Container[QueueName]) -> dict[QueueName, UnitOffsets]:
     """
     Return the last unit of each plain queue that is not in *excluded*; warn if a database cannot be read.
 
@@ -295,7 +298,7 @@ def stored_queue_ends(store: Store, excluded: Container[QueueName]) -> dict[Queu
         is_wanted &= storable_text(queue.name.topic) == queue.name.topic
         end = queue.find_written_end() if is_wanted else 0
         if end:
-            ends[queue.name] = UnitPlace(end - 1, int(read_stored_units(queue, end - 1, end)["physical_offset"][0]))
+            ends[queue.name] = UnitOffsets(end - 1, int(read_stored_units(queue, end - 1, end)["physical_offset"][0]))
     try:
         database = find_queue_database(store)
         last_units = {} if database is None else database.read_bounds()[1]
@@ -303,7 +306,7 @@ def stored_queue_ends(store: Store, excluded: Container[QueueName]) -> dict[Queu
         log_message(f"{error}. So brokers restart queues without messages in the log at queue offset 0", "warning")
         last_units = {}
     for name, last in last_units.items():
-        if name not in excluded and last.queue_offset > ends.get(name, UnitPlace(-1, -1)).queue_offset:
+        if name not in excluded and last.queue_offset > ends.get(name, UnitOffsets(-1, -1)).queue_offset:
             ends[name] = last
     topics = collect_topic_evidence(store)
     return {name: last for name, last in ends.items() if topics.fate(name.topic, 0) is not TopicFate.DELETED}

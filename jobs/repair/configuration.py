@@ -30,7 +30,7 @@ _OFFSETS, _LIGHT_OFFSETS = "offsetTable", "lmqOffsetTable"
 POSITION_FILES = frozenset({CONSUMERS_FILE, LIGHT_FILE, DELAY_FILE})
 _COMPARED = 64  # bytes of the header of a message, up to the time at which it was stored
 
-_Key = tuple[str, str, str | None]  # table, reader, and queue; None where a reader has one queue
+_Key = tuple[str, str, str | None]  # table, consumer, and queue; None where a consumer has one queue
 _Content = dict[str, object]
 
 
@@ -86,16 +86,16 @@ def choose_version(name: str, versions: Sequence[ConfigVersion]) -> ConfigVersio
 
 
 def raise_positions(name: str, version: ConfigVersion, late: Iterable[LatePosition]) -> ConfigVersion:
-    """Return the file with the earlier positions of readers; other positions are unchanged."""
+    """Return the file with the earlier positions of consumers; other positions are unchanged."""
     content: _Content = json.loads(json.dumps(version.content))
     known = dict(_list_positions(content))
     for one in late:
-        reader, queue = f"{one.topic}@{one.consumer_group}", str(one.queue_id)
-        key: _Key = (_OFFSETS, reader, queue)
+        consumer, queue = f"{one.topic}@{one.consumer_group}", str(one.queue_id)
+        key: _Key = (_OFFSETS, consumer, queue)
         if one.kind is ConsumerKind.DELAY:
             key = (_OFFSETS, str(one.queue_id + 1), None)
-        elif name == LIGHT_FILE and (_LIGHT_OFFSETS, reader, None) in known:
-            key = (_LIGHT_OFFSETS, reader, None)
+        elif name == LIGHT_FILE and (_LIGHT_OFFSETS, consumer, None) in known:
+            key = (_LIGHT_OFFSETS, consumer, None)
         _set_position(content, key, max(one.earlier_position, known.get(key, 0)))
     return ConfigVersion(version.origin, _encode(content), content)
 
@@ -103,21 +103,21 @@ def raise_positions(name: str, version: ConfigVersion, late: Iterable[LatePositi
 def _list_positions(content: Mapping[str, object]) -> Iterator[tuple[_Key, int]]:
     for table in (_OFFSETS, _LIGHT_OFFSETS):
         entries = content.get(table)
-        for reader, value in entries.items() if isinstance(entries, dict) else ():
+        for consumer, value in entries.items() if isinstance(entries, dict) else ():
             if isinstance(value, dict):
-                yield from (((table, reader, queue), int(offset)) for queue, offset in value.items())
+                yield from (((table, consumer, queue), int(offset)) for queue, offset in value.items())
             else:
-                yield (table, reader, None), int(value)
+                yield (table, consumer, None), int(value)
 
 
 def _set_position(content: _Content, key: _Key, offset: int) -> None:
-    table, reader, queue = key
+    table, consumer, queue = key
     entries = content.setdefault(table, {})
     assert isinstance(entries, dict)
     if queue is None:
-        entries[reader] = offset
+        entries[consumer] = offset
     else:
-        entries.setdefault(reader, {})[queue] = offset
+        entries.setdefault(consumer, {})[queue] = offset
 
 
 def _encode(content: _Content) -> bytes:

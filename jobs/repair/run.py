@@ -619,10 +619,10 @@ class _Repair:
         for path, own in sorted(by_file.items()):
             name = path.removeprefix(f"{CONFIG_FOLDER}/")
             version = read_version(store, name, path) if name in POSITION_FILES else None
-            readers = count_text(len({one.consumer_group for one in own}), "group")
+            consumers = count_text(len({one.consumer_group for one in own}), "group")
             if name == DELAY_FILE:
-                readers = count_text(len({one.queue_id for one in own}), "delay level")
-            behind = f"{path}: the positions of {readers} are behind those in the lake"
+                consumers = count_text(len({one.queue_id for one in own}), "delay level")
+            behind = f"{path}: the positions of {consumers} are behind those in the lake"
             if name not in POSITION_FILES:
                 self.summary.notes.append(f"{behind}, and stay, because {_NO_DATABASES}")
             elif not self.request.positions:

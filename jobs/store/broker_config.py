@@ -367,7 +367,7 @@ class BrokerConfig(NamedTuple):
 
     topics: _Table
     groups: _Table
-    readers: tuple[ConsumerOffsets, ...]
+    consumer_offsets: tuple[ConsumerOffsets, ...]
     errors: tuple[FormatError, ...]  # why something is missing
 
     @property
@@ -377,13 +377,13 @@ class BrokerConfig(NamedTuple):
 
     @property
     def position_count(self) -> int:
-        """The number of queues in which a reader has a position."""
-        return sum(len(offsets) // 2 for _, _, _, offsets, _ in self.readers)
+        """The number of queues in which a consumer has a position."""
+        return sum(len(offsets) // 2 for _, _, _, offsets, _ in self.consumer_offsets)
 
     @property
     def progress(self) -> Iterator[ConsumerProgress]:
-        """Yield each reader's next offset in each queue."""
-        for kind, group, topic, offsets, place in self.readers:
+        """Yield each consumer's next offset in each queue."""
+        for kind, group, topic, offsets, place in self.consumer_offsets:
             yield from (ConsumerProgress(kind, group, topic, *one, place) for one in unpack_offsets(offsets))
 
 
@@ -391,8 +391,8 @@ def read_broker_config(store: Store) -> BrokerConfig:
     """Return a store's configuration; tables that cannot be read are named, and left out."""
     files, unread = {name: data for name, _, data in read_config_files(store)}, list[FormatError]()
     topics, groups = (_read_table(store, files, one, unread)[0] for one in (ConfigTable.TOPICS, ConfigTable.GROUPS))
-    readers = tuple(_read_readers(store, files, unread))
-    return BrokerConfig(topics, groups, readers, tuple(unread))
+    consumers = tuple(_read_consumer_offsets(store, files, unread))
+    return BrokerConfig(topics, groups, consumers, tuple(unread))
 
 
 def _read_table(store: Store, files: _Files, table: ConfigTable, unread: list[FormatError]) -> tuple[_Table, str]:
@@ -419,7 +419,7 @@ def read_backup_readers(store: Store) -> tuple[ConsumerOffsets, ...]:
     return (*consumers, *_read_other_readers(files, []))
 
 
-def _read_readers(store: Store, files: _Files, unread: list[FormatError]) -> Iterator[ConsumerOffsets]:
+def _read_consumer_offsets(store: Store, files: _Files, unread: list[FormatError]) -> Iterator[ConsumerOffsets]:
     """Yield consumers, pulls, consumers of light queues, and levels of delayed messages."""
     table, place = _read_table(store, files, ConfigTable.CONSUMER_OFFSETS, unread)
     yield from _offsets_of_groups(ConsumerKind.CONSUMER, table, place, unread)
@@ -452,7 +452,7 @@ def _offsets_of_groups(
 
 
 def _loadable_offsets(
-    queues: Iterable[tuple[int, object]], reader: str, place: str, unread: list[FormatError]
+    queues: Iterable[tuple[int, object]], consumer: str, place: str, unread: list[FormatError]
 ) -> QueueOffsets:
     """Return the offsets that a broker could load; note a number that it could not."""
     checked: dict[int, int] = {}
@@ -460,7 +460,7 @@ def _loadable_offsets(
         if isinstance(offset, int) and _fits(queue_id, 32) and _fits(offset, 64):
             checked[queue_id] = offset
         elif isinstance(offset, int | float) and not unread:  # the first reason is reported
-            reason = f"{reader} has an invalid queue id or offset: queue {queue_id}, offset {offset}"
+            reason = f"{consumer} has an invalid queue id or offset: queue {queue_id}, offset {offset}"
             unread.append(CorruptData(reason, None, place))
     return array("q", chain.from_iterable(sorted(checked.items())))
 

@@ -218,7 +218,7 @@ def find_lost_start(store: Store, queues: Iterable[StoredQueue] | None = None) -
     if not store.segments or not store.start_offset:
         return None
     queues = queues_in_files(store) if queues is None else queues
-    found = sorted([*_index_files(store), *_queue_files(queues, store.start_offset)])
+    found = sorted([*_index_files(store), *_find_queue_files_before_log(queues, store.start_offset)])
     if not found:
         return None
     count, (first, _) = len(found), found[0]
@@ -244,7 +244,8 @@ def _newest_of(file: StoredFile, store: Store) -> int | None:
     return None
 
 
-def _queue_files(queues: Iterable[StoredQueue], log_start: int) -> Iterator[tuple[str, int]]:
+def _find_queue_files_before_log(queues: Iterable[StoredQueue], log_start: int) -> Iterator[tuple[str, int]]:
+    """Yield the first files of queues whose last unit points before the log, with the offset to which it points."""
     for queue in queues:
         if len(queue.files) == 1:
             continue

@@ -32,7 +32,7 @@ from rmq_formats.rocksdb.layout import (
     QUEUE_OFFSET_SIZE,
     UNIT_FAMILY,
     UNIT_VALUE,
-    UnitPlace,
+    UnitOffsets,
     decode_bound_row,
     decode_prefix,
     encode_prefix,
@@ -99,10 +99,10 @@ class DatabaseQueueOpener:
         with self._naming_itself_in_errors():
             return list(self._find_queue_files())
 
-    def read_bounds(self) -> tuple[int | None, dict[QueueName, UnitPlace]]:
+    def read_bounds(self) -> tuple[int | None, dict[QueueName, UnitOffsets]]:
         """Return the end of the last record that the broker marked as dispatched, and the last unit of each queue."""
         dispatched_end = None
-        last: dict[QueueName, UnitPlace] = {}
+        last: dict[QueueName, UnitOffsets] = {}
         with self._naming_itself_in_errors():
             for row in (decode_bound_row(key, value) for key, value in self.database.items(BOUND_FAMILY)):
                 if isinstance(row, int):

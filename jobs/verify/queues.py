@@ -406,7 +406,7 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
         for file in (*queue.files, *queue.extension):
             # A broker creates a file before it sets its size: a killed one may leave an empty last file.
             if file.size or file not in {queue.files[-1], *queue.extension[-1:]} or store.has_clean_shutdown:
-                yield from _size_and_name(file, usual.get(file.path_facts.kind, 0))
+                yield from _check_size_and_name(file, usual.get(file.path_facts.kind, 0))
     for path in (stored.path_facts.path for stored in store.other_files_of_kind(FileKind.UNKNOWN)):
         root, *folders = path.split("/")[:-1] or [""]
         # Brokers skip files outside the folders of queues (ConsumeQueueStore#loadConsumeQueues).
@@ -419,18 +419,26 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
             yield Finding(QUEUES, kinds.UNEXPECTED_FILE, path, None, *wrong, cause)
 
 
-def _size_and_name(file: StoredFile, usual: int) -> Iterator[Finding]:
+def _check_size_and_name(file: StoredFile, usual_size: int) -> Iterator[Finding]:
+    """Yield findings on a queue file whose size or name is not that of the store's other files."""
     path = file.path_facts.path
-    if usual and file.size != usual:
+    if usual_size and file.size != usual_size:
         cause = (
             "the file was truncated, has extra bytes, or belongs to a broker with a different file size; the broker "
             "refuses to load it"
         )
         yield Finding(
-            QUEUES, kinds.WRONG_FILE_SIZE, path, min(file.size, usual), "size", str(file.size), str(usual), cause
+            QUEUES,
+            kinds.WRONG_FILE_SIZE,
+            path,
+            min(file.size, usual_size),
+            "size",
+            str(file.size),
+            str(usual_size),
+            cause,
         )
-    if usual and file.base_offset % usual:
-        wanted = file_name_of_offset(file.base_offset // usual * usual)
+    if usual_size and file.base_offset % usual_size:
+        wanted = file_name_of_offset(file.base_offset // usual_size * usual_size)
         cause = "the file was renamed, or belongs to a broker with a different file size"
         yield Finding(
             QUEUES, kinds.WRONG_FILE_NAME, path, None, "name", file_name_of_offset(file.base_offset), wanted, cause

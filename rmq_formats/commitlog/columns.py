@@ -94,8 +94,8 @@ def _fill_columns(
     bodies = bodies if with_body else 0
     slots, heap_size = _SLOTS, _HEAP_SIZE
     while True:
-        out = _output_room(positions.size, bodies, topics, properties)
-        distinct = _distinct_room(slots, heap_size)
+        out = _allocate_record_columns(positions.size, bodies, topics, properties)
+        distinct = _allocate_distinct_texts(slots, heap_size)
         rows, status = fill.fill_columns(buffer, positions, parser, int(with_body), out, distinct)
         if status == fill.DONE:
             return out, distinct, int(rows)
@@ -106,7 +106,7 @@ def _select_records(records: RawRecords, wants_topic: Callable[[str], bool]) -> 
     buffer, positions = records.buffer, records.positions
     count = positions.size
     _, topics, _ = fill.sum_part_sizes(buffer, positions)
-    numbers, raw = _room(np.int32, count), _column_room(count, topics)
+    numbers, raw = _allocate(np.int32, count), _allocate_column(count, topics)
     scratch = np.empty(MAX_TEXT_GROWTH * _LONGEST_TEXT, np.uint8)
     slots, heap_size = _SLOTS, _HEAP_SIZE
     while True:
@@ -153,48 +153,50 @@ def _properties(out: RecordColumns, names: TextTable, rows: int) -> dict[str, pa
     }
 
 
-def _room(type_: type[np.generic], count: int) -> NDArray[Any]:
+def _allocate(type_: type[np.generic], count: int) -> NDArray[Any]:
+    """Return an array in memory of Arrow, with arbitrary values."""
     buffer = pa.allocate_buffer(max(count, 1) * np.dtype(type_).itemsize)
     return np.frombuffer(buffer, type_)[:count]
 
 
-def _ends_room(count: int) -> Sizes:
-    ends = _room(np.int32, count + 1)
+def _allocate_ends(count: int) -> Sizes:
+    """Return an array for the offsets of a column of *count* texts; only the first is set."""
+    ends = _allocate(np.int32, count + 1)
     ends[0] = 0
     return ends
 
 
-def _column_room(count: int, size: int) -> Column:
-    return Column(_ends_room(count), _room(np.uint8, size), _room(np.uint8, count))
+def _allocate_column(count: int, size: int) -> Column:
+    return Column(_allocate_ends(count), _allocate(np.uint8, size), _allocate(np.uint8, count))
 
 
-def _output_room(rows: int, bodies: int, topics: int, properties: int) -> RecordColumns:
+def _allocate_record_columns(rows: int, bodies: int, topics: int, properties: int) -> RecordColumns:
     """Allocate the output for records whose parts have these total sizes; unused pages take no memory."""
     texts = MAX_TEXT_GROWTH * properties
     most = properties // 3 + rows  # a property takes at least three bytes, but the last one of a row has no separator
     return RecordColumns(
-        good_positions=_room(np.int64, rows),
-        bad_positions=_room(np.int64, rows),
-        body=_column_room(rows, bodies),
-        int32_columns=_room(np.int32, len(fill.INT32_COLUMNS) * rows).reshape(len(fill.INT32_COLUMNS), rows),
-        int64_columns=_room(np.int64, len(fill.INT64_COLUMNS) * rows).reshape(len(fill.INT64_COLUMNS), rows),
-        topic_numbers=_room(np.int32, rows),
-        topic_raw=_column_room(rows, topics),
-        born_host_numbers=_room(np.int32, rows),
-        store_host_numbers=_room(np.int32, rows),
-        offset_ids=_column_room(rows, _ID_SIZE * rows),
-        property_ends=_ends_room(rows),
-        name_numbers=_room(np.int32, most),
-        values=_column_room(most, texts),
-        properties_raw=_column_room(rows, properties),
-        tags=_column_room(rows, texts),
-        uniq_key=_column_room(rows, texts),
-        key_ends=_ends_room(rows),
-        keys=_column_room(properties // 2 + rows, texts),
+        good_positions=_allocate(np.int64, rows),
+        bad_positions=_allocate(np.int64, rows),
+        body=_allocate_column(rows, bodies),
+        int32_columns=_allocate(np.int32, len(fill.INT32_COLUMNS) * rows).reshape(len(fill.INT32_COLUMNS), rows),
+        int64_columns=_allocate(np.int64, len(fill.INT64_COLUMNS) * rows).reshape(len(fill.INT64_COLUMNS), rows),
+        topic_numbers=_allocate(np.int32, rows),
+        topic_raw=_allocate_column(rows, topics),
+        born_host_numbers=_allocate(np.int32, rows),
+        store_host_numbers=_allocate(np.int32, rows),
+        offset_ids=_allocate_column(rows, _ID_SIZE * rows),
+        property_ends=_allocate_ends(rows),
+        name_numbers=_allocate(np.int32, most),
+        values=_allocate_column(most, texts),
+        properties_raw=_allocate_column(rows, properties),
+        tags=_allocate_column(rows, texts),
+        uniq_key=_allocate_column(rows, texts),
+        key_ends=_allocate_ends(rows),
+        keys=_allocate_column(properties // 2 + rows, texts),
     )
 
 
-def _distinct_room(slots: int, heap_size: int) -> DistinctTexts:
+def _allocate_distinct_texts(slots: int, heap_size: int) -> DistinctTexts:
     topics, born_hosts, store_hosts, names = (new_text_table(slots, heap_size) for _ in range(4))
     for name in fill.COLUMN_PROPERTIES:
         raw = np.frombuffer(bytearray(name.encode()), np.uint8)

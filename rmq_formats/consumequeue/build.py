@@ -152,7 +152,7 @@ class QueueBuilder:
             for some in cut_at_losses(units[at:stop], self._lost):
                 if some.size:
                     yield from self._leave_out(some[0])
-                    yield from self._append_by(release, some)
+                    yield from self._append_by_rules_of(release, some)
 
     def _leave_out(self, unit: np.void) -> Iterator[QueueBytes]:
         """Yield blanks up to *unit*, as many as the log can have lost since the last unit, at most."""
@@ -167,7 +167,8 @@ class QueueBuilder:
             )
             yield _blanks(end, missing)
 
-    def _append_by(self, release: Release, units: NDArray[np.void]) -> Iterator[QueueBytes]:
+    def _append_by_rules_of(self, release: Release, units: NDArray[np.void]) -> Iterator[QueueBytes]:
+        """Append units as a broker of *release* does; yield the bytes for each file."""
         out = np.empty(units.size * UNIT.size, np.uint8)
         end = self.logical_end
         written = _append(

@@ -274,7 +274,7 @@ class FileBuilder:
         if not len(keys):
             return
         entries, number = keys.view(np.uint8), int(self._state[5])
-        _chain(entries, self.slots, self._state, self._rules, False)  # noqa: FBT003 - compiled code has no keywords
+        _put_keys(entries, self.slots, self._state, self._rules, False)  # noqa: FBT003 - compiled code has no keywords
         if self._write is not None:
             self._write(self._geometry.entry_position(number), entries.data)
 
@@ -306,7 +306,7 @@ class FileBuilder:
         if (right != offsets).any():
             entries = entries.copy()
             entries.view(PACKED_KEY)["physical_offset"] = right
-        _chain(entries, self.slots, self._state, self._rules, True)  # noqa: FBT003
+        _put_keys(entries, self.slots, self._state, self._rules, True)  # noqa: FBT003
         if self._write is not None:
             self._write(self._geometry.entry_position(number), entries.data)
 
@@ -338,10 +338,14 @@ def _load_slots(entries: Bytes, start: int, end: int, slots: Sizes) -> int:
 
 
 @compiled_helper
-def _hang(
+def _link_to_slots(
     entries: Bytes, start: int, end: int, slots: Sizes, state: Integers, rules: RuleTable, rule: int
 ) -> int:  # fmt: skip
-    """Hang entries in the slots that `_load_slots` wrote into them; return the rule of the last one."""
+    """
+    Make each entry the head of the chain of its slot, which `_load_slots` wrote into it.
+
+    Return the number of the rules that apply to the last entry; *rule* are those of the entry before.
+    """
     offset, hash_slot_count, index_count = state[3], state[4], state[5]
     for at in range(start, end, _ENTRY_SIZE):
         offset = read_i64(entries, at + _OFFSET_AT)
@@ -358,7 +362,7 @@ def _hang(
 
 
 @compiled
-def _chain(entries: Bytes, slots: Sizes, state: Integers, rules: RuleTable, are_ready: bool) -> int:  # noqa: FBT001
+def _put_keys(entries: Bytes, slots: Sizes, state: Integers, rules: RuleTable, are_ready: bool) -> int:  # noqa: FBT001
     """Put packed keys as `IndexFile#putKey` does, turning each into an entry in place; or entries that *are_ready*."""
     # state: begin and end time, begin and end offset, count of slots, number of the next entry: the header's order.
     # The first entry takes its seconds from the previous file's end, and only then moves the file's begin.
@@ -374,7 +378,7 @@ def _chain(entries: Bytes, slots: Sizes, state: Integers, rules: RuleTable, are_
                 state[2] = read_i64(entries, at + _OFFSET_AT)
             index_count += 1
         loaded += _load_slots(entries, start, end, slots)
-        rule = _hang(entries, start, end, slots, state, rules, rule)
+        rule = _link_to_slots(entries, start, end, slots, state, rules, rule)
     state[0], state[1] = begin, time
     return loaded
 

@@ -261,13 +261,20 @@ def find_named_values(data: Bytes, found: Members, names: list[bytes]) -> tuple[
     """Return the starts and ends of values by their names: of the first name in each document, then of the second."""
     starts, ends = np.full((2, len(names) * found.ends.size), -1, np.int32)  # -1 for a missing one
     text = np.frombuffer(bytearray(b"".join(names)), np.uint8)
-    _choose(data, found.ends, found.bounds.ravel(), text, np.cumsum([0, *map(len, names)]), starts, ends)
+    _find_members(data, found.ends, found.bounds.ravel(), text, np.cumsum([0, *map(len, names)]), starts, ends)
     return starts, ends
 
 
 @compiled
-def _choose(data: Bytes, ends: Sizes, tape: Sizes, text: Bytes, names: Integers, starts: Sizes, stops: Sizes) -> None:
-    width, member = names.size - 1, as_int64(0)
+def _find_members(
+    data: Bytes, ends: Sizes, tape: Sizes, texts: Bytes, text_ends: Integers, starts: Sizes, stops: Sizes
+) -> None:
+    """
+    Write into *starts* and *stops* where each name's value is, by name and document.
+
+    *ends* and *tape* are those of `Members`; the names are *texts*, divided at *text_ends*.
+    """
+    width, member = text_ends.size - 1, as_int64(0)
     for document in range(ends.size):
         guess = as_int64(0)  # most documents have their keys in the same order
         while member < number_at(ends, document):
@@ -275,7 +282,7 @@ def _choose(data: Bytes, ends: Sizes, tape: Sizes, text: Bytes, names: Integers,
             start, end = number_at(tape, at) + 1, number_at(tape, at + 1) - 1
             for step in range(width):
                 name = guess + step if guess + step < width else guess + step - width
-                if same_bytes(data, start, end, text, number_at(names, name), number_at(names, name + 1)):
+                if same_bytes(data, start, end, texts, number_at(text_ends, name), number_at(text_ends, name + 1)):
                     starts[np.uintp(name * ends.size + document)] = number_at(tape, at + 2)
                     stops[np.uintp(name * ends.size + document)] = number_at(tape, at + 3)
                     guess = name + 1

@@ -23,7 +23,7 @@ from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_bytes, byte_at, read_i64
 from rmq_formats.kernels.text import hash_character, hash_text
 from rmq_formats.properties import MAX_LONG, MIN_INT
-from rmq_formats.rocksdb.layout import INDEX_VALUE, QUEUE_OFFSET_SIZE, UNIT_VALUE, UnitPlace, encode_prefix
+from rmq_formats.rocksdb.layout import INDEX_VALUE, QUEUE_OFFSET_SIZE, UNIT_VALUE, UnitOffsets, encode_prefix
 
 Units = NDArray[np.void]  # an array of PACKED_UNIT
 
@@ -44,8 +44,8 @@ class QueueRowBuilder:
         rows, which point to no message, just as `QueueBuilder` writes blanks into files.
         """
         self.name = name
-        self.first = UnitPlace(MAX_LONG, -1)  # lowest number
-        self.last = UnitPlace(-1, -1)  # newest record
+        self.first = UnitOffsets(MAX_LONG, -1)  # lowest number
+        self.last = UnitOffsets(-1, -1)  # newest record
         self.highest = -1  # the highest number; above that of the newest record if the queue was deleted and recreated
         self.overwritten = 0  # units whose number is not above the numbers of all earlier records
         self.blanks = 0
@@ -142,8 +142,8 @@ def _as_bytes(rows: NDArray[np.void]) -> list[bytes]:
     return found
 
 
-def _place(unit: np.void) -> UnitPlace:
-    return UnitPlace(int(unit["queue_offset"]), int(unit["physical_offset"]))
+def _place(unit: np.void) -> UnitOffsets:
+    return UnitOffsets(int(unit["queue_offset"]), int(unit["physical_offset"]))
 
 
 HASHED_KEY = np.dtype([("physical_offset", "<i8"), ("key_hash", "<i4")])

@@ -73,7 +73,7 @@ ABOVE_ALL_QUEUE_OFFSETS = b"\x80"  # after a prefix, greater than every key of t
 _MIN, _MAX = b"min", b"max"
 
 
-class UnitPlace(NamedTuple):
+class UnitOffsets(NamedTuple):
     """A unit's number in its queue, and its record's offset in the log."""
 
     queue_offset: int
@@ -103,7 +103,7 @@ def encode_bound_key(queue: QueueName, *, is_max: bool) -> bytes:
     return _head(queue.topic) + (_MAX if is_max else _MIN) + SEPARATOR + queue.queue_id.to_bytes(4, "big", signed=True)
 
 
-def encode_bound_value(place: UnitPlace) -> bytes:
+def encode_bound_value(place: UnitOffsets) -> bytes:
     """Return the value in the row of a queue's first or last unit."""
     return BOUND_VALUE.pack(place.physical_offset, place.queue_offset)
 
@@ -114,7 +114,7 @@ def encode_checkpoint_row(dispatched_end: int) -> tuple[bytes, bytes]:
     return key, DISPATCHED_VALUE.pack(dispatched_end)
 
 
-def decode_bound_row(key: bytes, value: Buffer) -> tuple[QueueName, bool, UnitPlace] | int:
+def decode_bound_row(key: bytes, value: Buffer) -> tuple[QueueName, bool, UnitOffsets] | int:
     """
     Return a queue, whether the row has its last unit and not its first, and the unit.
 
@@ -129,7 +129,7 @@ def decode_bound_row(key: bytes, value: Buffer) -> tuple[QueueName, bool, UnitPl
         return dispatched_end
     physical_offset, queue_offset = map(int, BOUND_VALUE.unpack(value))
     queue = QueueName(QueueKind.PLAIN, topic, int.from_bytes(queue_id, "big", signed=True))
-    return queue, kind == _MAX, UnitPlace(queue_offset, physical_offset)
+    return queue, kind == _MAX, UnitOffsets(queue_offset, physical_offset)
 
 
 def _head(topic: str) -> bytes:

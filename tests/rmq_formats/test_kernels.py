@@ -210,7 +210,7 @@ def test_no_buffer_is_read_or_written_beyond_its_end(
     monkeypatch: pytest.MonkeyPatch, segment: tuple[bytes, Framing], size: int
 ) -> None:
     monkeypatch.setattr(scanning, "np", _numpy_with_bytes_of(at_a_guarded_page))
-    monkeypatch.setattr(columns, "_room", _page_guarded_room)
+    monkeypatch.setattr(columns, "_allocate", _page_guarded_room)
     raw, framing = segment
     assert _decode(raw, framing, size) >= 0
 
@@ -219,7 +219,7 @@ def test_no_buffer_is_read_or_written_beyond_its_end(
 @given(some=st.lists(records(), min_size=1, max_size=4))
 @ANY_NUMBER_OF_TIMES
 def test_records_at_the_end_of_a_buffer_are_read(monkeypatch: pytest.MonkeyPatch, some: list[MessageRecord]) -> None:
-    monkeypatch.setattr(columns, "_room", _page_guarded_room)
+    monkeypatch.setattr(columns, "_allocate", _page_guarded_room)
     raw = b"".join(map(encode_record, some))
     buffer = at_a_guarded_page(len(raw))
     buffer[:] = np.frombuffer(raw, np.uint8)
@@ -237,9 +237,9 @@ def test_records_at_the_end_of_a_buffer_are_read(monkeypatch: pytest.MonkeyPatch
 def test_no_index_is_negative_or_too_large(
     monkeypatch: pytest.MonkeyPatch, segment: tuple[bytes, Framing], size: int
 ) -> None:
-    room = columns._room  # noqa: SLF001 - the product's allocations, with a guard
+    room = columns._allocate  # noqa: SLF001 - the product's allocations, with a guard
     monkeypatch.setattr(scanning, "np", _numpy_with_bytes_of(lambda size: guarded(np.empty(size, np.uint8))))
-    monkeypatch.setattr(columns, "_room", lambda type_, count: guarded(room(type_, count)))
+    monkeypatch.setattr(columns, "_allocate", lambda type_, count: guarded(room(type_, count)))
     raw, framing = segment
     assert _decode(raw, framing, size) >= 0
 

@@ -34,10 +34,7 @@ from jobs.products.queues import (
     combine_figures,
     merge_differences,
 )
-from jobs.products.queues.leftover_units import explain_remainder
-from jobs.products.queues.rows import RowBlock, UnitStatus, make_record_batches, make_row_block
-from jobs.products.queues.unit_files import GroupUnits, group_of_queue, has_units, new_range_unit_collector, read_units
-from jobs.products.queues.unmatched import (
+from jobs.products.queues.remainder import (
     CollectedLog,
     QueueMatches,
     QueueRemainder,
@@ -46,6 +43,9 @@ from jobs.products.queues.unmatched import (
     find_offsets_to_resolve,
     resolve_records,
 )
+from jobs.products.queues.remainder_explanation import explain_remainder
+from jobs.products.queues.rows import RowBlock, UnitStatus, make_record_batches, make_row_block
+from jobs.products.queues.unit_files import GroupUnits, group_of_queue, has_units, new_range_unit_collector, read_units
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import (
     NewCollector,

@@ -21,6 +21,7 @@ from jobs.products.product import ChangedQueues, FinishedProduct, Run, RunOutput
 from jobs.products.queues import KINDS_WITHOUT_QUEUE_FAULT, DifferenceKind, JoinResult
 from jobs.products.queues.join import collect_topic_evidence_with_queues, compare_queues
 from jobs.products.queues.processed_ends import read_processed_ends, store_processed_ends
+from jobs.products.queues.remainder import CollectedLog
 from jobs.products.queues.settings import determine_unit_rules
 from jobs.products.queues.unit_files import (
     RangeUnitCollector,
@@ -29,7 +30,6 @@ from jobs.products.queues.unit_files import (
     new_range_unit_collector,
     read_units,
 )
-from jobs.products.queues.unmatched import CollectedLog
 from jobs.storage.locations import is_local
 from jobs.store.chain import (
     RangeOutcome,

@@ -165,7 +165,7 @@ def _find_brokers_of_group(configs: _Configs, group: str, topic: str | None) -> 
 
 def _explain_no_progress(configs: _Configs, group: str, release: Release) -> Reason:
     """Say why mqadmin would find no broker: it looks for the group's retry topic, or the given one."""
-    if not any(reader.consumer_group == group for _, config in configs for reader in config.progress):
+    if not any(consumer.consumer_group == group for _, config in configs for consumer in config.progress):
         return Reason(
             ReasonKind.GROUP_UNKNOWN, f"the broker's tables have no consumer group {group}; {_known_groups(configs)}"
         )
@@ -177,7 +177,9 @@ def _explain_no_progress(configs: _Configs, group: str, release: Release) -> Rea
 
 
 def _known_groups(configs: _Configs) -> str:
-    groups = {reader.consumer_group for _, config in configs for reader in config.progress if reader.consumer_group}
+    groups = {
+        consumer.consumer_group for _, config in configs for consumer in config.progress if consumer.consumer_group
+    }
     return f"groups with offsets: {', '.join(sorted(groups)) or 'none'}"
 
 

@@ -35,7 +35,7 @@ from rmq_formats.rocksdb.layout import (
     TIMER_VALUE,
     UNIT_FAMILY,
     UNIT_VALUE,
-    UnitPlace,
+    UnitOffsets,
     encode_bound_key,
     encode_bound_value,
     encode_unit_key,
@@ -144,7 +144,7 @@ def test_a_queue_whose_units_were_all_deleted_has_its_end(tmp_path: Path, run: R
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
     database = Rdict(str(root / "consumequeue"), _RAW, {"default": _RAW, "offset": _RAW})
     key = encode_bound_key(QueueName(QueueKind.PLAIN, "Gone", 0), is_max=True)
-    database.get_column_family("offset")[key] = encode_bound_value(UnitPlace(11, 900))
+    database.get_column_family("offset")[key] = encode_bound_value(UnitOffsets(11, 900))
     database.close()
     assert (
         "0     12                    12 " in run("query", "mqadmin", "--store", root, "topicStatus", "-t", "Gone").out

@@ -412,7 +412,7 @@ def resolve_records(
         for range_ in plan_ranges(store, range_size=WHOLE_SEGMENTS)
         if ((wanted >= range_.start_offset) & (wanted < range_.end_offset)).any()
     ]
-    for part in workers.map(ranges, partial(_resolve_in, wanted=wanted, rules=rules), "reading records again"):
+    for part in workers.map(ranges, partial(_read_records_in, wanted=wanted, rules=rules), "reading records again"):
         found.update(part)
     gone = np.array([offset for offset, record in found.items() if record == RECORD_DELETED], np.int64)
     confirm_deleted_by_retention(
@@ -421,7 +421,7 @@ def resolve_records(
     return found
 
 
-def _resolve_in(range_: Range, *, wanted: NDArray[np.int64], rules: UnitRules) -> dict[int, RecordFields | str]:
+def _read_records_in(range_: Range, *, wanted: NDArray[np.int64], rules: UnitRules) -> dict[int, RecordFields | str]:
     from jobs.store.range_reader import RangeReader
 
     inside = wanted[(wanted >= range_.start_offset) & (wanted < range_.end_offset)]

@@ -23,8 +23,7 @@ from jobs.products.queues import (
     QueueFigures,
     merge_differences,
 )
-from jobs.products.queues.rows import RowBlock, UnitStatus, make_row_block
-from jobs.products.queues.unmatched import (
+from jobs.products.queues.remainder import (
     BLANK,
     EXPIRED,
     RECORD_DAMAGED,
@@ -41,6 +40,7 @@ from jobs.products.queues.unmatched import (
     list_unexplained_units,
     run_starts_and_lengths,
 )
+from jobs.products.queues.rows import RowBlock, UnitStatus, make_row_block
 from jobs.store.units import Units, is_of_deleted_file, read_stored_units
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
@@ -232,7 +232,7 @@ class _Explanation:
                 yield name
 
     def _mark_blanks_of_lost(self, differences: Sequence[QueueDifference]) -> list[QueueDifference]:
-        """Distinguish blanks in place of lost records from blanks in front of records of the log."""
+        """Return the differences; blanks in place of lost records get a kind that tells them from other blanks."""
         ends = [unit for run in self._remainder.missing_units for unit in (run.first_unit, run.last_unit)]
         known = np.concatenate([self._units, *ends])
         wanted = dict(zip(known["queue_offset"].tolist(), known, strict=True))
