@@ -1,10 +1,11 @@
 """
 The commands and queries as Python functions: typed arguments in, data out, nothing printed on standard output.
 
-    with open_source(store="/data/store") as source:
-        answer = by_key(source, "Orders", "4711")
+    with open_sources(lake="/data/lake") as sources:
+        answer = by_key(sources, "Orders", "4711")
 
-The answer has the messages, or the reason why none were found; `answer.warnings` says why messages may be missing.
+A query is answered by one source, or by all brokers of a lake: each message then has its broker. The answer has the
+messages, or the reason why none were found; `answer.warnings` says why messages may be missing.
 
 In a wheel this module is `rocketmq_lake.library`. The work is done in this process, or with `workers` by Spark's
 tasks (`SparkWorkers(spark_session("name"))`). Errors are `OSError`, and `FormatError` with file and offset.
@@ -12,6 +13,7 @@ tasks (`SparkWorkers(spark_session("name"))`). Errors are `OSError`, and `Format
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from jobs.console.result import RequestError
@@ -19,10 +21,11 @@ from jobs.ingest import Summary
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import usable_threads
 from jobs.options.places import find_enclosing_store, is_within
-from jobs.query import Message
-from jobs.query.lookups import TimeWindow, by_any_id, by_key, by_offset, by_offset_id, by_unique_key
-from jobs.query.place import open_place
-from jobs.query.source import Answer, Reason, ReasonKind, Source
+from jobs.query import Message, lookups
+from jobs.query.lookups import ALL_TIMES, KEY_QUERY_LIMIT, UNIQUE_KEY_QUERY_LIMIT, TimeWindow
+from jobs.query.merging import concatenate_answers, merge_answers
+from jobs.query.place import open_place, open_stores
+from jobs.query.source import Answer, Reason, ReasonKind, SeveralStoresError, Source
 from jobs.requests.ingest import IngestRequest
 from jobs.requests.query import QueryTarget
 from jobs.requests.verify import VerifyRequest
@@ -40,6 +43,7 @@ __all__ = [
     "Message",
     "Reason",
     "ReasonKind",
+    "SeveralStoresError",
     "Source",
     "Summary",
     "TimeWindow",
@@ -51,6 +55,7 @@ __all__ = [
     "by_unique_key",
     "ingest",
     "open_source",
+    "open_sources",
     "verify",
 ]
 
@@ -162,10 +167,106 @@ def open_source(  # noqa: PLR0913 - what the command line has as options
     broker_conf: Path | None = None,
     scan_log: bool = False,
 ) -> Iterator[Source]:
-    """Open either a store or a lake; the release is detected unless it is given."""
+    """Open a store, or one store of a lake; the release is detected unless it is given."""
+    with open_place(_make_target(store, lake, broker, release, broker_conf, scan_log=scan_log)) as source:
+        yield source
+
+
+@contextmanager
+def open_sources(  # noqa: PLR0913 - what the command line has as options
+    *,
+    store: str | Path | None = None,
+    lake: str | Path | None = None,
+    broker: str | None = None,
+    release: str | None = None,
+    broker_conf: Path | None = None,
+    scan_log: bool = False,
+) -> Iterator[Sequence[Source]]:
+    """Open a store, or the stores of all brokers of a lake, or those of *broker*: the label or the ID of a store."""
+    with open_stores(_make_target(store, lake, broker, release, broker_conf, scan_log=scan_log)) as sources:
+        yield sources
+
+
+def _make_target(  # noqa: PLR0913 - as above
+    store: str | Path | None,
+    lake: str | Path | None,
+    broker: str | None,
+    release: str | None,
+    broker_conf: Path | None,
+    *,
+    scan_log: bool,
+) -> QueryTarget:
     if (store is None) == (lake is None):
         raise ValueError("pass exactly one of store and lake")
     given = Release.from_version(release) if release else None
     store, lake = (None if place is None else str(place) for place in (store, lake))
-    with open_place(QueryTarget(store, lake, None, broker_conf, broker, given, None, scan_log)) as source:
-        yield source
+    return QueryTarget(store, lake, None, broker_conf, broker, given, None, scan_log)
+
+
+def _as_sources(source: Source | Sequence[Source]) -> Sequence[Source]:
+    return source if isinstance(source, Sequence) else (source,)
+
+
+def by_key(  # noqa: PLR0913 - the options of the query
+    source: Source | Sequence[Source],
+    topic: str,
+    key: str,
+    *,
+    kind: KeyKind = KeyKind.KEY,
+    window: TimeWindow = ALL_TIMES,
+    limit: int | None = KEY_QUERY_LIMIT,
+    by_entry: bool = False,
+) -> Answer:
+    """
+    Find the newest *limit* messages (None: all) of *topic* with *key*: in log order, or of several brokers by time.
+
+    With *by_entry*, a message is found as often as a broker indexes it under the key, as in mqadmin.
+    """
+    ask = partial(lookups.by_key, topic=topic, key=key, kind=kind, window=window, limit=limit, by_entry=by_entry)
+    return merge_answers(_as_sources(source), ask, newest=limit).answer
+
+
+def by_unique_key(  # noqa: PLR0913 - the options of the query
+    source: Source | Sequence[Source],
+    topic: str,
+    unique_key: str,
+    *,
+    show_all: bool = False,
+    limit: int | None = UNIQUE_KEY_QUERY_LIMIT,
+    by_entry: bool = False,
+) -> Answer:
+    """Find the message of *topic* with a producer's id: the one stored first, or all, by store time."""
+    sources = _as_sources(source)
+    ask = partial(
+        lookups.by_unique_key,
+        topic=topic,
+        unique_key=unique_key,
+        show_all=show_all or len(sources) > 1,
+        limit=limit,
+        by_entry=by_entry,
+    )
+    return merge_answers(sources, ask, oldest=None if show_all else 1).answer
+
+
+def by_any_id(source: Source | Sequence[Source], text: str, topic: str | None, *, ignore_host: bool = False) -> Answer:
+    """Find the message with an id, read as an offset id first, then as a producer's id."""
+    ask = partial(lookups.by_any_id, text=text, topic=topic, ignore_host=ignore_host)
+    return merge_answers(_as_sources(source), ask).answer
+
+
+def by_offset_id(source: Source | Sequence[Source], text: str, *, ignore_host: bool = False) -> Answer:
+    """Find the message with an offset id; another broker's id is only used with *ignore_host*."""
+    ask = partial(lookups.by_offset_id, text=text, ignore_host=ignore_host)
+    return merge_answers(_as_sources(source), ask).answer
+
+
+def by_offset(
+    source: Source | Sequence[Source], topic: str, queue_id: int, queue_offset: int, *, broker: str | None = None
+) -> Answer:
+    """
+    Find the message with *queue_offset* in its queue, on each of several brokers.
+
+    *broker* must be the source's, if that is known; of several sources, only those of this broker have an answer.
+    """
+    ask = partial(lookups.by_offset, topic=topic, queue_id=queue_id, queue_offset=queue_offset, broker=broker)
+    return concatenate_answers(_as_sources(source), ask).answer

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobs.console.result import ExitCode
+from jobs.library import Answer, by_any_id, by_key, by_offset, by_offset_id, by_unique_key, open_source, open_sources
 from rmq_formats.commitlog.record import MessageRecord
 from tests.support.commands import Run
 from tests.support.lakes import ingest_store
@@ -201,3 +202,32 @@ def test_stores_that_follow_one_another_on_a_broker_need_a_choice(tmp_path: Path
     assert 4 == len(found.lines)
     status = run("query", "mqadmin", "--lake", tmp_path / "lake", "topicStatus", "-t", "Orders")
     assert (ExitCode.USAGE, 2) == (status.code, status.err.count("broker-a ("))
+
+
+def _places_of(answer: Answer) -> list[tuple[object, object]]:
+    return [(message.broker, message.record.physical_offset) for message in answer.messages]
+
+
+def test_python_functions_answer_from_all_brokers(lake: Path, truth: Truth) -> None:
+    """They took one store: with a lake of several brokers, the caller had to ask each of them."""
+    broker, record = next(one for one in truth if one[1].topic == "Orders" and one[0] == "broker-b")
+    at = (record.queue_id, record.queue_offset)
+    same_place = [(name, one.physical_offset) for name, one in truth if (one.queue_id, one.queue_offset) == at]
+    unique_key = record.properties_raw.partition(b"UNIQ_KEY\1")[2].partition(b"\2")[0].decode()
+    of_message = [(broker, record.physical_offset)]
+    with open_sources(lake=lake) as sources:
+        assert _expect(truth, key="k3") == _places_of(by_key(sources, "Orders", "k3"))
+        assert _expect(truth, key="all")[-5:] == _places_of(by_key(sources, "Orders", "all", limit=5))
+        assert of_message == _places_of(by_unique_key(sources, "Orders", unique_key))
+        (found,) = by_any_id(sources, unique_key, None).messages
+        assert of_message == [(found.broker, found.record.physical_offset)]
+        assert of_message[0] in _places_of(by_offset_id(sources, found.offset_id, ignore_host=True))
+        assert sorted(same_place) == sorted(_places_of(by_offset(sources, "Orders", *at)))
+
+
+def test_python_functions_answer_from_one_broker(lake: Path, truth: Truth) -> None:
+    expected = [offset for broker, offset in _expect(truth, key="k3") if broker == "broker-b"]
+    with open_source(lake=lake, broker="broker-b") as source, open_sources(lake=lake, broker="broker-b") as sources:
+        answers = [by_key(one, "Orders", "k3") for one in (source, sources)]
+
+    assert [expected, expected] == [[offset for _, offset in _places_of(answer)] for answer in answers]
