@@ -31,7 +31,7 @@ from jobs.products.queues import (
 )
 from jobs.products.queues.settings import QueueSettings
 from jobs.rebuild.queues import EXTENSION_FOLDER, BuiltFile, BuiltQueue
-from jobs.storage.local import flush_directory, make_directory
+from jobs.storage.local import flush_directory, make_directory, naming_file_in_errors
 from jobs.storage.locations import join_location
 from jobs.store.log_ends import has_lost_end
 from jobs.store.queue_files import has_light_queues_only_in_rocksdb, queues_in_rocksdb
@@ -328,7 +328,8 @@ class _Evidence:
     def _read_built(self, file: BuiltFile, queue: BuiltQueue) -> bytes:
         """Return the written bytes of a rebuilt file, without the zeros after them."""
         if file.path not in queue.stored_paths:
-            with (self._out / file.path).open("rb") as built:
+            path = self._out / file.path
+            with naming_file_in_errors(str(path)), path.open("rb") as built:
                 return built.read(file.written)
         location = join_location(self._store.root, path_in_store(file.path))  # it is identical, and was not written
         data = self._store.storage.read(location, 0, file.written)
@@ -340,7 +341,7 @@ class _Evidence:
         """Write a file that is identical to the store's, because the other files of its queue need it."""
         path = self._out / file.path
         make_directory(path.parent)
-        with path.open("xb") as written:
+        with naming_file_in_errors(str(path)), path.open("xb") as written:
             written.write(self._read_built(file, queue))
             written.truncate(file.size)
             written.flush()
@@ -417,7 +418,9 @@ class _Evidence:
         made[:size][is_lost] = stored[:size][is_lost]
         data = made.tobytes()
         written = (int(np.flatnonzero(made["size"])[-1]) + 1) * made.itemsize
-        (self._out / file.path).write_bytes(data.ljust(file.size, b"\0"))
+        path = self._out / file.path
+        with naming_file_in_errors(str(path)):
+            path.write_bytes(data.ljust(file.size, b"\0"))
         digest = sha256(data[:written]).hexdigest()
         queue.files[queue.files.index(file)] = file._replace(written=written, sha256=digest)
         return data

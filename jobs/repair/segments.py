@@ -228,7 +228,7 @@ def extend_truncated_segments(store: Store, excluded_offsets: Container[int], fo
             source = Path(local_path(segment.location))
             path = folder / file_name_of_offset(segment.base_offset)
             folder.mkdir(parents=True, exist_ok=True)
-            with path.open("xb") as file:
+            with naming_file_in_errors(str(path)), path.open("xb") as file:
                 file.truncate(size)
             _copy(source, path, [(0, segment.size)])
             made[segment.base_offset] = str(path), str(source)

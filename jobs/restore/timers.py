@@ -16,11 +16,12 @@ log, each delivered message is read. Earlier messages need not be read, because 
 of their due times: if a message was in the wheel before a delivered one, and was due before it, it was delivered.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from math import gcd
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +30,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import Limits, SnapshotFile, read_batches
 from jobs.lake.tables import MESSAGES
 from jobs.restore import find_table_files
+from jobs.storage.local import flush_directory, naming_file_in_errors
 from rmq_formats.detection import TIMER_TOPIC
 from rmq_formats.properties import java_hash
 from rmq_formats.store import file_name_of_offset
@@ -75,18 +77,28 @@ class RestoredTimers(NamedTuple):
     def write_files(self, wheel: Path, log_folder: Path, log_file_size: int) -> None:
         """Write the wheel and the timer log as sparse files."""
         pieces, slots = link_timer_units(self.units, log_file_size, self.precision_ms)
-        with wheel.open("xb") as file:
+        with naming_file_in_errors(str(wheel)), wheel.open("xb") as file:
             for number, slot in sorted(slots.items()):
                 file.seek(number * SLOT.size)
                 file.write(SLOT.pack(*slot))
             file.truncate(WHEEL_SIZE)
+            _flush(file)
         log_folder.mkdir(exist_ok=True)
         for base, own in groupby(pieces, lambda piece: piece[0] // log_file_size * log_file_size):
-            with (log_folder / file_name_of_offset(base)).open("xb") as file:
+            path = log_folder / file_name_of_offset(base)
+            with naming_file_in_errors(str(path)), path.open("xb") as file:
                 for at, content in own:
                     file.seek(at - base)
                     file.write(content)
                 file.truncate(log_file_size)
+                _flush(file)
+        for directory in (log_folder, wheel.parent):
+            flush_directory(directory)
+
+
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 class _Timer(NamedTuple):
