@@ -527,6 +527,15 @@ def test_a_verb_reports_a_failed_system_call(
 
 
 @pytest.mark.slow
+def test_a_rebuilt_file_whose_close_fails_is_named(campaign: Callable[..., dict[str, Any]]) -> None:
+    """For one of the files, the error named only --out."""
+    result = campaign("EIO", "close", "rebuild-consumequeue {bad} --out {out} --lost-only --install")
+
+    assert result["tried"] > 10
+    assert result["bad"] == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["query list -t T1 --lake {lake}", "query sql", "export --lake {lake} --out {file}"])
 def test_rows_of_a_commit_whose_file_cannot_be_examined_are_not_left_out(
     campaign: Callable[..., dict[str, Any]], line: str
