@@ -29,7 +29,7 @@ from jobs.query.lake_source import LakeSource
 from jobs.query.lookups import parse_position, read_page
 from jobs.query.merging import MergedPage, join_remarks, parse_positions, read_merged_page
 from jobs.query.place import open_stores
-from jobs.query.source import SeveralStoresError, Source, do_nothing, parse_whole_number, require_single_source
+from jobs.query.source import Remarks, SeveralStoresError, Source, do_nothing, parse_whole_number, require_single_source
 from jobs.query.store_source import StoreSource
 from jobs.query.story import timeline_lines
 from jobs.requests.query import QueryTarget
@@ -263,17 +263,22 @@ class Pages:
 
     def _refer(self, source: Source, message: Message) -> str:
         """Return the text that identifies a message in URLs, with its store if the lake has several."""
-        return _refer_to(self._sources, replace(message, broker=_name_of(source)))
+        reference = message_reference(message)
+        return f"{source.store_id}:{reference}" if len(self._sources) > 1 else reference
 
     def _message(self, lists: PageLists, request: PageRequest) -> PageReply:
         at = request.query.get("at", "")
+        every = lists.sources
         lists, message = self._find_message(lists, at)
         source = lists.source
-        told = next(stories.find_stories(source, [message]))
+        brokers, told = next(stories.find_joined_stories([(source, [message])], every, Remarks()))
+        by_name = {_name_of(one): one for one in every} | {_name_of(source): source, None: source}
         raw = encode_record(message.record)
         # In a lake a chain is looked for among all entries, so only on request.
         has_chains = "chains" in request.query or not self._place.is_lake
-        place = replace(self._place, broker=_label_of(source)) if self._list_brokers() else self._place
+        labels = [_label_of(one) for one in self._sources]
+        needs_broker = len(labels) > 1 and (len(brokers) == 1 or len(set(labels)) < len(labels))
+        place = replace(self._place, broker=_label_of(source)) if needs_broker else self._place
         return self._render(
             "message.html",
             message=message,
@@ -281,7 +286,9 @@ class Pages:
             story=told,
             lines=list(timeline_lines(told, None)),
             damage_templates=stories.DAMAGE_TEMPLATES,
-            positions={copy.message.record.physical_offset: self._refer(source, copy.message) for copy in told.copies},
+            positions={
+                (copy.broker, copy.offset): self._refer(by_name[copy.broker], copy.message) for copy in told.copies
+            },
             chains=list(lists.index_chains(message)) if has_chains else (),
             most_entries=MAX_CHAIN_ENTRIES_SHOWN,
             shown=format_body(message, request.query.get("body")),

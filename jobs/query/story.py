@@ -18,7 +18,17 @@ from jobs.query import KeyQuery, Message, lookups
 from jobs.query.json_text import iso_time
 from jobs.query.mqadmin import HALF_TOPIC, address_text, host_port_text, time_text
 from jobs.query.reasons import TIMER_TOPIC, find_half_message_end
-from jobs.query.source import Answer, FactOrigin, KeyFact, PointerCheck, QueueFact, Sentence, Source, parse_whole_number
+from jobs.query.source import (
+    Answer,
+    FactOrigin,
+    KeyFact,
+    PointerCheck,
+    QueueFact,
+    Remarks,
+    Sentence,
+    Source,
+    parse_whole_number,
+)
 from jobs.store.broker_config import ConsumerKind, ConsumerProgress
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.consumequeue.dispatch import ABANDONED_TOPIC, DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
@@ -203,7 +213,25 @@ def find_stories(source: Source, seeds: Iterable[Message]) -> Iterator[Story]:
 # the copies on several brokers
 
 
-def join_stories(told: Sequence[tuple[str, Story]]) -> Iterator[tuple[Sequence[str], Story]]:
+def find_joined_stories(
+    parts: Sequence[tuple[Source, Sequence[Message]]], sources: Sequence[Source], remarks: Remarks
+) -> Iterator[tuple[Sequence[str], Story]]:
+    """
+    Yield the history of each message once, with its brokers; *remarks* receives those of the sources.
+
+    *parts* are copies that some *sources* have; those of the same messages on the others are searched.
+    """
+    told = []
+    for source, seeds in parts:
+        asked = source.begin_question()
+        told += [(source.broker or source.name, one) for one in find_stories(asked, seeds)]
+        remarks.include(asked.remarks)
+    found = {source.name for source, _ in parts}
+    told += _find_on_other_brokers([one for one in sources if one.name not in found], told)
+    yield from _join_stories(told)
+
+
+def _join_stories(told: Sequence[tuple[str, Story]]) -> Iterator[tuple[Sequence[str], Story]]:
     """
     Yield one history for all copies of a message, with their brokers: a client sends to another one after a failure.
 
@@ -220,7 +248,7 @@ def join_stories(told: Sequence[tuple[str, Story]]) -> Iterator[tuple[Sequence[s
             yield from (([broker], story) for broker, story in own)
 
 
-def find_on_other_brokers(sources: Sequence[Source], told: Sequence[tuple[str, Story]]) -> Iterator[tuple[str, Story]]:
+def _find_on_other_brokers(sources: Sequence[Source], told: Sequence[tuple[str, Story]]) -> Iterator[tuple[str, Story]]:
     """Yield the histories of the same messages on further brokers; add the traces that those have to the known ones."""
     by_key = {story.unique_key: story for _, story in reversed(told) if story.unique_key is not None}
     for source in sources:
@@ -481,6 +509,7 @@ class TimelineLine(NamedTuple):
     place: FactOrigin
     below: Sequence[Sentence]
     physical_offset: int | None = None  # the offset of a copy of the message; None for a client's report
+    broker: str | None = None  # of this copy, in a history on several brokers
 
 
 def story_lines(story: Story, zone: tzinfo | None) -> Iterator[str]:
@@ -505,7 +534,8 @@ def timeline_lines(story: Story, zone: tzinfo | None) -> list[TimelineLine]:
     for copy in story.copies:
         time = copy.message.record.store_timestamp
         newest = max(newest, time)
-        timed.append((newest, TimelineLine(time, copy.text, copy.place, list(_detail_lines(copy, zone)), copy.offset)))
+        below = list(_detail_lines(copy, zone))
+        timed.append((newest, TimelineLine(time, copy.text, copy.place, below, copy.offset, copy.broker)))
     for trace, text, place in story.reports:
         reported = trace.event_timestamp
         timed.append((newest if reported is None else reported, TimelineLine(reported, text, place, ())))

@@ -401,16 +401,8 @@ def story(
 
     def show(merged: MergedAnswer) -> None:
         width = line_width_limit(sys.stdout)
-        told = []
-        for source, answer in merged.parts:
-            asked = source.begin_question()
-            name = source.broker or source.name
-            told += [(name, one) for one in stories.find_stories(asked, answer.messages)]
-            merged.answer.remarks.include(asked.remarks)
-        if told and len(every) > 1:
-            found = {source.name for source, _ in merged.parts}
-            told += stories.find_on_other_brokers([one for one in every if one.name not in found], told)
-        for brokers, one in stories.join_stories(told):
+        parts = [(source, answer.messages) for source, answer in merged.parts]
+        for brokers, one in stories.find_joined_stories(parts, every, merged.answer.remarks):
             named = {"broker": brokers[0], "brokers": brokers} if merged.has_brokers else {}
             heads = [f"broker {', '.join(brokers)}"] if named else []
             lines = (*heads, *stories.story_lines(one, options.printer.zone), "")

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from html import unescape
 from pathlib import Path
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import pytest
 
@@ -154,6 +154,23 @@ def test_an_id_is_found_on_its_broker(place: QueryTarget, truth: Truth) -> None:
     assert "/messages?key=both" == both.headers["location"]
     assert list(BROKERS) == re.findall(r'<a href="/message[^"]*">(broker-.)</a>', queue.text)
     assert 404 == nothing.status
+
+
+def test_the_page_of_a_message_shows_its_history_on_all_brokers(place: QueryTarget, truth: Truth) -> None:
+    """A client sends to another broker after a failure; the page showed the copy on one broker only."""
+    sent = {broker: record for broker, record in truth if _unique_key(record) == "both"}
+    first, second = sorted(sent, key=lambda broker: sent[broker].store_timestamp)
+    listed = _text(place, "/messages?key=both")
+    at = dict(re.findall(r'<a href="/message\?at=([^"]+:(\d+))">', listed))
+    own = next(reference for reference, offset in at.items() if offset == str(sent[second].physical_offset))
+    other = next(reference for reference, offset in at.items() if offset == str(sent[first].physical_offset))
+    page = _text(place, f"/message?at={own}")
+    history = page.partition('class="story"')[2].partition("</ol>")[0]
+
+    assert [f"{first}: sent by", f"{second}: sent again by"] == re.findall(r"broker-.: sent (?:again )?by", history)
+    assert [quote(other)] == re.findall(r'<a href="/message\?at=([^"]+)">', history)
+    assert "--broker" not in page.partition("query story both")[2].partition("<")[0]
+    assert re.search(f"{second}.由 ", render_page(place, f"/message?at={own}", "zh").text)
 
 
 def test_stores_that_follow_one_another_need_a_choice(tmp_path: Path) -> None:
