@@ -39,6 +39,7 @@ BENCHMARKS = {
                         ("--rates", "50", "--seconds", "5")),
     "model-of-cores": Arguments((), ("--mib", "256"), ("--mib", "4", "--log-gb", "8", "--cores", "4")),
     "configuration-growth": Arguments((), ("--offsets", "2000", "--runs", "16"), ("--offsets", "80", "--runs", "2")),
+    "files-on-disk": Arguments((), ("--runs", "50"), ("--runs", "3")),
     "many-queues": Arguments((), ("--queues", "500", "1000", "2000"), ("--queues", "50")),
     "file-opens": Arguments((), ("--segments", "50", "100", "200"), ("--segments", "10")),
     "small-commands": Arguments((), ("--runs", "1"), ("--runs", "1", "--engines", "here")),

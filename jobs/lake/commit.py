@@ -635,14 +635,33 @@ def _read_vector_descriptors(location: str, version: int) -> dict[str, dict[str,
         return vectors
 
 
+def shorten_log(lake: Lake, table: str, snapshot: DeltaTable) -> None:
+    """Write a checkpoint of a table's version, and delete the entries of its log that are no longer kept."""
+    version = snapshot.version()
+    with deltalake_errors_as_oserror(lake.locate(table), lake.options, "written"):
+        if file_exists(lake.open, f"{table}/_delta_log/{version:020d}.checkpoint.parquet"):
+            pass  # nothing was written since
+        elif is_local(snapshot.table_uri):
+            write_checkpoint(local_path(snapshot.table_uri).rstrip("/"), version)
+        else:
+            snapshot.create_checkpoint()
+        if _is_log_cleaned(snapshot):
+            snapshot.cleanup_metadata()
+
+
+def _is_log_cleaned(snapshot: DeltaTable) -> bool:
+    return (snapshot.metadata().configuration.get("delta.enableExpiredLogCleanup") or "true").lower() == "true"
+
+
 def _maintain_log(snapshot: DeltaTable) -> None:
     """Write the checkpoint of a local table that is due, and delete old commits, as `deltalake` does."""
     version, configuration = snapshot.version(), snapshot.metadata().configuration
     interval = int(configuration.get("delta.checkpointInterval") or CHECKPOINT_INTERVAL)
     if (version + 1) % interval == 0:
         write_checkpoint(local_path(snapshot.table_uri).rstrip("/"), version)
-    is_cleaned = (configuration.get("delta.enableExpiredLogCleanup") or "true").lower() == "true"
-    if version % CHECKPOINT_INTERVAL == 0 and is_cleaned:  # it lists the whole log, which costs more than the commit
+    if version % CHECKPOINT_INTERVAL == 0 and _is_log_cleaned(
+        snapshot
+    ):  # it lists the whole log, which costs more than the commit
         snapshot.cleanup_metadata()
 
 

@@ -27,6 +27,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from itertools import chain, groupby
 from math import ceil
@@ -57,7 +58,9 @@ from jobs.lake.commit import (
     keeps_replaced_files_briefly,
     merge_by_spark,
     open_table,
+    read_rows,
     set_properties,
+    shorten_log,
 )
 from jobs.lake.features import needs_spark, refuse_unsupported_features
 from jobs.lake.integrity import find_newest_run_by_table, refuse_unsupported_tables
@@ -102,6 +105,9 @@ _RUNS_BETWEEN_VACUUMS = 64
 _MOST_TURNS = 4  # runs from one turn of a large table to the next
 _ROWS_MERGED_FAST = 1 << 20  # a merge of more rows takes seconds
 _HOURS = 24
+_RUNS_KEPT = 24
+_LEAST_KEPT_S, _MOST_KEPT_S = 3600, 7 * 24 * 3600
+_SECONDS = re.compile(r"interval (\d+) seconds")
 _KEPT_SHORTER = (RUNS, INDEX_FILES)  # readers need them only briefly: a quarter of the time is enough
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _NEWEST_CHECKPOINTS_KEPT = 4
@@ -553,6 +559,12 @@ def merge_and_vacuum(lake: Lake, manifest: Manifest) -> list[Exception]:
     if manifest.run % MAX_SMALL_FILES:
         return errors
     with _collecting_errors(errors):
+        elapsed_s = _measure_runs(lake, manifest.store_id, manifest.run - MAX_SMALL_FILES)
+        for table in WRITTEN_BY_RUNS if elapsed_s >= _LEAST_KEPT_S / 4 else ():
+            with _collecting_errors(errors):
+                _adapt_retention(lake, table, elapsed_s / MAX_SMALL_FILES)
+                _shorten_log(lake, table)
+                vacuum(lake, table, manifest.store_id)
         is_any_at_work = any(find_unfinished_run(lake, store) for store in list_known_stores(lake))
         for table in WRITTEN_BY_RUNS if manifest.run % _RUNS_BETWEEN_VACUUMS == 0 else ():
             with _collecting_errors(errors):
@@ -695,6 +707,48 @@ def _thin_checkpoints(lake: Lake, table: Table) -> None:
             lake.delete(f"{log}/{version:020d}.checkpoint.parquet")
 
 
+def _measure_runs(lake: Lake, store_id: str, first_run: int) -> float:
+    """Return the seconds since a run of a store was prepared, or since the store was registered."""
+    wanted = (pc.field("store_id") == store_id) & (pc.field("run") == first_run)
+    times = [time for (time,) in read_rows(lake, RUNS.name, ["time"], wanted)]
+    return (datetime.now(UTC) - max(times)).total_seconds() if times else 0
+
+
+def _adapt_retention(lake: Lake, table: Table, run_interval_s: float) -> None:
+    """
+    Configure a table to keep replaced files, and the entries of its log, for about as long as _RUNS_KEPT runs take.
+
+    So the number of files does not grow with the number of runs. A value in other units than seconds was set by a user,
+    or for a followed table, except for the first one of a table.
+    """
+    snapshot = open_table(lake, table.name, is_private=True)
+    if snapshot is None:
+        return
+    there = snapshot.metadata().configuration
+    initial, least_s = TABLE_PROPERTIES[FILE_RETENTION_PROPERTY], _LEAST_KEPT_S // _share_kept(table)
+    current, of_log = there.get(FILE_RETENTION_PROPERTY, ""), there.get(LOG_RETENTION_PROPERTY)
+    found = _SECONDS.fullmatch(current)
+    current_s = int(found[1]) if found else _MOST_KEPT_S
+    if of_log != current or not (current == initial or (found and least_s <= current_s <= _MOST_KEPT_S)):
+        return
+    kept_s = min(max(round(run_interval_s * _RUNS_KEPT), _LEAST_KEPT_S), _MOST_KEPT_S) // _share_kept(table)
+    if not current_s / 2 < kept_s < current_s * 2:
+        interval = f"interval {kept_s} seconds"
+        with suppress(CommitFailedError):  # another process commits at this moment; a later run tries again
+            set_properties(snapshot, {FILE_RETENTION_PROPERTY: interval, LOG_RETENTION_PROPERTY: interval})
+
+
+def _share_kept(table: Table) -> int:
+    return 4 if table in _KEPT_SHORTER else 1
+
+
+def _shorten_log(lake: Lake, table: Table) -> None:
+    """Write a checkpoint of a table, and delete the entries of its log before one that are no longer kept."""
+    snapshot = open_table(lake, table.name, is_private=True)
+    if snapshot is not None and keeps_replaced_files_briefly(snapshot) and not needs_spark(snapshot):
+        shorten_log(lake, table.name, snapshot)
+
+
 def shorten_file_retention(lake: Lake, step_interval_s: float) -> None:
     """
     Configure tables that get a commit every few seconds for weeks to keep few obsolete files.
@@ -712,7 +766,7 @@ def shorten_file_retention(lake: Lake, step_interval_s: float) -> None:
         ours = {TABLE_PROPERTIES[FILE_RETENTION_PROPERTY], ONE_DAY_INTERVAL}  # a day: of earlier versions
         if there.get(FILE_RETENTION_PROPERTY, ONE_DAY_INTERVAL) not in ours:
             continue
-        kept = f"interval {hours * (15 if table in _KEPT_SHORTER else 60)} minutes"
+        kept = f"interval {hours * 60 // _share_kept(table)} minutes"
         short = {FILE_RETENTION_PROPERTY: kept}
         if there.get(LOG_RETENTION_PROPERTY) == TABLE_PROPERTIES[LOG_RETENTION_PROPERTY]:
             short[LOG_RETENTION_PROPERTY] = kept

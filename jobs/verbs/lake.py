@@ -236,9 +236,9 @@ def optimize(  # noqa: PLR0913 - one argument an option
     """
     Compact the tables of LAKE, and delete files that have been obsolete for longer than the retention time.
 
-    The retention time of files is seven days, or at most one day for tables that `ingest --follow` writes. Without
-    --keep, rows and their order do not change. Runs of ingest and type may continue at the same time. Findings are not
-    compacted; any Delta engine can compact them with OPTIMIZE.
+    The retention time of files is seven days, or at most one day if runs of ingest are frequent. Without --keep, rows
+    and their order do not change, except that old consumer offsets are thinned out. Runs of ingest and type may
+    continue at the same time. Findings are not compacted; any Delta engine can compact them with OPTIMIZE.
     """
     topics = [topic for topic, _ in keep]
     twice = next((topic for topic in topics if topics.count(topic) > 1), None)

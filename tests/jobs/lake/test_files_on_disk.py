@@ -1,0 +1,127 @@
+"""How many files a lake keeps after many runs, and what readers of older versions find."""
+
+import os
+import time
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from deltalake import DeltaTable
+
+from jobs.lake import upkeep
+from jobs.lake.commit import FILE_RETENTION_PROPERTY, LOG_RETENTION_PROPERTY
+from tests.support.lakes import LakeOfBroker, raw_rows
+
+_TURN = 4  # runs from one maintenance to the next
+_TABLES = ("messages", "consume_queue", "index_entries", "index_files", "runs")
+
+
+def run_every(made: LakeOfBroker, interval_s: float, runs: int, *, ends_ago_s: float = 0) -> None:
+    """Run as if at regular times, the last one *ends_ago_s* ago: files and log entries are dated accordingly."""
+    dated = list_files(made)
+    for number in range(runs):
+        at = time.time_ns() / 1e9 - ends_ago_s - (runs - 1 - number) * interval_s
+        made.grow(3)
+        with (
+            patch("jobs.lake.commit.time.time", lambda at=at: at),
+            patch.multiple(
+                upkeep, MAX_SMALL_FILES=_TURN, _RUNS_KEPT=_TURN, _measure_runs=lambda *_: _TURN * interval_s
+            ),
+        ):
+            assert made.run().messages == 3
+        for path in list_files(made) - dated:
+            dated.add(path)
+            os.utime(path, (at, at))
+
+
+def list_files(made: LakeOfBroker) -> set[Path]:
+    return {path for path in made.path.rglob("*") if path.is_file()}
+
+
+def read_retention(made: LakeOfBroker, table: str = "messages") -> tuple[str, str]:
+    values = DeltaTable(made.path / table).metadata().configuration
+    return values[LOG_RETENTION_PROPERTY], values[FILE_RETENTION_PROPERTY]
+
+
+def count_files(made: LakeOfBroker) -> dict[str, int]:
+    return {table: len([path for path in list_files(made) if table in path.parts]) for table in _TABLES}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> LakeOfBroker:
+    return LakeOfBroker(tmp_path, dispatches=True)
+
+
+def test_the_number_of_files_does_not_grow_with_the_number_of_runs(tmp_path: Path) -> None:
+    few, many = (LakeOfBroker(tmp_path / name, dispatches=True) for name in ("few", "many"))
+
+    run_every(few, 3600, 4 * _TURN)
+    run_every(many, 3600, 8 * _TURN)
+
+    assert len(raw_rows(many.path)) == 8 * _TURN * 3
+    of_few, of_many = count_files(few), count_files(many)
+    assert all(of_many[table] <= of_few[table] + 3 for table in _TABLES), (of_few, of_many)
+
+
+def test_versions_of_the_retention_time_stay_readable(made: LakeOfBroker) -> None:
+    run_every(made, 3600, 15)
+    newest = DeltaTable(made.path / "messages").version()
+
+    rows = [
+        DeltaTable(made.path / "messages", version=version).to_pyarrow_table().num_rows
+        for version in range(newest - 3, newest + 1)
+    ]
+
+    assert rows == sorted(rows)
+    assert rows[-1] == 15 * 3
+
+
+def test_a_reader_that_opened_a_table_before_a_merge_can_finish(made: LakeOfBroker) -> None:
+    run_every(made, 1800, _TURN - 1, ends_ago_s=1800)
+    opened = DeltaTable(made.path / "messages")
+
+    run_every(made, 1800, 2)
+
+    assert DeltaTable(made.path / "messages").file_uris() != opened.file_uris()
+    assert opened.to_pyarrow_table().num_rows == (_TURN - 1) * 3
+
+
+@pytest.mark.parametrize(
+    ("interval_s", "kept"),
+    [(3600, "interval 14400 seconds"), (300, "interval 3600 seconds"), (86_400, "interval 7 days")],
+)
+def test_files_are_kept_for_some_runs_but_at_least_an_hour(interval_s: int, kept: str, made: LakeOfBroker) -> None:
+    run_every(made, interval_s, _TURN)
+
+    found = read_retention(made)
+
+    assert (kept, kept) == found
+
+
+def test_files_are_kept_longer_once_runs_are_rarer(made: LakeOfBroker) -> None:
+    run_every(made, 3600, _TURN)
+    run_every(made, 36_000, _TURN)
+
+    assert ("interval 144000 seconds", "interval 144000 seconds") == read_retention(made)
+
+
+@pytest.mark.parametrize("kept", ["interval 30 days", "interval 10 minutes", "interval 60 seconds"])
+def test_a_retention_time_that_a_user_has_set_stays(kept: str, made: LakeOfBroker) -> None:
+    made.grow(3)
+    made.run()
+    DeltaTable(made.path / "messages").alter.set_table_properties(
+        {LOG_RETENTION_PROPERTY: kept, FILE_RETENTION_PROPERTY: kept}
+    )
+
+    run_every(made, 3600, _TURN)
+
+    assert (kept, kept) == read_retention(made)
+    assert read_retention(made, "consume_queue")[0].endswith("seconds")
+
+
+def test_runs_in_quick_succession_delete_nothing(made: LakeOfBroker) -> None:
+    run_every(made, 1, 2 * _TURN)
+
+    names = [path.name for path in list_files(made) if path.parts[-2:-1] == ("messages",)]
+    assert ("interval 7 days", "interval 7 days") == read_retention(made)
+    assert len(names) == 2 * _TURN + 2
