@@ -56,6 +56,7 @@ __all__ = [
     "ingest",
     "open_source",
     "open_sources",
+    "undo_runs",
     "verify",
 ]
 
@@ -102,6 +103,21 @@ def ingest(  # noqa: PLR0913 - the options of the verb
         max_rate=max_rate,
     ).resolve()
     return run(request, workers or _threads(request.read_limits))
+
+
+def undo_runs(lake: str | Path, first_run: int, *, broker: str | None = None) -> int:
+    """
+    Undo the runs of a store from *first_run* on: their rows leave all tables, and the next run reads the range again.
+
+    Return the number of the run that records the undo. *broker* is a label or the id of a store, if the lake has
+    several. Killed at any moment and repeated, it has the same effect. Raises `RequestError` if a run cannot be undone.
+    """
+    from jobs.lake.lake import Lake
+    from jobs.lake.undo import undo_runs as undo
+    from jobs.restore.run import find_store
+
+    place = Lake(str(lake), file_system_options())
+    return undo(place, find_store(place, broker), first_run).run
 
 
 def verify(  # noqa: PLR0913 - the options of the verb

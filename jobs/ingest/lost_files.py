@@ -73,6 +73,7 @@ def _make_empty(lake: Lake, known: KnownStore, manifest: Manifest) -> Manifest:
         superseded=None,
         filled=(),
         backfilled=(),
+        undone_from=None,
         started=manifest.started,
     )
 

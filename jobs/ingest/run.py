@@ -385,7 +385,7 @@ class _Run:
             OPEN_DAMAGE_KEY: left._asdict(),
         }
         tables = {MESSAGES.name, QUARANTINE.name, LOG_PIECES.name} & self.state[TABLES_BEFORE_KEY].keys()
-        unchanged = replace(newest, superseded=None, filled=(), backfilled=())
+        unchanged = replace(newest, superseded=None, filled=(), backfilled=(), undone_from=None)
         manifest = replace(
             unchanged,
             run=known.next_run,
@@ -713,6 +713,9 @@ class _Run:
             request.step_bytes,
             superseded.from_offset if superseded else None,
             expired=self._expired_rows,
+            expired_until=max(
+                self.summary.from_offset, self.known_store.expiry.until if self.known_store.expiry else 0
+            ),
             changed_queues=self.changed_queues,
         )
         return [

@@ -144,6 +144,9 @@ class Savings(NamedTuple):
         )
 
 
+_STATUS_WITHOUT_UNIT = pa.array(["missing", "deleted"])  # of rows of `consume_queue`: `UnitStatus`
+
+
 class ObsoleteRows(NamedTuple):
     """Rows that a commit removes from a table: those with certain column values, in a part of the log."""
 
@@ -212,7 +215,54 @@ class ExpiredRows(NamedTuple):
         )
 
 
-RemovedRows: TypeAlias = ObsoleteRows | ExpiredRows
+class LaterUnits(NamedTuple):
+    """Rows of `consume_queue` that were added after a run had ended: those that an undone run has added."""
+
+    store_id: str
+    from_offset: int  # the run had read the records before it
+    ends: Mapping[tuple[str, int], int]  # by topic and queue id: the run had read the units before it
+
+    def mask_rows(self, rows: pa.RecordBatch) -> pa.Array:
+        """Return which rows these are: those of units by their position, and those of records without a unit."""
+        names = pc.binary_join_element_wise(
+            rows.column("topic").cast(pa.string()), rows.column("queue_id").cast(pa.string()), "/"
+        )
+        known = pa.array([f"{topic}/{queue_id}" for topic, queue_id in self.ends], pa.string())
+        limits = pa.array(self.ends.values(), pa.int64()).take(pc.index_in(names, value_set=known))
+        is_later_unit = pc.fill_null(pc.greater_equal(rows.column("queue_offset"), limits), fill_value=True)
+        is_later_record = pc.greater_equal(rows.column("physical_offset"), self.from_offset)
+        has_no_unit = pc.is_in(rows.column("status").cast(pa.string()), value_set=_STATUS_WITHOUT_UNIT)
+        # A batch unit has the number of its first message instead of its position.
+        is_by_record = pc.or_(has_no_unit, pc.is_valid(rows.column("batch_count")))
+        chosen = pc.if_else(is_by_record, is_later_record, is_later_unit)
+        return pc.fill_null(pc.and_(pc.equal(rows.column("store_id"), self.store_id), chosen), fill_value=False)
+
+    def may_be_in_file(self, file: SnapshotFile) -> bool:
+        """Return whether a file may contain such rows, according to Delta's log."""
+        return file.may_have("store_id", self.store_id)
+
+
+class LaterEntries(NamedTuple):
+    """Rows of `index_entries` after an entry of the file that was open: those that an undone run has added."""
+
+    store_id: str
+    file: int
+    entry_count: int
+
+    def mask_rows(self, rows: pa.RecordBatch) -> pa.Array:
+        """Return which rows these are."""
+        is_later_entry = pc.and_(
+            pc.equal(rows.column("index_file"), self.file), pc.greater(rows.column("entry"), self.entry_count)
+        )
+        chosen = pc.or_(pc.greater(rows.column("index_file"), self.file), is_later_entry)
+        return pc.fill_null(pc.and_(pc.equal(rows.column("store_id"), self.store_id), chosen), fill_value=False)
+
+    def may_be_in_file(self, file: SnapshotFile) -> bool:
+        """Return whether a file may contain such rows, according to Delta's log."""
+        return file.may_have("store_id", self.store_id) and file.maximum("index_file", self.file) >= self.file
+
+
+RemovedRows: TypeAlias = ObsoleteRows | ExpiredRows | LaterUnits | LaterEntries
 
 
 class FileShare(Enum):

@@ -1,13 +1,13 @@
 """A lake: its location and settings, the files below it, and the views over its tables."""
 
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 from jobs.storage import open_arrow_file, storage_for
@@ -19,16 +19,19 @@ from jobs.storage.model import FileInfo, Reader
 if TYPE_CHECKING:
     from pyarrow import NativeFile
 
+T = TypeVar("T")
 DEFAULT_BROKER = "default"  # the label of a store whose broker has no name
 FILLED_KEY = "filled"  # key in the column `detail` of `runs`
 BACKFILLED_KEY = "backfilled"  # key in the column `detail` of `runs`
 FULL_STATE_KEY = "full_state"  # key there: the newest run that wrote all consumer offsets, not only changed ones
+UNDONE_KEY = "undone"  # key in the column `detail` of `runs`
 GAPS_SHAPE = [{"broker": str, "from": int, "to": int, "why": str}]
 # The column `detail` of `runs`, and of its rows that register a store.
 _DETAIL_SHAPE: Shape = {
     "gaps?": GAPS_SHAPE,
     f"{FILLED_KEY}?": [{"from": int, "to": int, "source": str}],
     f"{BACKFILLED_KEY}?": [{"topic": str, "from": int, "to": int, "source": str}],
+    f"{UNDONE_KEY}?": {"first_run": int, "from": int},
     "release?": str,
     f"{FULL_STATE_KEY}?": int,
     "registration?": int,
@@ -111,6 +114,13 @@ def parse_run_detail(lake_location: str, detail: str | None, shape: Shape = _DET
     location = join_location(lake_location, "runs")
     found: dict[str, Any] = parse_json_file((detail or "{}").encode(), shape, f"{location}, column `detail`")
     return found
+
+
+def drop_undone_runs(details: Iterable[tuple[int, T, Mapping[str, Any]]]) -> list[tuple[T, Mapping[str, Any]]]:
+    """Return runs, by number, and their details, without those that a later run has undone."""
+    runs = list(details)
+    undone = [(detail[UNDONE_KEY]["first_run"], run) for run, _, detail in runs if detail.get(UNDONE_KEY)]
+    return [(one, detail) for run, one, detail in runs if not any(first <= run < last for first, last in undone)]
 
 
 class View(NamedTuple):

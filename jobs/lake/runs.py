@@ -12,6 +12,7 @@ at least one of the two tables. The files with these rows are determined when th
 contain the rows by then.
 """
 
+import gzip
 import json
 import socket
 import time
@@ -32,7 +33,10 @@ from jobs.console.result import OtherRunActiveError
 from jobs.lake.commit import (
     VECTORS_ONLY_LOCAL_ERROR,
     ExpiredRows,
+    LaterEntries,
+    LaterUnits,
     ObsoleteRows,
+    RemovedRows,
     SnapshotRewrite,
     TransactionTakenError,
     abort_file_replacements,
@@ -54,7 +58,9 @@ from jobs.lake.lake import (
     FULL_STATE_KEY,
     GAPS_SHAPE,
     REGISTRATION_DETAIL_SHAPE,
+    UNDONE_KEY,
     Lake,
+    drop_undone_runs,
     parse_run_detail,
 )
 from jobs.lake.snapshot_files import read_batches, read_rows_where, table_for_rewriting
@@ -62,6 +68,7 @@ from jobs.lake.snapshots import UnsupportedTableError, read_newest_transaction, 
 from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming, TableFile
 from jobs.lake.tables import (
     CONSUME_QUEUE,
+    INDEX_ENTRIES,
     LOG_PIECES,
     MESSAGES,
     PRODUCT_TABLES,
@@ -72,7 +79,7 @@ from jobs.lake.tables import (
     WRITTEN_BY_RUNS,
     Table,
 )
-from jobs.storage.json_file import find_problem
+from jobs.storage.json_file import find_problem, parse_json_file
 from jobs.storage.locations import is_local
 from jobs.store.intervals import Interval, merge_intervals, subtract_intervals
 from jobs.store.record_places import Fingerprint
@@ -80,6 +87,7 @@ from jobs.store.release import RELEASE_SETTING, RELEASES, RELEASES_ORIGIN
 from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
 from rmq_formats.consumequeue.dispatch import QueueKind
 from rmq_formats.errors import FormatError
+from rmq_formats.indexfile.layout import IndexHeader
 from rmq_formats.release import Release
 from rmq_formats.store import FileKind
 
@@ -162,6 +170,7 @@ _MANIFEST = {
     "superseded?": [str, int, int, int, str],
     "filled?": [[int, int, str]],
     "backfilled?": [[str, int, int, str]],
+    "undone_from?": int,
 }
 
 
@@ -239,6 +248,7 @@ class Manifest:
     # A run with one of these reads only parts of the log before the watermark.
     filled: tuple[FilledRange, ...] = ()
     backfilled: tuple[BackfilledTopic, ...] = ()
+    undone_from: int | None = None  # the first run that this one has undone: it removes rows, and adds none
     started: str = ""
     version: int = _VERSION_WITHOUT_FILES
 
@@ -561,6 +571,7 @@ def _append_prepared(
 ) -> None:
     rules = cast("dict[str, Any]", manifest.state.get("index", {})).get("rules")
     full_state = cast("dict[str, Any]", manifest.state.get(BROKER_CONFIG_STATE) or {}).get(FULL_STATE_KEY)
+    undone = manifest.undone_from
     detail = {
         "counts": dict(manifest.counts),
         "gaps": list(manifest.gaps),
@@ -570,6 +581,7 @@ def _append_prepared(
         **({FULL_STATE_KEY: full_state[0]} if full_state else {}),
         **({FILLED_KEY: [one.to_dict() for one in manifest.filled]} if manifest.filled else {}),
         **({BACKFILLED_KEY: [one.to_dict() for one in manifest.backfilled]} if manifest.backfilled else {}),
+        **({UNDONE_KEY: {"first_run": undone, "from": manifest.to_offset}} if undone is not None else {}),
     }
     values = {
         "from_offset": manifest.from_offset,
@@ -631,6 +643,7 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
     for table in PRODUCT_TABLES:
         actions = manifest.tables.get(table.name, ())
         removed = [*(gone if table.name in changed else ()), *_list_replaced_rows(manifest, table)]
+        removed += _list_undone_rows(lake, manifest, table)
         change = rewrite_without_rows(lake, table, removed, transaction) if removed else None
         if table.name not in manifest.tables and change is None:
             continue
@@ -661,6 +674,43 @@ def read_time_of_gap(lake: Lake, known: KnownStore, gap: GapRow) -> datetime | N
     )
 
 
+def _list_undone_rows(lake: Lake, manifest: Manifest, table: Table) -> Iterator[RemovedRows]:
+    """Yield the rows of the runs that a run has undone; its own state is that of the run before them."""
+    first, store_id = manifest.undone_from, manifest.store_id
+    if first is None or table.name not in manifest.tables:
+        return
+    if table == CONSUME_QUEUE:
+        queues = cast("dict[str, Any]", manifest.state.get(QUEUES_STATE) or {"dispatched": 0, "queues": []})
+        yield LaterUnits(store_id, queues["dispatched"], read_plain_queue_ends(lake, queues))
+    elif table == INDEX_ENTRIES:
+        index = cast("dict[str, Any]", manifest.state.get("index") or {"file": 0, "header": None})
+        yield LaterEntries(store_id, index["file"], IndexHeader(*(index["header"] or ())).entry_count)
+    elif "physical_offset" in table.schema.names:
+        yield ObsoleteRows({"store_id": store_id}, manifest.to_offset)
+    else:
+        yield from (ObsoleteRows({"store_id": store_id, "run": run}) for run in range(first, manifest.run))
+
+
+def read_plain_queue_ends(lake: Lake, state: Mapping[str, Any]) -> dict[tuple[str, int], int]:
+    """Return the ends of plain queues, by topic and queue id, that `jobs.products.queues.processed_ends` has stored."""
+    path, kind = state.get(ALL_ENDS_KEY), QueueKind.PLAIN.value
+    stored = {}
+    if path:
+        shape = {f"{kind}?": {str: [[int, int]]}}
+        stored = parse_json_file(gzip.decompress(lake.read(path)), shape, lake.locate(path)).get(kind, {})
+    ends = {(topic, queue_id): end for topic, queues in stored.items() for queue_id, end in queues}
+    return ends | {(topic, queue_id): end for one, topic, queue_id, end in state["queues"] if one == kind}
+
+
+def find_undone_offset(lake: Lake, store_id: str, after: int, until: int) -> int | None:
+    """Return the lowest offset from which runs after the run *after*, up to *until*, have undone earlier ones."""
+    wanted = (pc.field("store_id") == store_id) & (pc.field("state") == PREPARED_STATE)
+    wanted &= (pc.field("run") > after) & (pc.field("run") <= until)
+    wanted &= pc.match_substring(pc.field("detail"), f'"{UNDONE_KEY}"')
+    details = [parse_run_detail(lake.location, detail) for (detail,) in read_rows(lake, RUNS.name, ["detail"], wanted)]
+    return min((detail[UNDONE_KEY]["from"] for detail in details), default=None)
+
+
 def read_gaps_and_filled(lake: Lake, known: KnownStore) -> tuple[list[GapRow], list[Interval]]:
     """
     Return the gaps that runs of a store have found, and the ranges that later runs have filled.
@@ -670,10 +720,10 @@ def read_gaps_and_filled(lake: Lake, known: KnownStore) -> tuple[list[GapRow], l
     newest_end = known.newest.to_offset if known.newest else 0
     wanted = (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED_STATE)
     # There may be millions of rows without gaps.
-    has_filled = pc.match_substring(pc.field("detail"), f'"{FILLED_KEY}"')
-    wanted &= ~pc.match_substring(pc.field("detail"), _NO_GAPS) | has_filled
-    rows = read_rows(lake, RUNS.name, ["to_offset", "detail"], wanted)
-    details = [(end, parse_run_detail(lake.location, detail)) for end, detail in rows]
+    has_others = pc.match_substring_regex(pc.field("detail"), f'"({FILLED_KEY}|{UNDONE_KEY})"')
+    wanted &= ~pc.match_substring(pc.field("detail"), _NO_GAPS) | has_others
+    rows = read_rows(lake, RUNS.name, ["run", "to_offset", "detail"], wanted)
+    details = drop_undone_runs((run, end, parse_run_detail(lake.location, detail)) for run, end, detail in rows)
     found = [(end, gap) for end, detail in details for gap in detail.get("gaps") or ()]
     gaps = [
         cast("GapRow", {**gap, "from": start, "to": stop})

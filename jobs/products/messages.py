@@ -84,15 +84,15 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeMessages
     del state
     shared = (
         *(run.output, run.writers.value.rules, run.selection, run.from_offset, run.unmatched_patterns),
-        *(run.only_missing, run.expired if run.only_missing else None, run.backfilled_topics),
+        *(run.only_missing, run.expired, run.expired_until, run.backfilled_topics),
     )  # fmt: skip
     return StartedProduct(run.from_offset, partial(_RangeMessages, shared), partial(_finish, run))
 
 
 # Shared by all ranges of a run: output, rules, selection, the offset before which records are read for other products,
-# patterns of topics that no known topic matches, whether records are left out that the lake has, expired messages, and
-# the topics of a backfill.
-_Shared = tuple[RunOutput, Rules, Selection, int, tuple[str, ...], bool, ExpiredRows | None, frozenset[str]]
+# patterns of topics that no known topic matches, whether records are left out that the lake has, expired messages, the
+# offset from which on none has expired, and the topics of a backfill.
+_Shared = tuple[RunOutput, Rules, Selection, int, tuple[str, ...], bool, ExpiredRows | None, int, frozenset[str]]
 
 
 def _finish(run: Run, outcomes: Sequence[RangeOutcome[RangeMessages]], _to_offset: int) -> FinishedProduct:
@@ -114,7 +114,7 @@ class _RangeMessages:
     def __init__(self, shared: _Shared, range_: Range, files: ExitStack) -> None:
         """Start without files: a file is created by its first row."""
         output, self._rules, self._selection, self._from_offset, self._unmatched, only_missing = shared[:6]
-        self._expired, self._backfilled_topics = shared[6:]
+        self._expired, self._expired_until, self._backfilled_topics = shared[6:]
         # A run that fills gaps replaces the rows of `quarantine`; a backfill adds to them.
         tables = (MESSAGES, QUARANTINE) if self._backfilled_topics else (MESSAGES,)
         self._known_offsets = _read_known_offsets(output, range_, tables) if only_missing else None
@@ -153,7 +153,7 @@ class _RangeMessages:
             if self._backfilled_topics:
                 group = self._select_backfilled(group, parser)
             found, bad = message_batch(group, parser, with_body=self._selection.with_body, wants_topic=self._chooses)
-            batch = _drop_expired(found, self._expired)
+            batch = _drop_expired(found, self._expired, self._expired_until)
             checked = add_record_crcs(batch, group, wanted=self._selection.with_body)
             for rows in add_inflated_bodies(checked, wanted=self._selection.with_inflated):
                 self._messages.write(rows)
@@ -206,12 +206,11 @@ class _RangeMessages:
         return RangeMessages(found, self._pieces.was_deleted, frozenset(self._matched))
 
 
-def _drop_expired(messages: pa.RecordBatch, expired: ExpiredRows | None) -> pa.RecordBatch:
+def _drop_expired(messages: pa.RecordBatch, expired: ExpiredRows | None, until: int) -> pa.RecordBatch:
     if expired is None:
         return messages
-    return messages.filter(
-        pc.invert(expired.mask_messages(messages.column("store_timestamp"), messages.column("topic")))
-    )
+    is_old = expired.mask_messages(messages.column("store_timestamp"), messages.column("topic"))
+    return messages.filter(pc.invert(pc.and_(is_old, pc.less(messages.column("physical_offset"), until))))
 
 
 def _read_known_offsets(output: RunOutput, range_: Range, tables: Sequence[Table]) -> Integers:

@@ -31,6 +31,7 @@ from jobs.store.selection import Selection
 from jobs.store.store import Store
 from jobs.store.workers import Workers
 from rmq_formats.errors import FormatError, is_disk_error
+from rmq_formats.properties import MAX_LONG
 
 State = Mapping[str, Any]  # JSON
 _OFFSETS = frozenset({"dispatched", "boundary", "to_offset"})  # keys in states
@@ -120,6 +121,7 @@ class Run:
     only_missing: bool = False  # leave out records that the lake has
     backfilled_topics: frozenset[str] = frozenset()  # only records that would be left out if these were excluded
     expired: ExpiredRows | None = None  # rows that `optimize --keep` has removed; the run does not bring them back
+    expired_until: int = MAX_LONG  # offset from which on no message has expired yet
     changed_queues: ChangedQueues | None = None  # if only these queues need to be probed
 
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RequestError
-from jobs.lake.lake import DEFAULT_BROKER, FILLED_KEY, FULL_STATE_KEY, parse_run_detail
+from jobs.lake.lake import DEFAULT_BROKER, FILLED_KEY, FULL_STATE_KEY, UNDONE_KEY, drop_undone_runs, parse_run_detail
 from jobs.launch.arguments import file_system_options
 from jobs.query import (
     MAX_TIME,
@@ -178,12 +178,13 @@ class RunRecords:
         return next((row["to_offset"] for row in rows), 0)
 
     @cached_property
-    def _details_with_gaps(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    def _details_with_gaps(self) -> list[tuple[dict[str, Any], Mapping[str, Any]]]:
         """The runs that found or filled gaps, oldest first, and their details."""
-        has_any = f"""(NOT contains(detail, '"gaps": []') OR contains(detail, '"{FILLED_KEY}"'))"""
+        others = " OR ".join(f"""contains(detail, '"{key}"')""" for key in (FILLED_KEY, UNDONE_KEY))
+        has_any = f"""(NOT contains(detail, '"gaps": []') OR {others})"""
         wanted = "detail IS NOT NULL", has_any
         runs = self.select_rows("broker, run, to_offset, detail", RUNS_NAME, _PREPARED, *wanted, rest="ORDER BY run")
-        return [(run, self._parse_detail(run)) for run in runs]
+        return drop_undone_runs((run["run"], run, self._parse_detail(run)) for run in runs)
 
     @property
     def _filled_ranges(self) -> list[Interval]:

@@ -23,7 +23,7 @@ from jobs.lake.commit import ObsoleteRows, find_lost_files, lost_file_text, open
 from jobs.lake.integrity import refuse_unsupported_tables
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
-from jobs.lake.runs import discard_files, open_complete_table
+from jobs.lake.runs import discard_files, find_undone_offset, open_complete_table
 from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files, read_rows_where, read_topics
 from jobs.lake.snapshots import cache_snapshots, read_newest_transaction
 from jobs.lake.tables import (
@@ -166,19 +166,18 @@ def _cuts(lake: Lake, messages: DeltaTable) -> Callable[[str, StoreProgress], in
     superseded = open_table(lake, SUPERSEDED_MESSAGES.name)
 
     @cache
-    def superseded_from(store: str, run: int) -> int | None:
-        if superseded is None:
-            return None
-        by = ds.field("superseded_by_run")
-        # Ignore runs that are not committed to `messages` yet.
-        is_wanted = (ds.field("store_id") == store) & (by > run) & (by <= read_newest_transaction(messages, store))
-        rows = read_rows_where(lake, superseded, ["physical_offset"], is_wanted)
-        lowest: int | None = pc.min(rows.column("physical_offset")).as_py()
-        return lowest
+    def removed_from(store: str, run: int) -> list[int]:
+        newest = read_newest_transaction(messages, store)  # ignore runs that are not committed to `messages` yet
+        found = [find_undone_offset(lake, store, run, newest)]
+        if superseded is not None:
+            by = ds.field("superseded_by_run")
+            is_wanted = (ds.field("store_id") == store) & (by > run) & (by <= newest)
+            rows = read_rows_where(lake, superseded, ["physical_offset"], is_wanted)
+            found.append(pc.min(rows.column("physical_offset")).as_py())
+        return [offset for offset in found if offset is not None]
 
     def cut(store: str, state: StoreProgress) -> int:
-        lowest = superseded_from(store, state.run)
-        return state.to_offset if lowest is None else min(lowest, state.to_offset)
+        return min([state.to_offset, *removed_from(store, state.run)])
 
     return cut
 

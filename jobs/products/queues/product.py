@@ -102,7 +102,7 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
         damaged = tuple(collect_damaged_ranges(outcomes))
         log = CollectedLog(
             units, scratch, groups, run.store.start_offset, to_offset, deleted, kept, damaged_ranges=damaged,
-            select_rows=None if run.expired is None else partial(_drop_expired, run.expired, run.from_offset),
+            select_rows=None if run.expired is None else partial(_drop_expired, run.expired, run.expired_until),
         )  # fmt: skip
         new_row_file = partial(output.new_file, CONSUME_QUEUE)
         try:
@@ -158,12 +158,12 @@ def find_changed_queues(
     return ChangedQueues(frozenset(names.union(changed_topics)), complete_records_end(outcomes, start))
 
 
-def _drop_expired(expired: ExpiredRows, from_offset: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows without those before *from_offset* that have expired: their messages have left the lake."""
+def _drop_expired(expired: ExpiredRows, until: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows without those before *until* that have expired: their messages have left the lake."""
     offsets = rows.column("physical_offset")
     is_old = expired.mask_messages(rows.column("store_timestamp"), rows.column("topic"))
     is_old = pc.coalesce(is_old, pc.less(offsets, expired.to_offset))
-    return rows.filter(pc.invert(pc.and_(is_old, pc.less(offsets, from_offset))))
+    return rows.filter(pc.invert(pc.and_(is_old, pc.less(offsets, until))))
 
 
 def _list_topics(store: Store) -> set[str]:

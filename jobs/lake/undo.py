@@ -1,0 +1,132 @@
+"""
+Undo the newest runs of a store: their rows leave all tables, and the next run reads the same range again.
+
+An undo is a run of its own, with the state of the run before those that it undoes: its row in `runs` is the commit
+point, and any later run completes it. Rows are recognized by the part of the log, of the queues and of the index that
+they describe; typed tables lose theirs with the next `type`.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from jobs.console.result import RequestError
+from jobs.lake import integrity
+from jobs.lake.commit import open_table
+from jobs.lake.lake import Lake
+from jobs.lake.lock import hold_lock
+from jobs.lake.runs import (
+    QUEUES_STATE,
+    TABLES_BEFORE_KEY,
+    KnownStore,
+    Manifest,
+    commit_prepared,
+    find_unfinished_run,
+    prepare_run,
+    read_manifest_at,
+    read_plain_queue_ends,
+    read_prepared_row,
+    refresh_newest_run,
+    vectors_error,
+)
+from jobs.lake.snapshot_files import list_snapshot_files
+from jobs.lake.tables import PRODUCT_TABLES, TABLES_BY_NAME, WRITTEN_BY_RUNS
+from jobs.storage.locations import is_local
+from jobs.storage.model import file_exists
+
+
+def undo_runs(lake: Lake, store: KnownStore, first_run: int) -> Manifest:
+    """
+    Undo the runs of a store from *first_run* on, and return the run that did it; nothing is done twice.
+
+    Raises `RequestError` if a run cannot be undone: it changed rows of earlier runs, or the state before is gone.
+    """
+    integrity.refuse_unsupported_tables(lake, WRITTEN_BY_RUNS)
+    with hold_lock(lake, store.store_id):
+        known = refresh_newest_run(lake, store)
+        newest = known.newest
+        if newest is None or not 0 < first_run <= newest.run:
+            runs = "it has no run" if newest is None else f"its newest run is {newest.run}"
+            raise RequestError(f"{lake.location}: broker {store.broker} has no run {first_run}; {runs}")
+        if find_unfinished_run(lake, known) is not None:
+            if newest.undone_from is None:
+                raise RequestError(
+                    f"{lake.location}: run {newest.run} was interrupted. Run `ingest` to complete it first"
+                )
+            commit_prepared(lake, newest)
+        if newest.undone_from == first_run:
+            return newest
+        before = _read_state_before(lake, known, first_run)
+        tables = integrity.find_newest_run_by_table(lake, known, is_done=True)
+        changed = sorted(tables.keys() & {table.name for table in PRODUCT_TABLES})
+        _refuse_deletion_vectors(lake, changed)
+        undo = replace(
+            before,
+            broker=known.broker,
+            run=known.next_run,
+            from_offset=before.to_offset,
+            tables=dict.fromkeys(changed, ()),
+            state={**before.state, TABLES_BEFORE_KEY: tables},
+            counts={},
+            gaps=(),
+            superseded=None,
+            filled=(),
+            backfilled=(),
+            undone_from=first_run,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        prepare_run(lake, undo)
+        commit_prepared(lake, undo)
+        return undo
+
+
+def _read_state_before(lake: Lake, known: KnownStore, first_run: int) -> Manifest:
+    """Return the run before *first_run*; `RequestError` if its state is gone, or a later run changed earlier rows."""
+    assert known.newest is not None
+    undone = list(_read_manifests(lake, known, range(first_run, known.newest.run + 1)))
+    for one in undone:
+        reasons = {
+            "filled gaps": bool(one.filled),
+            "backfilled topics": bool(one.backfilled),
+            "replaced rows, because the broker had truncated its log": one.superseded is not None,
+            "undid runs before it": one.undone_from is not None and one.undone_from < first_run,
+        }
+        reason = next((text for text, is_true in reasons.items() if is_true), None)
+        if reason is not None:
+            raise RequestError(f"{lake.location}: run {one.run} {reason}, so only runs after it can be undone")
+    if first_run == 1:
+        start = undone[0].from_offset
+        return replace(
+            undone[0], to_offset=start, store_timestamp=None, fingerprints=known.registered_fingerprints, state={}
+        )
+    (before,) = _read_manifests(lake, known, range(first_run - 1, first_run))
+    if not all(file_exists(lake.open, path) for path in before.state_files):
+        raise _lost_state_error(lake, first_run)
+    queues = cast("dict[str, Any]", before.state.get(QUEUES_STATE) or {"queues": []})
+    read_plain_queue_ends(lake, queues)  # an error before anything is written
+    return before
+
+
+def _read_manifests(lake: Lake, known: KnownStore, runs: range) -> Iterator[Manifest]:
+    for run in runs:
+        path = read_prepared_row(lake, known.store_id, run)["manifest"]
+        if not file_exists(lake.open, path):
+            raise _lost_state_error(lake, run + 1)
+        yield read_manifest_at(lake, path, run)
+
+
+def _refuse_deletion_vectors(lake: Lake, tables: Iterable[str]) -> None:
+    """Raise `UnsupportedTableError` if rows would have to be removed from files that cannot be replaced."""
+    for name in () if is_local(lake.location) else tables:
+        snapshot = open_table(lake, name)
+        files = () if snapshot is None else list_snapshot_files(lake, snapshot, TABLES_BY_NAME[name])
+        if any(file.kept_row_mask is not None for file in files):
+            raise vectors_error(lake, name, "rows of a run were to be undone; nothing was written")
+
+
+def _lost_state_error(lake: Lake, run: int) -> RequestError:
+    return RequestError(
+        f"{lake.location}: the state before run {run} is no longer stored, so it cannot be undone; the lake keeps "
+        "it for the newest runs only"
+    )
