@@ -475,8 +475,8 @@ RUNS = Table(
         column(
             "detail",
             pa.string(),
-            "JSON: fingerprints of a registered store; counts, gaps, filled gaps, topics, backfilled topics and "
-            "versions of a run",
+            "JSON: fingerprints of a registered store; counts, gaps, filled gaps, topics, backfilled topics, "
+            "undone runs and versions of a run",
         ),
     ),
     statistics=("run",),
