@@ -13,10 +13,11 @@ from jobs.lake.lake import Lake
 from jobs.lake.retention import Retention, remove_expired_rows
 from jobs.lake.runs import list_known_stores, read_gaps_and_filled
 from jobs.library import undo_runs
+from jobs.requests.typing import TypeRequest
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers
 from jobs.typed.declaration import read_types
-from jobs.typed.run import TypeRequest, type_lake
+from jobs.typed.run import type_lake
 from rmq_formats.commitlog.record import MessageRecord
 from tests.support.lakes import (
     compare_with_lake,
