@@ -32,6 +32,7 @@ from jobs.typed.formats import UnknownField
 from tests.golden import StoreOf
 from tests.support.commands import Run, copy_store, ignore_spark_session
 from tests.support.lakes import rows_of
+from tests.support.merged_brokers import list_truth, make_lake
 from tests.support.schemas import SCHEMAS, describe_object, generate_schemas
 from tests.support.stores import damage_log_queue_and_index
 
@@ -155,6 +156,25 @@ def test_rows_of_queries_and_dumps_match_their_schemas(golden: StoreOf, run: Run
     for query in queries:
         _check("query", *run("query", *query).lines)
     _check("dump", *run("dump", "--json", min((store / "commitlog").iterdir())).lines)
+
+
+def test_answers_of_several_brokers_match_their_schema(tmp_path: Path, run: Run) -> None:
+    """The schema described neither the brokers of messages and histories, nor bodies."""
+    place = ("--json", "--lake", make_lake(list_truth(), tmp_path))
+    story = run("query", "story", "both", *place)
+    queries: Iterable[tuple[str | Path, ...]] = (
+        ("by-key", "-t", "Orders", "-k", "k3", "--body", *place),
+        ("by-key", "-t", "Orders", "-k", "k3", "--body-dir", tmp_path / "bodies", *place),
+        ("list", *place),
+        ("mqadmin", *place, "topicStatus", "-t", "Orders"),
+    )
+    _check("query", *story.lines)
+    for query in queries:
+        answer = run("query", *query)
+        _check("query", *answer.lines)
+        assert answer.code == ExitCode.CLEAN
+
+    assert story.lines[0]["brokers"] == ["broker-a", "broker-b"]
 
 
 def test_every_verb_that_prints_json_has_a_schema() -> None:
