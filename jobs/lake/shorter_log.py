@@ -24,7 +24,7 @@ from jobs.lake.identity import find_stores_with_record, has_fingerprint, read_fi
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, SupersededRows
 from jobs.lake.snapshot_files import has_rows_within
-from jobs.lake.tables import MESSAGES, SUPERSEDED_MESSAGES
+from jobs.lake.tables import MESSAGES, SUPERSEDED_MESSAGES, Table
 from jobs.storage.local import read_creation_time
 from jobs.storage.locations import is_local, local_path
 from jobs.store.log_ends import find_end_after_crash, find_newest_known_offset, has_lost_end
@@ -33,6 +33,7 @@ from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, find_newest_segment, plan_ranges
 from jobs.store.running_broker import find_broker_process
 from jobs.store.store import Store
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.errors import is_disk_error
 
 DIRECTORIES_KEY = "directories"  # key in a manifest's state
@@ -166,37 +167,57 @@ def find_older_history(
     Return that a log, which would supersede rows of the lake, is older than these; None if it is not.
 
     The clock of a replica that becomes the master may be behind. So a log is older by five seconds, or has records that
-    an earlier run has already superseded. A broker takes longer to start.
+    an earlier run has already superseded. A broker takes longer to start. If the lake has the log's last message, the
+    log only ends earlier, and the lake has an outdated part before it.
     """
     lake_ms = known.newest.store_timestamp if known.newest else None
     if superseded is None or lake_ms is None:
         return None
     newest = find_newest_segment(store)
-    log_end, log_ms = (_read_tail(store, newest[0].base_offset) if newest else None) or (0, None)
-    if log_ms is None or log_ms >= lake_ms:
+    tail = _read_tail(store, newest[0].base_offset) if newest else None
+    if tail is None or tail.stored_ms is None or tail.stored_ms >= lake_ms:
         return None
-    first = next(map(read_first_record, plan_ranges(store, superseded.from_offset, WHOLE_SEGMENTS)), None)
-    replaced = find_stores_with_record(lake, SUPERSEDED_MESSAGES, [first]) if first else ()
-    if log_ms >= lake_ms - _CLOCKS_DIFFER_MS and known.store_id not in replaced:
+    log_end, log_ms = tail.end, tail.stored_ms
+    has_last = _has_record_at(lake, MESSAGES, known, store, tail.last_offset)
+    is_replaced = has_last or _has_record_at(lake, SUPERSEDED_MESSAGES, known, store, superseded.from_offset)
+    if log_ms >= lake_ms - _CLOCKS_DIFFER_MS and not is_replaced:
         return None
+    what = "a copy from before the broker was restored or truncated its log"
+    if has_last:
+        what = "an older copy, or a replica that lags: the lake has its newest message as well"
     text = (
         f"the store's log has other messages than the lake from offset {superseded.from_offset:,}, but its newest "
         f"message was stored at {utc_time_text(log_ms)}, before the newest one of the lake ({utc_time_text(lake_ms)}). "
-        "It is a copy from before the broker was restored or truncated its log. Nothing of it is recorded; to keep its "
-        "messages, ingest it into a new lake"
+        f"It is {what}. Nothing of it is recorded; to keep its messages, ingest it into a new lake"
     )
     return OlderHistory(log_end, text)
 
 
-def _read_tail(store: Store, start: int) -> tuple[int, int | None] | None:
-    """Return the end of a log and the store time of its last record after *start*; None if it is unreadable."""
-    end, stored_ms = start, None
+def _has_record_at(lake: Lake, table: Table, known: KnownStore, store: Store, offset: int | None) -> bool:
+    """Return whether a table has the record that a store's log has at an offset."""
+    ranges = plan_ranges(store, offset, WHOLE_SEGMENTS) if offset is not None else ()
+    first = next(map(read_first_record, ranges), None)
+    return first is not None and known.store_id in find_stores_with_record(lake, table, [first])
+
+
+class _Tail(NamedTuple):
+    """The end of a log, and its last record."""
+
+    end: int
+    stored_ms: int | None
+    last_offset: int | None
+
+
+def _read_tail(store: Store, start: int) -> _Tail | None:
+    """Return the end of a log and its last record after *start*; None if it is unreadable."""
+    end, stored_ms, last_offset = start, None, None
     for range_ in plan_ranges(store, start, WHOLE_SEGMENTS):
         reader = RangeReader(range_)
         try:
             with closing(reader.pieces()) as pieces:
-                for _ in pieces:
-                    pass
+                for item in pieces:
+                    if isinstance(item, RawRecords) and item.positions.size:
+                        last_offset = item.base_offset + int(item.positions[-1])
         except OSError as error:
             if not is_disk_error(error):
                 raise
@@ -206,9 +227,9 @@ def _read_tail(store: Store, start: int) -> tuple[int, int | None] | None:
             return None
         stored_ms = stored_ms if facts.store_timestamp is None else facts.store_timestamp
         if facts.unfinished_from is not None:
-            return facts.unfinished_from, stored_ms
+            return _Tail(facts.unfinished_from, stored_ms, last_offset)
         end = facts.next_offset
-    return end, stored_ms
+    return _Tail(end, stored_ms, last_offset)
 
 
 def _explain_missing_end(store: Store, log_end: int) -> tuple[str, str]:
@@ -242,7 +263,7 @@ def find_records_end(known: KnownStore, store: Store) -> int | None:
     inside = (one for one in fingerprints if segment.base_offset < one.end <= segment.base_offset + segment.size)
     start = next((one.end for one in inside if has_fingerprint(one, store)), segment.base_offset)
     tail = _read_tail(store, start)
-    return tail[0] if tail is not None else None
+    return tail.end if tail is not None else None
 
 
 def _compare_times(store: Store, newest_ms: int | None) -> str:

@@ -8,6 +8,7 @@ import pytest
 from jobs.console.result import ExitCode
 from jobs.rebuild.queue_run import MANIFEST_FILE
 from rmq_formats.commitlog.record import encode_record
+from rmq_formats.timer_files import decode_timer_progress
 from tests.support.commands import Run
 from tests.support.lakes import raw_rows, rows_of
 from tests.support.legal_stores import BATCH_FILE_SIZE, GEOMETRY, QUEUE_FILE_SIZE, LegalStore, draw_store
@@ -204,3 +205,35 @@ def test_a_lost_queue_is_never_taken_for_that_of_a_deleted_topic(seed: int, run:
     found = json.loads(run("verify", store, "--json", "--release", legal.release, *_GEOMETRY).out)["findings"]
 
     assert bool(found) == bool(legal.list_earlier_messages())
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("seed", _SEEDS)
+def test_a_store_with_timer_messages_is_healthy_and_shows_those_that_wait(seed: int, run: Run, tmp_path: Path) -> None:
+    """Some were put into the wheel again after two days, cancelled, or delivered."""
+    legal = draw_store(seed, has_timers=True)
+    store = legal.write(tmp_path / "store")
+
+    verdict = run("verify", store, "--json", "--release", legal.release, *_GEOMETRY).document
+    state = run("inspect", store, "--json").document["state"]
+
+    assert [] == verdict["findings"], (legal.end, legal.release)
+    assert legal.timers is not None
+    assert not legal.is_clean or len(legal.timers.waiting) == state["timers"]["waiting"]
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("seed", _SEEDS)
+def test_a_restored_store_delivers_every_waiting_timer_message(seed: int, run: Run, tmp_path: Path) -> None:
+    legal = draw_store(seed, end="clean", has_timers=True)
+    store = legal.write(tmp_path / "store")
+    assert legal.timers is not None
+    numbers = [one.record.queue_offset for one in legal.timers.waiting]
+    options = ("--release", legal.release, *_GEOMETRY)
+
+    run("ingest", store, "--lake", tmp_path / "lake", *options)
+    code, _, err = run("restore", tmp_path / "lake", "--out", tmp_path / "restored", "--no-index", *options)
+
+    assert ExitCode.CLEAN == code, err
+    path = tmp_path / "restored/config/timercheck"
+    assert not numbers or decode_timer_progress(path.read_bytes()).queue_offset == min(numbers)

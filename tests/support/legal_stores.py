@@ -22,7 +22,7 @@ from rocksdict import Options, Rdict
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK, MAGIC_V2, TransactionType
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.consumequeue.dispatch import ExpectedUnit, QueueKind, UnitRules, expected_units
-from rmq_formats.detection import HALF_TOPIC, OP_TOPIC
+from rmq_formats.detection import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.properties import CRC_SIZE, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
 from rmq_formats.release import PUBLISHED, Release, Rules, make_rules, release_at
@@ -30,6 +30,7 @@ from rmq_formats.store import Checkpoint, encode_checkpoint, file_name_of_offset
 from tests.rmq_formats.builders import BROKER_V6, PRODUCER_V6, STORED, encode_properties, make_record
 from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, IndexWriter
 from tests.support.stores import read_files
+from tests.support.timer_wheel import PRECISION_MS, TimerWheel
 
 QUEUE_FILE_SIZE, BATCH_FILE_SIZE = 200, 460
 UNITS_IN_FILE = 10
@@ -37,6 +38,7 @@ GEOMETRY = Geometry(7, 9)
 _FIRST_OFFSETS = (0, 0, 0, 1, 1 << 28)  # in segments
 _TIME_STEPS = (0, 0, 1, 100, 100, 3000, -1, -700, -40_000)  # ms
 _KEY_NAMES = frozenset({"KEYS", "UNIQ_KEY", "TAGS"})  # the properties that an index has
+_TIMERS = Release.from_version("5.0.0")
 _TABLE_WRITTEN_AT_STOP = Release.from_version("5.1.4")
 _BATCHES, _TYPES_OF_COMPRESSION = map(Release.from_version, ("4.1.0", "4.9.4"))
 _ENCODER_BYTES = b"TAGS\x01old\x02KEYS\x01stale\x02" + bytes(30)  # what may be left in the encoder's buffer
@@ -77,6 +79,7 @@ class Draft:
     tables: list["TopicTable"] = field(default_factory=list)  # the versions of the table of topics
     has_keys: bool = True  # without keys, the only index file has no entry
     messages: dict[str, "Production"] = field(default_factory=dict)  # those that may be drawn
+    timers: TimerWheel | None = None
 
     def __post_init__(self) -> None:
         self.rules = self.rules or [(0, self.release)]
@@ -270,6 +273,33 @@ def _make_inner_batch(draft: Draft) -> Message:
     )
 
 
+def _make_timer_message(draft: Draft) -> Message:
+    """Make a message with a time of delivery, of which the wheel has two days, or cancel one."""
+    assert draft.timers is not None
+    keys = {"KEYS": "timed", "UNIQ_KEY": f"{draft.next_offset:032X}", "REAL_TOPIC": "Orders", "REAL_QID": "0"}
+    waiting = [one for one in draft.timers.waiting if not one.is_rolled]
+    if waiting and draft.random.random() < 0.2:
+        cancelled = draft.random.choice(waiting).properties
+        due = {"TIMER_OUT_MS": cancelled["TIMER_OUT_MS"], "TIMER_DEL_UNIQKEY": f"Orders+{cancelled['UNIQ_KEY']}"}
+        return _make_message(draft, keys | due, topic=TIMER_TOPIC)
+    delay = draft.random.choice((5_000, 6_000, 60_000, 86_400_000, 3 * 86_400_000, 5 * 86_400_000))
+    now = max(draft.time, draft.timers.read_ms)
+    due = {"TIMER_OUT_MS": str((now + delay) // PRECISION_MS * PRECISION_MS), "TIMER_DELAY_MS": str(delay)}
+    return _make_message(draft, keys | due, topic=TIMER_TOPIC)
+
+
+def _deliver_timers(draft: Draft) -> None:
+    """Deliver the messages that are due; those that are still far away are put into the wheel again."""
+    assert draft.timers is not None
+    for one in draft.timers.take_due(draft.time):
+        if one.is_rolled:
+            draft.append(_make_message(draft, one.properties, topic=TIMER_TOPIC))
+            draft.timers.add(draft.records[-1], one.properties)
+            continue
+        times = {"TIMER_ENQUEUE_MS": str(one.enqueued_ms), "TIMER_DEQUEUE_MS": str(draft.timers.read_ms)}
+        draft.append(_make_message(draft, one.properties | times, topic="Orders"))
+
+
 def _always(_release: Release) -> bool:
     return True
 
@@ -304,6 +334,10 @@ FURTHER_MESSAGES: dict[str, Production] = {
     "op message": Production(_make_op_message, lambda release: not release.half_message_in_real_topic),
     "batch": Production(_make_batch, lambda release: release.version >= _BATCHES.version),
     "inner batch": Production(_make_inner_batch, lambda release: release.inner_batches),
+}
+
+TIMER_MESSAGES: dict[str, Production] = {
+    name: Production(_make_timer_message) for name in ("timer", "another timer", "third timer")
 }
 
 
@@ -349,6 +383,11 @@ def _append_drawn_message(draft: Draft) -> None:
     usable = [one for one in draft.messages.values() if one.is_written_by(draft.release)]
     made = draft.random.choice(usable).make(draft)
     draft.append(*([made] if isinstance(made, Message) else made))
+    if draft.timers is not None:
+        if (newest := draft.records[-1]).topic == TIMER_TOPIC:
+            items = newest.properties_raw.decode().split("\x02")
+            draft.timers.add(newest, dict(item.split("\x01", 1) for item in items if item))
+        _deliver_timers(draft)
 
 
 def _end_with_preallocated_segment(draft: Draft) -> None:
@@ -421,6 +460,7 @@ class LegalStore(NamedTuple):
     files: dict[str, bytes]  # by path below the root
     has_expired: bool  # the first segments were deleted, so the first queue and index files cannot be rebuilt
     restarts: list[tuple[int, str]]  # see `Draft`
+    timers: TimerWheel | None
 
     @property
     def is_clean(self) -> bool:
@@ -459,26 +499,39 @@ def draw_store(
     end: str | None = None,
     events: Collection[str] = (),
     has_further_messages: bool = False,
+    has_timers: bool = False,
 ) -> LegalStore:
     """
     Return the store of a seed; *release* and *end* fix what is otherwise drawn; of *events*, some happen.
 
-    With further messages, the store may also have transactions, batches, and queues in files and in RocksDB.
+    With further messages, the store may also have transactions, batches, and queues in files and in RocksDB. With
+    timers, the broker is of 5.0.0 or later, and nothing has expired.
     """
     random, happening = Random(seed), Random(f"events {seed}")
     drawn_release, drawn_end = random.choice(PUBLISHED), random.choice(list(ENDS))
+    if has_timers:
+        drawn_release = happening.choice([one for one in PUBLISHED if one.version >= _TIMERS.version])
     writer = drawn_release if release is None else Release.from_version(release)
-    segment_size, first = random.choice((4096, 16384)), random.choice(_FIRST_OFFSETS)
+    segment_size, first = random.choice((4096, 16384)), 0 if has_timers else random.choice(_FIRST_OFFSETS)
     draft = Draft(random, writer, segment_size, first * segment_size)
     draft.has_keys = not events or happening.random() > 0.2
     draft.messages = MESSAGES | (FURTHER_MESSAGES if has_further_messages else {})
+    progress = [b""]
+    if has_timers:
+        draft.messages |= TIMER_MESSAGES
+        draft.timers = TimerWheel(happening.choice((240, 1040, 1 << 20)), draft.time // PRECISION_MS * PRECISION_MS)
+        progress = [draft.timers.encode_progress()]
     if first:
         draft.first_queue_offset = random.choice((UNITS_IN_FILE, 1 << 32)) // UNITS_IN_FILE * UNITS_IN_FILE
     draft.is_clock_set_back = not {"topic created again", "queue lost"} & {*events} or bool(seed % 3)
     for _ in range(random.choice((1, 5, 40))):
         if events and happening.random() < 0.1:
             EVENTS[happening.choice(sorted(events))](draft)
+        if has_timers and happening.random() < 0.1:
+            draft.time += happening.choice((10_000, 40 * 3_600_000, 50 * 3_600_000))
         _append_drawn_message(draft)
+        if draft.timers is not None:
+            progress.append(draft.timers.encode_progress())
     start = min(draft.segments)
     if first and len(draft.segments) > 1:
         start = random.choice(sorted(draft.segments)[:-1])
@@ -492,9 +545,18 @@ def draw_store(
         _write_queues_twice(files, draft)
     _add_checkpoint(files, draft, index_time, is_clean=ENDS[chosen_end].is_clean)
     _add_configuration(files, draft, is_clean=ENDS[chosen_end].is_clean)
+    if draft.timers is not None:
+        is_clean = ENDS[chosen_end].is_clean  # a killed broker has not written the newest progress
+        files |= draft.timers.list_files(progress[-1] if is_clean else happening.choice(progress[-3:]))
     records = [record for record in draft.records if record.physical_offset >= start]
     return LegalStore(
-        make_rules(*draft.rules), chosen_end, records, files, has_expired=bool(first), restarts=draft.restarts
+        make_rules(*draft.rules),
+        chosen_end,
+        records,
+        files,
+        has_expired=bool(first),
+        restarts=draft.restarts,
+        timers=draft.timers,
     )
 
 

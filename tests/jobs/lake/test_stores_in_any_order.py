@@ -301,7 +301,7 @@ def read_position(store: Path) -> int:
     return position
 
 
-@pytest.mark.sample(4, always=["draw36", "draw63", "draw96"])
+@pytest.mark.sample(4, always=["draw36", "draw63", "draw96", "draw222"])
 @pytest.mark.parametrize("seed", range(DRAWS), ids=lambda seed: f"draw{seed}")
 def test_every_row_of_a_lake_is_right_after_any_order_of_stores(seed: int, tmp_path: Path) -> None:
     world = World(tmp_path, seed)
