@@ -26,6 +26,7 @@ from jobs.diagnosis.broker_state import (
     check_broker_state,
     describe_late_positions,
     find_late_positions,
+    find_missing_groups,
     span_reader,
 )
 from jobs.diagnosis.findings import CONFIGURATION, Finding
@@ -34,7 +35,7 @@ from jobs.lake.identity import identify_store
 from jobs.lake.lake import Lake
 from jobs.lake.runs import Expiry, KnownStore
 from jobs.lake.tables import RECORD_CRC
-from jobs.products.broker_config import FILES_KEY, read_state
+from jobs.products.broker_config import FILES_KEY, GROUP_KIND, read_state
 from jobs.requests.diff import DiffRequest
 from jobs.restore import (
     EXPIRED,
@@ -47,6 +48,7 @@ from jobs.restore import (
 from jobs.restore.segment import RowMask, check_crcs, read_segment_rows
 from jobs.store.broker_config import (
     CONFIG_FOLDER,
+    GROUPS_FILE,
     ConsumerKind,
     read_broker_config,
     read_config_files,
@@ -257,7 +259,9 @@ def compare_broker_state(store: Store, lake: Lake, known: KnownStore) -> StateCo
                 "a run of `ingest` found the file: it was lost since, or this copy of the store is older",
             )
             state.findings.append(Finding(CONFIGURATION, kinds.MISSING_CONFIGURATION, path, None, *values))
-    _, offsets = read_state(lake, recorded.get(_SETTINGS_STATE))
+    settings, offsets = read_state(lake, recorded.get(_SETTINGS_STATE))
+    if f"{CONFIG_FOLDER}/{GROUPS_FILE}" not in {finding.file for finding in state.findings}:
+        state.findings.extend(find_missing_groups(config, (name for kind, name in settings if kind == GROUP_KIND)))
     earlier = (
         (ConsumerKind(kind), group, topic, ((int(queue), offset) for queue, offset in queues.items()))
         for (kind, group, topic), queues in offsets.items()

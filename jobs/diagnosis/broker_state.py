@@ -386,6 +386,20 @@ def _notes_on_groups(store: Store, config: BrokerConfig, clients: Mapping[str, i
         )
 
 
+def find_missing_groups(config: BrokerConfig, recorded: Iterable[str]) -> Iterator[Finding]:
+    """Yield a finding on consumer groups that were *recorded* earlier, and that the table of groups lacks."""
+    lacking = sorted(one for one in recorded if one not in config.groups and not one.startswith(_SYSTEM_GROUPS))
+    if not lacking or config.errors:
+        return
+    cause = (
+        "either the groups were deleted on purpose, or the file is an earlier version: the broker creates groups again "
+        "with default settings when their consumers connect"
+    )
+    values = f"lacks {names_text(lacking)}", "every group that the lake has", cause
+    path = f"{CONFIG_FOLDER}/{GROUPS_FILE}"
+    yield Finding(CONFIGURATION, kinds.MISSING_GROUPS, path, None, "groups", *values, len(lacking))
+
+
 def _notes_on_replica(store: Store) -> Iterator[str]:
     """Yield notes on files of the controller mode that contradict each other, or that are damaged."""
     epochs, identity = store.other_file(EPOCH_FILE), store.other_file(_IDENTITY_FILE)

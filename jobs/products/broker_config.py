@@ -31,7 +31,8 @@ from jobs.store.broker_config import (
 from jobs.store.store import Store
 
 FILES_KEY = "files"  # key in the state: file name → SHA-256 of the newest version in the lake
-_KINDS = ("topic", "group")
+GROUP_KIND = "group"
+_KINDS = ("topic", GROUP_KIND)
 BrokerSettings = Mapping[tuple[str, str], str]  # (kind, name) → JSON, or its digest
 ReaderKey = tuple[str, str | None, str]  # kind of reader, consumer group, topic
 Offsets = Mapping[ReaderKey, Mapping[str, int]]  # offsets by queue, as in JSON; there may be a million

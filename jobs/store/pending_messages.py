@@ -127,13 +127,32 @@ def find_timer_log_end(store: Store) -> int | None:
     return max((file.base_offset + file.size for file in files), default=None)
 
 
+_MOST_UNITS_AFTER_PROGRESS = 10_000
+
+
 def read_last_timer_unit(store: Store) -> TimerUnit | None:
-    """Return the unit before the position up to which the timer log was flushed; None if there is none."""
+    """
+    Return the last unit of the timer log, at most some thousands after its flushed position; None if there is none.
+
+    In a closed store no unit is after that position, unless the progress file is an earlier version.
+    """
     progress = read_timer_progress(store)
-    if progress is None or progress.log_flushed_position < UNIT.size:
+    if progress is None:
         return None
+    size = max((file.size for file in store.other_files_of_kind(FileKind.TIMER_LOG)), default=0)
     with ExitStack() as files:
-        return _timer_log_reader(store, files)(progress.log_flushed_position - UNIT.size)
+        unit_at = _timer_log_reader(store, files)
+        at = progress.log_flushed_position
+        last = unit_at(at - UNIT.size) if at >= UNIT.size else None
+        for _ in range(_MOST_UNITS_AFTER_PROGRESS if size else 0):
+            following = unit_at(at)
+            if following is None:  # a file may end here, and the next one continue
+                at = (at // size + 1) * size
+                following = unit_at(at)
+            if following is None:
+                break
+            last, at = following, at + UNIT.size
+        return last
 
 
 _UnitAt = Callable[[int], TimerUnit | None]

@@ -305,6 +305,12 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
         "the broker stopped, copy `config/topics.json` from a replica or a backup."), (),
     ),
     (
+        CONFIGURATION, {kinds.MISSING_GROUPS},
+        ("The table of consumer groups lacks groups that the lake has. If nobody has deleted them on purpose, create "
+        "them again with `mqadmin updateSubGroup`, or, with the broker stopped, copy `config/subscriptionGroup.json` "
+        "from a replica or a backup."), (),
+    ),
+    (
         CONFIGURATION, _OF_TIMER_FILES,
         ("This tool does not modify timer files. With the broker stopped, restore `timerwheel`, `timerlog` and "
         "`config/timercheck` together from a backup."), (),

@@ -10,7 +10,7 @@ of expired messages are deleted as retention does.
 import json
 import struct
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -390,6 +390,17 @@ def _append_drawn_message(draft: Draft) -> None:
         _deliver_timers(draft)
 
 
+def _append_drawn_messages(draft: Draft, events: Collection[str], happening: Random) -> Iterator[bytes]:
+    """Append the messages of a store, with events between them; yield the progress of timers after each message."""
+    for _ in range(draft.random.choice((1, 5, 40))):
+        if events and happening.random() < 0.1:
+            EVENTS[happening.choice(sorted(events))](draft)
+        if draft.timers is not None and happening.random() < 0.1:
+            draft.time += happening.choice((10_000, 40 * 3_600_000, 50 * 3_600_000))
+        _append_drawn_message(draft)
+        yield draft.timers.encode_progress() if draft.timers is not None else b""
+
+
 def _end_with_preallocated_segment(draft: Draft) -> None:
     draft.write((draft.next_offset // draft.segment_size + 1) * draft.segment_size, b"")
 
@@ -492,7 +503,7 @@ class LegalStore(NamedTuple):
         return {name: data for name, data in self.files.items() if name.startswith(f"{folder}/")}
 
 
-def draw_store(
+def draw_store(  # noqa: PLR0913 - what is fixed, and what may happen
     seed: int,
     *,
     release: str | None = None,
@@ -516,22 +527,13 @@ def draw_store(
     draft = Draft(random, writer, segment_size, first * segment_size)
     draft.has_keys = not events or happening.random() > 0.2
     draft.messages = MESSAGES | (FURTHER_MESSAGES if has_further_messages else {})
-    progress = [b""]
     if has_timers:
         draft.messages |= TIMER_MESSAGES
         draft.timers = TimerWheel(happening.choice((240, 1040, 1 << 20)), draft.time // PRECISION_MS * PRECISION_MS)
-        progress = [draft.timers.encode_progress()]
     if first:
         draft.first_queue_offset = random.choice((UNITS_IN_FILE, 1 << 32)) // UNITS_IN_FILE * UNITS_IN_FILE
     draft.is_clock_set_back = not {"topic created again", "queue lost"} & {*events} or bool(seed % 3)
-    for _ in range(random.choice((1, 5, 40))):
-        if events and happening.random() < 0.1:
-            EVENTS[happening.choice(sorted(events))](draft)
-        if has_timers and happening.random() < 0.1:
-            draft.time += happening.choice((10_000, 40 * 3_600_000, 50 * 3_600_000))
-        _append_drawn_message(draft)
-        if draft.timers is not None:
-            progress.append(draft.timers.encode_progress())
+    progress = list(_append_drawn_messages(draft, events, happening))
     start = min(draft.segments)
     if first and len(draft.segments) > 1:
         start = random.choice(sorted(draft.segments)[:-1])
