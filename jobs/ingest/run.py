@@ -331,9 +331,8 @@ class _Run:
         newest, known, topics = self.known_store.newest, self.known_store, self.request.backfill
         if newest is None or not topics:
             return
-        expired_to = 0 if known.expiry is None else known.expiry.to_offset
         end = min(known.topic_choices.end_offset, newest.to_offset)  # later runs read every topic
-        start = min(max(self.store.start_offset, expired_to), end)
+        start = min(self.store.start_offset, end)
         unknown = self._list_unknown_topics(topics)
         wanted = list_topics_to_backfill(known.topic_choices, topics, start)
         if not {*unknown} <= {*wanted}:
@@ -344,7 +343,7 @@ class _Run:
             self.summary.notes += [f"would backfill {topic} from offset {start:,} to {end:,}" for topic in wanted]
             return
         files, gaps, start = self._read_topics(frozenset(wanted), unknown, start, end)
-        is_whole = start <= max(known.first_known_offset, expired_to)
+        is_whole = start <= known.first_known_offset
         choices = known.topic_choices.after_backfill(wanted, 0 if is_whole else start, end)
         self.state |= choices.after_run(self.request.selection, newest.to_offset).state
         backfilled = tuple(BackfilledTopic(topic, start, end, self.store.root) for topic in wanted)

@@ -269,6 +269,19 @@ def test_expired_messages_of_a_backfilled_topic_stay_out(tmp_path: Path) -> None
     assert compare_with_lake(tmp_path / "store", lake).severity is Severity.HEALTHY
 
 
+def test_a_topic_with_a_longer_retention_is_backfilled_from_its_first_message(tmp_path: Path) -> None:
+    records = write_messages(tmp_path / "store")
+    lake = tmp_path / "lake"
+    ingest_store(tmp_path / "store", lake, "b", selection=Selection(exclude_topics=("Audit",)))
+    cutoff = records[len(records) // 2].store_timestamp
+    list(remove_expired_rows(Lake(str(lake)), Retention(1, {"Audit": 10_000}), now_ms=cutoff + 1000))
+
+    ingest_store(tmp_path / "store", lake, backfill=("Audit",))
+
+    kept = [one for one in records if one.topic == "Audit" or one.store_timestamp >= cutoff]
+    assert encode_rows(kept) == raw_rows(lake)
+
+
 def test_type_adds_the_messages_of_a_backfilled_topic(tmp_path: Path) -> None:
     records = write_messages(tmp_path / "store")
     lake = tmp_path / "lake"

@@ -1,13 +1,15 @@
 """
 Random histories of a store and its lake against a model in plain Python: no message is lost, twice, or back.
 
-A history mixes growth of the log, faults of its segments, repairs, runs, fills from a replica, `type`, `optimize` and
-`optimize --keep`, each of which may be killed after any effect on the disk and is then repeated. At the end, the store
-is repaired and ingested: the lake then has each message once, except those that have expired.
+A history mixes growth of the log, faults of its segments, repairs, runs, fills from a replica, topics that are left out
+and backfilled, undone runs, `type`, `optimize` and `optimize --keep`, each of which may be killed after any effect on
+the disk and is then repeated. At the end, the store is repaired and ingested, and each topic is backfilled: the lake
+then has each message once, except those that have expired.
 """
 
 import shutil
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +17,14 @@ from random import Random
 
 import pytest
 
-from jobs.console.result import Severity
+from jobs.console.result import RequestError, Severity
 from jobs.lake.lake import Lake
 from jobs.lake.retention import Retention, remove_expired_rows
+from jobs.lake.runs import Manifest, list_known_stores
 from jobs.lake.upkeep import optimize
+from jobs.library import undo_runs
 from jobs.requests.typing import TypeRequest
+from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers
 from jobs.typed.declaration import read_types
 from jobs.typed.run import type_lake
@@ -33,6 +38,8 @@ from tests.support.stopping import KilledError, killing_after
 HISTORIES = 300
 STEPS = 14
 TOPICS = ("Orders", "Audit")
+LEFT_OUT = "Audit"
+UNDONE_RUNS = 3  # at most
 HOUR_S = 3600
 KILL_PROBABILITY = 0.4
 TYPES = '[topic."Orders"]\nformat = "json"\nschema = "id bigint"\n'
@@ -53,7 +60,7 @@ class History:
     def __post_init__(self) -> None:
         (self.folder / "types.toml").write_text(TYPES)
         self.grow()
-        self.run_command(self.ingest)
+        self.run_command(self.random.choice((self.ingest, self.leave_out)))
 
     @property
     def records(self) -> list[MessageRecord]:
@@ -76,9 +83,11 @@ class History:
     def write_log(self) -> None:
         """Write the replica, and the store with the faults of its segments."""
         shutil.rmtree(self.folder / "replica", ignore_errors=True)
-        write_store(self.folder / "replica", self.records, with_index=False, with_queues=False)
+        write_store(self.folder / "replica", self.records, with_index=False)
         log = self.folder / "store" / "commitlog"
         log.mkdir(parents=True, exist_ok=True)
+        queues = "consumequeue"
+        shutil.copytree(self.folder / "replica" / queues, self.folder / "store" / queues, dirs_exist_ok=True)
         segments = sorted((self.folder / "replica" / "commitlog").iterdir())
         for number, path in enumerate(segments):
             change = self.faults.get(number)
@@ -131,6 +140,31 @@ class History:
     def ingest(self) -> None:
         ingest_store(self.folder / "store", self.lake, "b")
 
+    def leave_out(self) -> None:
+        ingest_store(
+            self.folder / "store", self.lake, "b", selection=Selection(exclude_topics=(LEFT_OUT,)), change_topics=True
+        )
+
+    def backfill(self) -> None:
+        ingest_store(self.folder / "store", self.lake, "b", backfill=(LEFT_OUT,))
+
+    def undo(self) -> None:
+        """Undo some of the newest runs, if none of them changed earlier rows."""
+        newest = self.newest_run
+        first = self.random.randint(max(newest.run - UNDONE_RUNS, 0) + 1, newest.run)
+
+        def undo() -> None:
+            with suppress(RequestError):
+                undo_runs(self.lake, first)
+
+        self.run_command(undo)
+
+    @property
+    def newest_run(self) -> Manifest:
+        (known,) = list_known_stores(Lake(str(self.lake)))
+        assert known.newest is not None
+        return known.newest
+
     def fill_from_replica(self) -> None:
         ingest_store(self.folder / "replica", self.lake, "b", fill_gaps=True)
 
@@ -139,9 +173,14 @@ class History:
 
     def merge(self) -> None:
         """Merge files as `optimize` does; without --keep, it removes expired messages that have arrived since."""
-        place = Lake(str(self.lake))
-        list(remove_expired_rows(place, Retention(), list_tables_by_topic(place)))
-        optimize(str(self.lake), SerialWorkers())
+
+        def merge() -> None:
+            place = Lake(str(self.lake))
+            list(remove_expired_rows(place, Retention(), list_tables_by_topic(place)))
+            optimize(str(self.lake), SerialWorkers())
+
+        self.expire({})
+        self.run_command(merge)
 
     def keep(self) -> None:
         """Expire messages; the model removes those that the lake has."""
@@ -156,6 +195,11 @@ class History:
             asked = Retention(retention.get(""), {topic: kept for topic, kept in retention.items() if topic})
             list(remove_expired_rows(place, asked, list_tables_by_topic(place), now_ms=now))
 
+        self.expire(times)
+        self.run_command(remove)
+
+    def expire(self, times: Mapping[str, int]) -> None:
+        """Remove the messages from the model that the lake has and that are older than these times, or earlier ones."""
         there = {row["physical_offset"] for row in rows_of(self.lake)}
         before, wanted = self.cutoffs.get("", 0), times.get("", 0)
         cutoffs = {
@@ -165,11 +209,9 @@ class History:
         records = [one for one in self.records if one.physical_offset in there]
         old = {one.physical_offset for one in records if one.store_timestamp < cutoffs[one.topic]}
         if old:
-            kept = there - old
-            end = min(kept) if kept else max(one.end_offset for one in self.records if one.physical_offset in there)
+            end = min(there - old, default=self.newest_run.to_offset)
             self.cutoffs, self.expired_to = cutoffs, max(self.expired_to, end)
             self.gone |= old
-        self.run_command(remove)
 
     # the checks
 
@@ -180,23 +222,25 @@ class History:
         assert len({offset for offset, _ in found}) == len(found), "twice"
         assert [] == [offset for offset, data in found if sent.get(offset) != data]
         assert set() == {offset for offset, _ in found} & self.gone, "back"
+        units = Counter((row["topic"], row["queue_offset"]) for row in rows_of(self.lake, "consume_queue"))
+        assert [] == [unit for unit, count in units.items() if count > 1], "unit twice"
 
     def end(self) -> None:
         """Repair the store, and check that nothing is lost."""
         self.repair()
         self.run_command(self.ingest)
+        self.run_command(self.backfill)
         self.ingest()
         self.run_command(self.type)
+        self.expire({})
         place = Lake(str(self.lake))
         list(remove_expired_rows(place, Retention(), list_tables_by_topic(place)))
         self.check()
-        expected = {
-            one.physical_offset
-            for one in self.records
-            if one.physical_offset >= self.expired_to and one.store_timestamp >= self.cutoffs.get(one.topic, 0)
-        }
+        live = [one for one in self.records if one.store_timestamp >= self.cutoffs.get(one.topic, 0)]
         rows = rows_of(self.lake)
-        assert expected == {row["physical_offset"] for row in rows}, "lost"
+        found = {row["physical_offset"] for row in rows}
+        assert {one.physical_offset for one in live if one.physical_offset >= self.expired_to} <= found, "lost"
+        assert found <= {one.physical_offset for one in live}
         orders = sorted(row["physical_offset"] for row in rows if row["topic"] == "Orders")
         assert orders == [row["physical_offset"] for row in rows_of(self.lake, "typed/Orders")]
         assert compare_with_lake(self.folder / "replica", self.lake).severity is Severity.HEALTHY
@@ -208,9 +252,10 @@ def play(seed: int, folder: Path) -> None:
         step, is_command = history.random.choices(
             (
                 (history.grow, False), (history.damage, False), (history.repair, False), (history.ingest, True),
-                (history.fill_from_replica, True), (history.type, True), (history.merge, True), (history.keep, False),
+                (history.fill_from_replica, True), (history.type, True), (history.merge, False), (history.keep, False),
+                (history.leave_out, True), (history.backfill, True), (history.undo, False),
             ),
-            (4, 3, 1, 5, 1, 2, 1, 2),
+            (4, 3, 1, 5, 1, 2, 1, 2, 1, 2, 2),
         )[0]  # fmt: skip
         if is_command:
             history.run_command(step)
