@@ -11,9 +11,11 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
-from itertools import count
+from itertools import count, groupby
 from typing import Any, cast
 from uuid import uuid4
+
+import pyarrow.dataset as ds
 
 from jobs.console import process
 from jobs.console.log import log_message
@@ -30,7 +32,7 @@ from jobs.ingest.gaps import (
 )
 from jobs.ingest.lost_files import leave_out_lost_files
 from jobs.lake import integrity
-from jobs.lake.commit import ExpiredRows, open_table
+from jobs.lake.commit import ExpiredRows, open_table, read_rows
 from jobs.lake.history import find_superseded_rows
 from jobs.lake.identity import has_fingerprint, identify_store, refuse_other_label
 from jobs.lake.lake import Lake
@@ -80,6 +82,7 @@ from jobs.launch.failures import one_line_message
 from jobs.products import PRODUCTS, Product
 from jobs.products.broker_config import has_only_older_offsets
 from jobs.products.index.settings import INDEX_SWITCHES, SWITCHES_OF_ROWS, determine_releases
+from jobs.products.log_pieces import END_ROW, UNKNOWN_ROW, read_unknown_bytes
 from jobs.products.product import ChangedQueues, FinishedProduct, Run, RunOutput, StartedProduct, State
 from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats, determine_unit_rules
 from jobs.requests.ingest import IngestRequest
@@ -431,6 +434,9 @@ class _Run:
         for table, action in (item for result in results for item in result.files.items()):
             files.setdefault(table, []).append(action)
         start = max([start, *(range_.end_offset for range_ in deleted)])
+        if self.request.selection.topic_filter is None and self.request.selection.with_damage:
+            for action in self._read_unknown_bytes(start, end):
+                files.setdefault(LOG_PIECES.name, []).append(action)
         lost = [*collect_damaged_ranges(outcomes), *(hole[1:] for hole in find_holes(self.store.segments))]
         lost = [(max(low, start), min(high, end)) for low, high in lost]
         known_lost = list_open_ranges(self.lake, self.known_store)
@@ -443,6 +449,21 @@ class _Run:
             self.state.pop(OPEN_RANGES_KEY, None)
         self.summary.notes += [f"offsets {gap['from']:,} to {gap['to']:,}: {why}" for gap in gaps]
         return files, tuple(gaps), start
+
+    def _read_unknown_bytes(self, start: int, end: int) -> Iterator[AddedFile]:
+        """Write the bytes in [*start*, *end*) that earlier runs left out, because they may belong to any message."""
+        kind = ds.field("kind").isin([END_ROW, UNKNOWN_ROW])
+        wanted = (ds.field("store_id") == self.known_store.store_id) & kind
+        rows = sorted(read_rows(self.lake, LOG_PIECES.name, ("physical_offset", "length", "kind"), wanted))
+        unknown = [(offset, length) for offset, length, kind in rows if kind == UNKNOWN_ROW and start <= offset < end]
+        ends = [offset for offset, _, kind in rows if kind == END_ROW]
+        for base, some in groupby(unknown, lambda one: getattr(self.store.segment_before(one[0]), "base_offset", 0)):
+            output = self._output
+            with output.new_file(LOG_PIECES, f"unknown-{base:020d}", segment=base, run=output.naming.run) as file:
+                file.write_rows(piece._asdict() for piece in read_unknown_bytes(self.store, some, ends))
+                action = file.close()
+            if action is not None:
+                yield action
 
     def _list_unknown_topics(self, topics: Collection[str]) -> tuple[str, ...]:
         """Return the topics that neither the broker nor the lake's messages of this store have."""

@@ -84,7 +84,7 @@ from jobs.storage.locations import is_local
 from jobs.store.intervals import Interval, merge_intervals, subtract_intervals
 from jobs.store.record_places import Fingerprint
 from jobs.store.release import RELEASE_SETTING, RELEASES, RELEASES_ORIGIN
-from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
+from jobs.store.selection import TOPIC_CHOICES_KEY, Selection, TopicChoices
 from rmq_formats.consumequeue.dispatch import QueueKind
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import IndexHeader
@@ -100,6 +100,7 @@ ALL_SETTINGS_KEY = "all_settings"  # key in the state of the configuration: the 
 QUEUES_STATE, BROKER_CONFIG_STATE = "queues", "broker_config"  # keys of the states of products
 REGISTERED_STATE = "registered"
 PREPARED_STATE = "prepared"
+UNKNOWN_PIECE = "unknown"  # kind of rows of `log_pieces`: bytes that the lake does not have
 DONE_STATE = "done"
 EXPIRED_STATE = "expired"
 OPEN_RANGES_KEY = "open_ranges"  # key in a manifest's state: missing and damaged ranges that a run may fill
@@ -656,11 +657,15 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
 
 
 def _list_replaced_rows(manifest: Manifest, table: Table) -> list[ObsoleteRows]:
-    """Return the rows about damage in ranges that a run has filled."""
+    """Return the rows about damage in ranges that a run has filled, and those about bytes that it has read."""
     if table not in {QUARANTINE, LOG_PIECES} or table.name not in manifest.tables:
         return []
     whose = {"store_id": manifest.store_id}
-    return [ObsoleteRows(whose, one.start, one.end) for one in manifest.filled]
+    replaced = [ObsoleteRows(whose, one.start, one.end) for one in manifest.filled]
+    if table == LOG_PIECES and Selection.from_manifest(manifest.selection).topic_filter is None:
+        # Once no topic is left out, the lake may have bytes that may belong to any message.
+        replaced += [ObsoleteRows({**whose, "kind": UNKNOWN_PIECE}, one.start, one.end) for one in manifest.backfilled]
+    return replaced
 
 
 def read_time_of_gap(lake: Lake, known: KnownStore, gap: GapRow) -> datetime | None:

@@ -5,16 +5,18 @@ Stored are the size and path of each file, the end of a full file with the stale
 numbers of DLedger entries. Consecutive entries are one row. Zeros are not stored.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jobs.lake.runs import UNKNOWN_PIECE
 from jobs.storage.model import Reader
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection
+from jobs.store.store import Segment, Store
 from rmq_formats.arrays import slices_between_cuts
 from rmq_formats.commitlog.layout import BLANK, DLEDGER_ENTRY, DLEDGER_MAGIC
 from rmq_formats.commitlog.scan import RawRecords
@@ -23,7 +25,7 @@ from rmq_formats.errors import is_disk_error
 from rmq_formats.kernels.integers import Integers
 
 FILE_ROW, END_ROW, DAMAGE_ROW, ENTRIES_ROW, HEADER_ROW = "file", "end", "damage", "entries", "entry header"
-UNKNOWN_ROW = "unknown"  # bytes that the lake does not have: they must not be read as zeros
+UNKNOWN_ROW = UNKNOWN_PIECE  # bytes that the lake does not have: they must not be read as zeros
 MAX_ROW_BYTES = 1 << 20  # most bytes of a row
 _BLOCK = 4096
 ENTRY_HEADER_SIZE = DLEDGER_ENTRY.size
@@ -214,6 +216,38 @@ class PieceCollector:
                 run = LogPiece(ENTRIES_ROW, start, end - start, None, entry_index=number, entry_term=own_term)
                 self._entries.append(run)
             self._next_entry = end, own_term, number + some.stop - first
+
+
+def read_unknown_bytes(store: Store, unknown: Iterable[tuple[int, int]], ends: Sequence[int]) -> Iterator[LogPiece]:
+    """
+    Yield rows with the bytes of *unknown* rows (offset and length), as far as the store has them.
+
+    *ends* are the offsets at which full files end, ascending: what follows in the same file belongs to that piece.
+    """
+    for offset, length in unknown:
+        segment, last_end = store.segment_at(offset), max((one for one in ends if one <= offset), default=-1)
+        kind = END_ROW if segment is not None and last_end >= segment.base_offset else DAMAGE_ROW
+        for start in range(offset, offset + length, MAX_ROW_BYTES):
+            size = min(MAX_ROW_BYTES, offset + length - start)
+            data = b"" if segment is None else _read_if_possible(store, segment, start, size)
+            if len(data) != size:
+                yield LogPiece(UNKNOWN_ROW, start, size, None)
+                continue
+            yield LogPiece(kind, start, size, None)
+            kept = data.rstrip(b"\0")
+            if kept:
+                yield LogPiece(kind, start, len(kept), kept)
+
+
+def _read_if_possible(store: Store, segment: Segment, offset: int, size: int) -> bytes:
+    try:
+        return bytes(store.read(segment, offset - segment.base_offset, size))
+    except FileNotFoundError:  # retention has deleted it meanwhile
+        return b""
+    except OSError as error:
+        if not is_disk_error(error):
+            raise
+        return b""
 
 
 def build_entry_headers(offsets: Integers, sizes: Sizes, index: Integers, term: Integers | int) -> NDArray[np.void]:

@@ -23,7 +23,7 @@ from rmq_formats.trace import FIELD_END, LINE_END
 from tests.rmq_formats.builders import STORED, make_record
 from tests.sampling import mark_campaign_except
 from tests.support.broker import Broker
-from tests.support.lakes import ingest_store, raw_rows, rows_of
+from tests.support.lakes import ingest_store, raw_rows, restore_log, rows_of
 from tests.support.stores import flip
 
 CANARY = "canary"
@@ -184,8 +184,13 @@ def test_a_backfill_reads_what_the_exclusion_left_out_in_any_form(seed: int, tmp
     for topics in random.choice(((SECRET,), (SECRET[:1], SECRET[1:]), (SECRET[1:], SECRET[:1]))):
         ingest_store(broker.root, lake, backfill=topics, range_size=random.choice((700, 1 << 20)))
 
+    restored, expected = (restore_log(one, tmp_path / f"out-{one.name}") for one in (lake, whole))
+
     assert excluded < len(rows_of(lake))
     assert raw_rows(whole) == raw_rows(lake)
+    assert expected.missing == restored.missing
+    for path in sorted((tmp_path / "out-whole" / "commitlog").iterdir()):
+        assert path.read_bytes() == (tmp_path / "out-lake" / "commitlog" / path.name).read_bytes()
     for table in ("traces", "quarantine"):
         columns = [{name: row[name] for name in ("physical_offset", *_COMPARED[table])} for row in rows_of(lake, table)]
         assert columns == [
