@@ -40,6 +40,7 @@ BENCHMARKS = {
     "model-of-cores": Arguments((), ("--mib", "256"), ("--mib", "4", "--log-gb", "8", "--cores", "4")),
     "configuration-growth": Arguments((), ("--offsets", "2000", "--runs", "16"), ("--offsets", "80", "--runs", "2")),
     "files-on-disk": Arguments((), ("--runs", "50"), ("--runs", "3")),
+    "topic-layout": Arguments((), ("--messages", "250000"), ("--messages", "2000")),
     "many-queues": Arguments((), ("--queues", "500", "1000", "2000"), ("--queues", "50")),
     "file-opens": Arguments((), ("--segments", "50", "100", "200"), ("--segments", "10")),
     "small-commands": Arguments((), ("--runs", "1"), ("--runs", "1", "--engines", "here")),

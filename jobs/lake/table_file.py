@@ -119,6 +119,14 @@ class TableFile:
                 self.write(batch)
             return self.close()
 
+    def write_groups(self, groups: Iterable[pa.RecordBatch]) -> AddedFile | None:
+        """Write each batch as a row group, and close the file."""
+        with self:
+            for group in groups:
+                self.write(group)
+                self._write_held()
+            return self.close()
+
     def write_rows(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Append rows, each a mapping from column to value; they are collected into batches that need little memory."""
         for row in rows:

@@ -75,8 +75,18 @@ from jobs.lake.snapshot_files import (
 )
 from jobs.lake.snapshots import cache_snapshots, deltalake_errors_as_oserror, read_newest_transaction
 from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming, TableFile
-from jobs.lake.tables import INDEX_FILES, RUNS, TYPING_APPLICATION, TYPING_TABLES, TYPINGS, WRITTEN_BY_RUNS, Table
+from jobs.lake.tables import (
+    INDEX_FILES,
+    MESSAGES,
+    RUNS,
+    TYPING_APPLICATION,
+    TYPING_TABLES,
+    TYPINGS,
+    WRITTEN_BY_RUNS,
+    Table,
+)
 from jobs.lake.thinning import THINNED_PREFIX, RunPeriods, arrange_states, plan_thinning
+from jobs.lake.topic_layout import TOPIC_PREFIX, divide_by_topic
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.paths import is_regular_file
 from jobs.store.workers import Workers
@@ -86,6 +96,7 @@ from rmq_formats.properties import MAX_LONG, MIN_LONG
 SMALL_FILE_BYTES = 32 << 20  # bytes: a file below may be merged
 MERGED_FILE_BYTES = 128 << 20  # bytes that a merged file is filled up to
 MERGED_STATES_BYTES = 32 << 20  # the same for states: most of their rows will be thinned out in some days
+_SORTED_TOGETHER = 64  # files that are sorted by topic in one commit
 _THINNED_LEVEL = 8  # compression of states that are kept for long
 _THINNED_AT_ONCE = 64 << 20  # bytes of files that a run thins out
 MAX_SMALL_FILES = 16  # a run merges the small files of its store once there are this many
@@ -240,6 +251,25 @@ def thin_states(
     return saved
 
 
+def sort_by_topic(lake: Lake, table: Table, merge: MergeFiles = merge_here) -> Savings:
+    """Rewrite all files of messages that do not have the layout by topic yet, some of them in each commit."""
+    saved, snapshot = Savings(table.name), open_table(lake, table.name)
+    if snapshot is None or needs_spark(snapshot):
+        return saved
+
+    def merge_sorted(task: Callable[..., AddedFile | None], groups: Sequence[MergeGroup]) -> list[AddedFile | None]:
+        return merge(partial(task, by_topic=True), groups)
+
+    while (done := rewrite_files(lake, table, _plan_topics, merge_sorted)).merged:
+        saved = saved.plus(done)
+    return saved
+
+
+def _plan_topics(stored: Sequence[SnapshotFile]) -> list[MergeGroup]:
+    unsorted = [file for file in stored if file.row_count and not file.path.startswith(TOPIC_PREFIX)]
+    return [([file], f"{TOPIC_PREFIX}{uuid4()}.parquet", None) for file in unsorted[:_SORTED_TOGETHER]]
+
+
 def _plan_clustering(column: str, stored: Sequence[SnapshotFile]) -> list[MergeGroup]:
     # The name keeps the file out of merges in log order, which would widen its range.
     return [
@@ -295,7 +325,7 @@ def _share_within(file: SnapshotFile, node: HashRange, column: str) -> float:
     return max(min(held.stop, node.stop) - max(held.start, node.start), 0) / len(held)
 
 
-def estimate_savings(lake: Lake, table: Table) -> Savings:
+def estimate_savings(lake: Lake, table: Table, *, by_topic: bool = False) -> Savings:
     """
     Estimate the effect of merging, clustering and `vacuum`; the size of merged files is not known in advance.
 
@@ -316,7 +346,7 @@ def estimate_savings(lake: Lake, table: Table) -> Savings:
         added = [file for file in expected if file.row_count]
         saved = saved.plus(Savings(table.name, len(removed), len(added), sum(file.size for file in removed.values())))
         stored = [*(file for file in stored if file.path not in removed), *added]
-        groups = _plan_clustering(column, stored) if column else []
+        groups = _plan_clustering(column, stored) if column else _plan_topics(stored) if by_topic else []
         if not groups:
             return saved._replace(bytes_after=None)
 
@@ -409,10 +439,14 @@ def _group_files(small: Iterable[SnapshotFile], most_bytes: int) -> Iterator[lis
             yield group
 
 
-def merge_group(lake: Lake, table: Table, group: MergeGroup, *, periods: RunPeriods | None = None) -> AddedFile | None:
+def merge_group(
+    lake: Lake, table: Table, group: MergeGroup, *, periods: RunPeriods | None = None, by_topic: bool = False
+) -> AddedFile | None:
     """Merge several files into one; None if another engine has deleted all of their rows."""
     files, name, hash_range = group
     rows = chain.from_iterable(_read_rows(lake, table, file, hash_range) for file in files)
+    if by_topic:
+        return TableFile(lake, table, name, {}, _MERGED_GROUP).write_groups(divide_by_topic(rows))
     if table.state_key:
         packed = (
             table if periods is None else replace(table, compression_level=_THINNED_LEVEL, page_bytes=_MERGED_GROUP)
@@ -504,10 +538,17 @@ def _select_deletable(lake: Lake, table: Table, snapshot: DeltaTable, found: Ite
 
 @cache_snapshots()
 def optimize(
-    location: str, workers: Workers, typed_tables: Sequence[Table] = (), *, dry_run: bool = False
+    location: str,
+    workers: Workers,
+    typed_tables: Sequence[Table] = (),
+    *,
+    by_topic: bool = False,
+    dry_run: bool = False,
 ) -> list[Savings]:
     """
     Finish prepared runs, merge small files, delete obsolete ones (*dry_run*: only count); return the savings.
+
+    *by_topic*: sort messages by topic, which rewrites all files that are not sorted yet.
 
     Of the *typed tables* and the other tables of `type`, only small files are merged and replaced files deleted.
     """
@@ -520,7 +561,8 @@ def optimize(
     of_type = [*(TYPING_TABLES if open_table(lake, TYPINGS.name) is not None else ()), *typed_tables]
     refuse_unsupported_tables(lake, of_type)
     if dry_run:
-        return [estimate_savings(lake, table) for table in (*WRITTEN_BY_RUNS, *of_type)]
+        tables = (*WRITTEN_BY_RUNS, *of_type)
+        return [estimate_savings(lake, table, by_topic=by_topic and table is MESSAGES) for table in tables]
     stores = list_known_stores(lake)
     store_ids = [store.store_id for store in stores]
     for store in stores:
@@ -536,6 +578,7 @@ def optimize(
     for table in WRITTEN_BY_RUNS:
         merged = merge_small_files(lake, table, merge=merge).plus(cluster_by_hash(lake, table, merge))
         merged = merged.plus(thin_states(lake, table, store_ids, merge))
+        merged = merged.plus(sort_by_topic(lake, table, merge)) if by_topic and table is MESSAGES else merged
         saved.append(merged._replace(vacuumed=vacuum(lake, table)))
     for table in of_type:
         merged = merge_small_files(lake, table, merge=merge)

@@ -216,6 +216,7 @@ def _parse_kept_time(text: str) -> tuple[str, float]:
 @verb(
     "optimize /data/lake",
     "optimize --dry-run /data/lake",
+    "optimize /data/lake --by-topic",
     "optimize /data/lake --keep 90d --keep 'Audit=365d' --keep 'Debug=7d'",
 )
 def optimize(  # noqa: PLR0913 - one argument an option
@@ -228,6 +229,10 @@ def optimize(  # noqa: PLR0913 - one argument an option
         ParsedType("duration", _parse_kept_time),
         multiple=True,
     ),
+    by_topic: bool = flag(
+        "Sort the table messages by topic, so that reading the bodies of one topic takes a fraction of the time. The "
+        "first time, this rewrites the whole table; later, only new files."
+    ),
     dry_run: bool = flag("Show which files would be merged and deleted; change nothing."),
     iceberg: str | None = iceberg_option,
     engine: str = engine_option,
@@ -236,9 +241,9 @@ def optimize(  # noqa: PLR0913 - one argument an option
     """
     Compact the tables of LAKE, and delete files that have been obsolete for longer than the retention time.
 
-    The retention time of files is seven days, or at most one day if runs of ingest are frequent. Without --keep, rows
-    and their order do not change, except that old consumer offsets are thinned out. Runs of ingest and type may
-    continue at the same time. Findings are not compacted; any Delta engine can compact them with OPTIMIZE.
+    The retention time of files is seven days, or at most one day if runs of ingest are frequent. Without --keep
+    and --by-topic, rows and their order do not change, except that old consumer offsets are thinned out. Runs of ingest
+    and type may continue at the same time. Findings are not compacted; any Delta engine can compact them with OPTIMIZE.
     """
     topics = [topic for topic, _ in keep]
     twice = next((topic for topic in topics if topics.count(topic) > 1), None)
@@ -256,7 +261,7 @@ def optimize(  # noqa: PLR0913 - one argument an option
     expired = list(remove_expired_rows(place, retention, typed_tables, dry_run=dry_run))
     if not dry_run:
         complete_typing(place)  # only its manifest names its files: the vacuum would delete them
-    saved = optimize_lake(lake, workers, [table for _, table in typed_tables], dry_run=dry_run)
+    saved = optimize_lake(lake, workers, [table for _, table in typed_tables], by_topic=by_topic, dry_run=dry_run)
     registrations = IcebergRegistrations(None if dry_run else iceberg)
     registrations.register(place)
     would = "would be " * dry_run
