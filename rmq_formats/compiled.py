@@ -4,16 +4,22 @@ Compilation of scans: plain scalar loops that numba compiles at their first call
 numba recompiles a cached function only if the function's own file changed. But the compiled code also contains code of
 other files: functions of `kernels`, offsets of the layouts. Therefore the cache directory is named after the contents
 of all these files. If the package was compiled when it was installed and this user cannot write to that cache, its
-files are copied, because numba ignores a cache that it cannot write. With `NUMBA_DISABLE_JIT=1` the same functions run
-as Python.
+files are copied, because numba ignores a cache that it cannot write.
+
+With `NUMBA_DISABLE_JIT=1` the same functions run as Python. In an environment without compiled code they do so too, for
+the first seconds: compiling takes ten seconds on two cores, and a small store is read sooner. `compile_large_work` ends
+this early if the work is known to be large.
 """
 
 import hashlib
 import os
 import shutil
 import tempfile
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from uuid import uuid4
@@ -44,13 +50,65 @@ _TAKEN_FROM = (
 )
 
 
+_INTERPRETED_BYTES = 256 << 10  # Python reads no more in the time of a compilation
+_INTERPRETED_S = 3.0
+
 # Nothing compiled allocates, so nothing counts references (_nrt): arrays would be counted at every call.
 _OPTIONS: Any = {"nogil": True, "_nrt": False}
 _HELPERS: list[Any] = []  # keeps them: numba's table has weak references
 
 
-def compiled(function: Function) -> Function:
-    """Return *function* compiled for the types that it is called with, without the interpreter's lock."""
+class _Interpreter:
+    """Runs functions as Python until all threads together have spent some seconds in them."""
+
+    def __init__(self) -> None:
+        self.seconds_left = _INTERPRETED_S
+        self._thread = threading.local()
+
+    def call(self, function: Callable[..., Any], arguments: Sequence[object]) -> Any:  # noqa: ANN401 - any function's
+        """Return the result of a function; its time includes that of the functions that it calls."""
+        if hasattr(self._thread, "is_inside"):
+            return function(*arguments)
+        began, self._thread.is_inside = time.perf_counter(), True
+        try:
+            return function(*arguments)
+        finally:
+            del self._thread.is_inside
+            self.seconds_left -= time.perf_counter() - began
+
+
+_INTERPRETER = _Interpreter()
+
+
+def compiled(function: Function, python: Function | None = None) -> Function:
+    """
+    Return *function* compiled for the types that it is called with, without the interpreter's lock.
+
+    *python* is called in its place while functions run as Python; without it, *function* itself is.
+    """
+    dispatcher = _make_dispatcher(function)
+    if not CACHE_WAS_EMPTY:
+        return dispatcher
+    interpreted = python or function
+
+    @wraps(function)
+    def call(*arguments: object) -> object:
+        if _INTERPRETER.seconds_left > 0:
+            return _INTERPRETER.call(interpreted, arguments)
+        return dispatcher(*arguments)
+
+    _infer_global(call, types.Dispatcher(dispatcher))  # compiled functions that call it call the compiled one
+    return cast("Function", call)
+
+
+def compile_large_work(size: int) -> bool:
+    """Let functions be compiled at their next call if *size* bytes are many; return whether they are compiled."""
+    if size > _INTERPRETED_BYTES:
+        _INTERPRETER.seconds_left = 0
+    return not CACHE_WAS_EMPTY or _INTERPRETER.seconds_left <= 0
+
+
+def _make_dispatcher(function: Function) -> Function:
     if _CACHE is None:
         return cast("Function", njit(**_OPTIONS)(function))
     before = config.CACHE_DIR

@@ -10,6 +10,8 @@ of numba that may change in any release. If the processor lacks the instruction,
 this module, only tables are used.
 """
 
+import zlib
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -161,7 +163,11 @@ def _of_steps(buffer: Bytes, at: int, steps: int, crc: int) -> int:  # pragma: n
     return _of_step(low, high)
 
 
-@compiled
+def _crc32_in_python(buffer: Bytes, start: int, end: int) -> int:
+    return zlib.crc32(buffer[start:end])
+
+
+@partial(compiled, python=_crc32_in_python)
 def crc32(buffer: Bytes, start: int, end: int) -> int:
     """Return the CRC-32 of the bytes, unsigned."""
     value = as_int64(_LOW_32)

@@ -16,7 +16,10 @@ from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.record import encode_record, new_record
 from rmq_formats.commitlog.scan import RawRecords, scan
+from rmq_formats.compiled import compile_large_work
 from rmq_formats.kernels.integers import as_bytes
+
+_LARGE = 1 << 40  # bytes: functions are compiled at their first call
 
 
 def warm_up() -> bool:
@@ -34,6 +37,7 @@ def compile_messages() -> None:
     from rmq_formats.commitlog.columns import compute_record_crcs, message_batch
     from rmq_formats.properties import PropertyParser
 
+    compile_large_work(_LARGE)
     batch, _ = message_batch(_records(), PropertyParser.SPLIT)
     message_batch(_records(), PropertyParser.SPLIT, wants_topic=bool)
     assemble_records(batch)
@@ -50,6 +54,7 @@ def compile_queues_and_index() -> None:
     from rmq_formats.indexfile.layout import Geometry
     from rmq_formats.release import NEWEST, make_rules
 
+    compile_large_work(_LARGE)
     size = len(_RECORD)
     list(scan(lambda at, length: _RECORD[at : at + length], 0, size, size, 0, final=False))
     list(scan(lambda _, size: bytes(size), 0, 64, 64, 0, final=False))  # an end that is looked for

@@ -11,8 +11,7 @@ from pyspark.sql import SparkSession
 from jobs.console.progress import Work, show_spark_progress
 from jobs.launch.session import hadoop_options
 from jobs.store.task_modules import import_task_modules
-from jobs.store.workers import Item, Result, Sizes, Task, compile_at_first_use, record_count
-from rmq_formats.compiled import CACHE_WAS_EMPTY
+from jobs.store.workers import Item, Result, Sizes, Task, prepare_compiled_code, record_count
 from rmq_formats.errors import FormatError
 
 _counts = [0, 0]  # tasks and ranges of the log that Spark has processed for this process since `pop_task_counts`
@@ -53,8 +52,8 @@ class SparkWorkers:
             return []
         records = self.spark.sparkContext.accumulator(0)
         if sizes:
-            if CACHE_WAS_EMPTY and (self.spark.sparkContext.master or "").startswith("local"):
-                compile_at_first_use()
+            if (self.spark.sparkContext.master or "").startswith("local"):
+                prepare_compiled_code(sum(sizes))
             _counts[1] += len(items)
 
         def run_and_count(item: Item) -> Result:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from time import monotonic
@@ -25,8 +26,7 @@ from typing import Any, NoReturn, cast
 
 from jobs.console.progress import Work, show_progress
 from jobs.store.task_modules import import_task_modules
-from jobs.store.workers import Item, Result, Sizes, Task, compile_at_first_use, map_in_threads, record_count
-from rmq_formats.compiled import CACHE_WAS_EMPTY
+from jobs.store.workers import Item, Result, Sizes, Task, map_in_threads, prepare_compiled_code, record_count
 
 # Work that this process does not finish in this time continues in processes. Their start takes about as long, so that
 # no work takes more than twice the time of the better choice.
@@ -64,14 +64,13 @@ class ProcessWorkers:
 
     def map(self, items: Sequence[Item], task: Task[Item, Result], label: str, sizes: Sizes = ()) -> list[Result]:
         """Run *task* on items in parallel."""
-        if sizes and CACHE_WAS_EMPTY:
-            compile_at_first_use()
+        is_compiled = not sizes or prepare_compiled_code(sum(sizes))
         work = Work(label, sum(sizes)) if sizes else Work(label, len(items), "parts")
         results: dict[int, Result] = {}
         done = [0, 0]  # bytes or parts, and records
         try:
             with show_progress(work, lambda: done[0], lambda: done[1]):
-                for number, result in self._run(task, items):
+                for number, result in self._run(task, items, self.patience_s if is_compiled else inf):
                     results[number] = result
                     done[0] += sizes[number] if sizes else 1
                     done[1] += record_count(result)
@@ -80,11 +79,11 @@ class ProcessWorkers:
             raise
         return [results[number] for number in range(len(items))]
 
-    def _run(self, task: Task[Item, Result], items: Sequence[Item]) -> Iterator[tuple[int, Result]]:
-        """Yield the number and the result of each item, as they come."""
+    def _run(self, task: Task[Item, Result], items: Sequence[Item], patience_s: float) -> Iterator[tuple[int, Result]]:
+        """Yield the number and the result of each item, as they come; start processes after *patience_s*."""
         first = 0  # of the items for the processes
         if self._pool is None or len(items) <= 1:
-            early = _take_until(monotonic() + self.patience_s, items)
+            early = _take_until(monotonic() + patience_s, items)
             for first, result in enumerate(map_in_threads(task, early, self.threads), 1):
                 yield first - 1, result
         if first < len(items):

@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias, TypeVar
 from jobs.console.process import stop_thread_on_event
 from jobs.console.progress import Work, announce_one_time_work, show_progress
 from jobs.store.ranges import SMALL_LOG_SIZE
-from rmq_formats.compiled import CACHE_WAS_EMPTY
+from rmq_formats.compiled import CACHE_WAS_EMPTY, compile_large_work
 from rmq_formats.warm_up import warm_up
 
 Item = TypeVar("Item")
@@ -70,8 +70,8 @@ class InProcessWorkers(SerialWorkers):
 
     def map(self, items: Sequence[Item], task: Task[Item, Result], label: str, sizes: Sizes = ()) -> list[Result]:
         """Run *task* on items in parallel."""
-        if sizes and CACHE_WAS_EMPTY:
-            compile_at_first_use()
+        if sizes:
+            prepare_compiled_code(sum(sizes))
         done = [0, *(accumulate(sizes) if sizes else range(1, len(items) + 1))]
         work = Work(label, done[-1]) if sizes else Work(label, done[-1], "parts")
         results: list[Result] = []
@@ -130,9 +130,21 @@ def record_count(result: object) -> int:
     return int(getattr(getattr(result, "facts", None), "records", 0))
 
 
+def prepare_compiled_code(size: int) -> bool:
+    """
+    Compile the readers of a log before their first use on this machine, if they are to read many bytes.
+
+    Return False if functions still run as Python.
+    """
+    if not compile_large_work(size):
+        return False
+    if CACHE_WAS_EMPTY:
+        _compile_once()
+    return True
+
+
 @cache
-def compile_at_first_use() -> None:
-    """Compile the scan of a log at its first use on this machine, once a process."""
+def _compile_once() -> None:
     with announce_one_time_work(_COMPILING):
         warm_up()
 

@@ -24,7 +24,7 @@ from rmq_formats.commitlog.layout import (
     STORE_HOST_V6,
 )
 from rmq_formats.commitlog.record import parse_host
-from rmq_formats.compiled import compiled, inlined_helper
+from rmq_formats.compiled import compile_large_work, compiled, inlined_helper
 from rmq_formats.errors import CorruptData
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, copy_bytes, number_at, write_i32, write_i64
 from rmq_formats.kernels.text import NAME_VALUE_SEPARATOR_CODE, PROPERTY_SEPARATOR_CODE
@@ -102,6 +102,7 @@ def assemble_records(batch: pa.RecordBatch) -> AssembledRecords:
     missing = [name for name in ASSEMBLED_COLUMNS if name not in batch.schema.names]
     if missing:
         raise CorruptData(f"rows without the column {missing[0]}", 0)
+    compile_large_work(batch.nbytes)
     rows = _Rows(
         np.stack([_numbers(batch, name, np.int32) for name in _NUMBERS]),
         np.stack([_numbers(batch, name, np.int64) for name in _WIDE_NUMBERS]),

@@ -18,6 +18,7 @@ from rmq_formats.commitlog.fill import Column, DistinctTexts, RecordColumns
 from rmq_formats.commitlog.layout import COMPRESSED, TRANSACTION_MASK, TransactionType
 from rmq_formats.commitlog.record import Host
 from rmq_formats.commitlog.scan import RawRecords
+from rmq_formats.compiled import compile_large_work
 from rmq_formats.errors import SizeLimitExceeded
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, read_i32
 from rmq_formats.kernels.text import (
@@ -56,6 +57,7 @@ def message_batch(
     With *wants_topic*, only records of topics that it accepts; it is called once for each topic. Without *with_body*,
     bodies are checked, and then NULL.
     """
+    compile_large_work(records.byte_count)
     buffer = records.buffer
     positions = records.positions if wants_topic is None else _select_records(records, wants_topic)
     out, distinct, rows = _fill_columns(buffer, positions, PROPERTY_PARSER_CODES[parser], with_body=with_body)

@@ -145,6 +145,11 @@ class RawRecords(NamedTuple):
     sizes: Sizes
     header_size: int = 0  # the size of the DLedger entry header before each record
 
+    @property
+    def byte_count(self) -> int:
+        """The size of all records."""
+        return int(self.sizes.sum(dtype=np.int64))
+
 
 def scan(
     read: Read,

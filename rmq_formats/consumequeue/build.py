@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.arrays import dtype_of
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
-from rmq_formats.compiled import compiled
+from rmq_formats.compiled import compile_large_work, compiled
 from rmq_formats.consumequeue.dispatch import QueueKind, logical_offset
 from rmq_formats.consumequeue.layout import (
     BATCH_UNIT,
@@ -137,6 +137,7 @@ class QueueBuilder:
         """Yield the bytes that *units* (of `PACKED_UNIT`) add."""
         if not units.size:
             return
+        compile_large_work(units.nbytes)
         if self.kind is QueueKind.BATCH:
             yield from self._append_batches(units)
             return

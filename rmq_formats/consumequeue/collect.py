@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.commitlog.kernels import PHYSICAL_OFFSET_AT, QUEUE_ID_AT, record_parts
 from rmq_formats.commitlog.record import decode_record
+from rmq_formats.compiled import compile_large_work
 from rmq_formats.consumequeue import kernels
 from rmq_formats.consumequeue.dispatch import (
     SCHEDULE_TOPIC,
@@ -115,6 +116,7 @@ class UnitCollector:
 
     def add(self, records: "RawRecords", from_offset: int = 0, to_offset: int = MAX_LONG) -> None:
         """Collect the units of those *records* that are in [*from_offset*, *to_offset*)."""
+        compile_large_work(records.byte_count)
         first, last = np.searchsorted(
             records.positions, [from_offset - records.base_offset, min(to_offset - records.base_offset, MAX_LONG)]
         )

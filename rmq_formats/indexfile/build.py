@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rmq_formats.commitlog.kernels import SYS_FLAG_AT, prefetch_record, read_store_timestamp, record_parts
 from rmq_formats.commitlog.layout import TRANSACTION_MASK, TransactionType
 from rmq_formats.commitlog.scan import RawRecords
-from rmq_formats.compiled import compiled, compiled_helper
+from rmq_formats.compiled import compile_large_work, compiled, compiled_helper
 from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR, UNIQUE_MARK, KeyKind
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader
 from rmq_formats.kernels.integers import (
@@ -117,6 +117,7 @@ def pack_keys(
 
     Each block comes with the texts of its keys, which stay valid; there are none without *with_texts*.
     """
+    compile_large_work(records.byte_count)
     count = len(records.positions)
     keys = np.empty(count * _USUAL_KEYS + _WIDEST, PACKED_KEY)
     record = 0
@@ -273,6 +274,7 @@ class FileBuilder:
             raise ValueError(f"{len(keys)} keys for {self.free_entries} entries")
         if not len(keys):
             return
+        compile_large_work(keys.nbytes)
         entries, number = keys.view(np.uint8), int(self._state[5])
         _put_keys(entries, self.slots, self._state, self._rules, False)  # noqa: FBT003 - compiled code has no keywords
         if self._write is not None:

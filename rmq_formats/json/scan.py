@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.compiled import compiled, compiled_helper, inlined_helper
+from rmq_formats.compiled import compile_large_work, compiled, compiled_helper, inlined_helper
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_int64, byte_at, number_at, read_u32, same_bytes
 from rmq_formats.kernels.text import is_valid_utf8
 
@@ -42,6 +42,7 @@ class Members(NamedTuple):
 
 def scan_members(data: Bytes, starts: Sizes, ends: Sizes, kind: int) -> Members:
     """Return the members of objects, or arrays, at any positions in *data*; a missing document has a start below 0."""
+    compile_large_work(data.size)
     kinds, found = np.empty(starts.size, np.uint8), np.empty(starts.size, np.int32)
     room = int(np.maximum(ends - starts, 0).sum(dtype=np.int64)) // 2 + 1
     tape = np.empty(room * _PLACES, np.int32)

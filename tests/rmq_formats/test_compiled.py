@@ -117,10 +117,58 @@ def test_the_cache_setting_of_numba_is_restored(monkeypatch: pytest.MonkeyPatch,
 def test_the_first_use_is_recognised_by_an_empty_cache(tmp_path: Path) -> None:
     code = (
         "import importlib; from tests.rmq_formats.test_compiled import *; print(compiled.CACHE_WAS_EMPTY);"
-        "compiled.compiled(double)(21); print(importlib.reload(compiled).CACHE_WAS_EMPTY)"
+        "compiled.compile_large_work(1 << 30); compiled.compiled(double)(21);"
+        "print(importlib.reload(compiled).CACHE_WAS_EMPTY)"
     )
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_DISABLE_JIT": "0"}
     assert b"True\nFalse\n" == subprocess.check_output([sys.executable, "-c", code], env=environment)
+
+
+_INTERPRETED = """
+import sys, time
+from rmq_formats import compiled
+{setup}
+double = compiled.compiled(lambda number: number * 2)
+assert double(21) == 42
+print(compiled.compile_large_work({size}))
+assert double(21) == 42
+"""
+
+
+@pytest.mark.parametrize(
+    ("setup", "size", "is_compiled"),
+    [("", 1000, False), ("", 1 << 20, True), ("compiled._INTERPRETER.seconds_left = 0", 1000, True)],
+    ids=["little work", "large work", "all the time is spent"],
+)
+def test_functions_run_as_python_for_little_work_where_nothing_is_compiled(
+    setup: str, size: int, *, is_compiled: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "code.py").write_text(_INTERPRETED.format(setup=setup, size=size))
+    environment = {
+        **os.environ,
+        "NUMBA_CACHE_DIR": str(tmp_path),
+        "NUMBA_DISABLE_JIT": "0",
+        "PYTHONPATH": str(Path.cwd()),
+    }
+
+    out = subprocess.check_output([sys.executable, str(tmp_path / "code.py")], env=environment, text=True)
+
+    assert out == f"{is_compiled}\n"
+    assert any(tmp_path.rglob("*.nbi")) is is_compiled
+
+
+def test_the_first_ingest_and_verify_of_a_small_store_compile_nothing(tmp_path: Path) -> None:
+    """They compiled for 26 s of CPU time."""
+    store = unpack("b551-base", tmp_path)
+    cache = tmp_path / "cache"
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache), "NUMBA_DISABLE_JIT": "0"}
+    command = [sys.executable, "-m", "jobs.main"]
+
+    subprocess.run([*command, "ingest", str(store), "--lake", str(tmp_path / "lake")], env=environment, check=True)
+    subprocess.run([*command, "verify", str(store)], env=environment, check=True)
+
+    assert cache.is_dir()
+    assert not any(cache.rglob("*.nbi"))
 
 
 # Functions are compiled or loaded for the types of their arguments; this lists them regardless of the cache.
