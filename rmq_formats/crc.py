@@ -164,7 +164,7 @@ def _of_steps(buffer: Bytes, at: int, steps: int, crc: int) -> int:  # pragma: n
 
 
 def _crc32_in_python(buffer: Bytes, start: int, end: int) -> int:
-    return zlib.crc32(buffer[start:end])
+    return zlib.crc32(buffer[start:end].data)
 
 
 @partial(compiled, python=_crc32_in_python)
