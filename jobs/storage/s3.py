@@ -131,8 +131,8 @@ class ObjectStorage(Storage):
         """
         Put a new object; raise `FileExistsError` if it exists.
 
-        pyarrow has no conditional put, so the object is looked up first; names that two processes may write at the same
-        moment have a random part.
+        pyarrow has no conditional put, so the object is looked up first. Names in a lake have a random part, so that
+        no two processes write the same one.
         """
         key = object_key(location)
         if self._call(location, lambda: self.filesystem.get_file_info(key)).is_file:
