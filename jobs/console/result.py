@@ -1,6 +1,6 @@
 """The result of a command: exit code, severity (of all verbs, reports and scripts), last line, and next steps."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from enum import Enum, IntEnum
 from typing import NamedTuple, Self
@@ -81,7 +81,7 @@ class Severity(Enum):
         return str(self.value)
 
 
-class RatedOutcome:
+class RatedOutcome(ABC):
     """A result whose severity is the worst that the command met."""
 
     __slots__ = ()
