@@ -33,6 +33,7 @@ from jobs.console.result import OtherRunActiveError
 from jobs.lake.commit import (
     VECTORS_ONLY_LOCAL_ERROR,
     ExpiredRows,
+    FileShare,
     LaterEntries,
     LaterUnits,
     ObsoleteRows,
@@ -63,7 +64,7 @@ from jobs.lake.lake import (
     drop_undone_runs,
     parse_run_detail,
 )
-from jobs.lake.snapshot_files import read_batches, read_rows_where, table_for_rewriting
+from jobs.lake.snapshot_files import SnapshotFile, read_batches, read_rows_where, table_for_rewriting
 from jobs.lake.snapshots import UnsupportedTableError, read_newest_transaction, refuse_older_version
 from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming, TableFile
 from jobs.lake.tables import (
@@ -108,6 +109,11 @@ COMMAND_ID_KEY = "command"  # key in a manifest's state and in `detail`; the ste
 TABLES_BEFORE_KEY = "tables"  # key in a manifest's state: the newest earlier run of each table
 _NO_GAPS = '"gaps": []'  # part of the detail of a run
 _NEWEST_KEPT = 32
+# Columns from which `LaterUnits` and `LaterEntries` are recognized.
+_OF_UNDONE_ROWS = (
+    *("store_id", "topic", "queue_id", "queue_offset", "physical_offset", "status", "batch_count"),
+    *("index_file", "entry"),
+)
 _REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name, LOG_PIECES.name)
 _DEAD_AFTER_MS = 600_000  # a commit takes milliseconds
 # Errors from parsing an invalid manifest.
@@ -644,8 +650,10 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
     for table in PRODUCT_TABLES:
         actions = manifest.tables.get(table.name, ())
         removed = [*(gone if table.name in changed else ()), *_list_replaced_rows(manifest, table)]
-        removed += _list_undone_rows(lake, manifest, table)
-        change = rewrite_without_rows(lake, table, removed, transaction) if removed else None
+        undone = list(_list_undone_rows(lake, manifest, table))
+        find_share = partial(_find_undone_share, lake, table, undone) if undone else _find_unknown_share
+        removed += undone
+        change = rewrite_without_rows(lake, table, removed, transaction, find_share) if removed else None
         if table.name not in manifest.tables and change is None:
             continue
         with suppress(TransactionTakenError):  # another process committed it
@@ -694,6 +702,23 @@ def _list_undone_rows(lake: Lake, manifest: Manifest, table: Table) -> Iterator[
         yield ObsoleteRows({"store_id": store_id}, manifest.to_offset)
     else:
         yield from (ObsoleteRows({"store_id": store_id, "run": run}) for run in range(first, manifest.run))
+
+
+def _find_unknown_share(_: SnapshotFile) -> FileShare:
+    """Return that some rows of a file are removed: only Delta's log has been read."""
+    return FileShare.SOME
+
+
+def _find_undone_share(lake: Lake, table: Table, undone: Sequence[RemovedRows], file: SnapshotFile) -> FileShare:
+    """Return how many rows of a file are undone; most files with units or index entries of a store have none."""
+    if table not in {CONSUME_QUEUE, INDEX_ENTRIES}:
+        return FileShare.SOME
+    names = [name for name in _OF_UNDONE_ROWS if name in table.schema.names]
+    count = gone = 0
+    for batch in read_batches(lake, table, file, names):
+        count += batch.num_rows
+        gone += sum(one.mask_rows(batch).true_count for one in undone)
+    return FileShare.NONE if not gone else FileShare.ALL if gone == count else FileShare.SOME
 
 
 def read_plain_queue_ends(lake: Lake, state: Mapping[str, Any]) -> dict[tuple[str, int], int]:
