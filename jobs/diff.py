@@ -487,7 +487,7 @@ def _have_expired(records: RawRecords, starts: Integers, expiry: Expiry | None) 
     if expiry is None:
         return np.zeros(starts.size, np.bool_)
     is_before: RowMask = starts < expiry.to_offset
-    if is_before.all() or (starts >= expiry.until).all():
+    if is_before.all():
         return is_before
     batch, _ = message_batch(records, PropertyParser.SCAN, with_body=False)
     expired = batch.filter(expiry.rows_of("").mask_messages(batch.column("store_timestamp"), batch.column("topic")))

@@ -32,7 +32,7 @@ from jobs.lake.tables import (
     Table,
 )
 from jobs.products.log_pieces import ENTRY_HEADER_SIZE, FILE_ROW, UNKNOWN_ROW
-from jobs.store.intervals import Interval, uncovered_parts
+from jobs.store.intervals import Interval, subtract_intervals, uncovered_parts
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known
 from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
 from rmq_formats.commitlog.scan import IO_ERROR
@@ -301,12 +301,20 @@ def _find_causes(
         path = f"{messages.table.name}/{file.path}"
         start, end = file.minimum("physical_offset", 0), file.maximum("physical_offset", 1 << 62)
         yield MissingCause(int(start), int(end) + 1, f"{path} {messages.faults[path]}")
-    if known.expiry is not None and known.expiry.until > known.expiry.to_offset:
-        why = f"{EXPIRED}, for topics with a shorter time"
-        yield MissingCause(known.expiry.to_offset, known.expiry.until, why, is_expired=True)
-    if known.topic_choices.end_offset:
+    for start, end in _list_ranges_with_expired(known, filled):
+        yield MissingCause(start, end, f"{EXPIRED}, for topics with a shorter time", is_expired=True)
+    if known.topic_choices.left_out_note() is not None:
         why = "messages of topics that were not ingested (`ingest --topics`, `--exclude-topics`)"
         yield MissingCause(0, known.topic_choices.end_offset, why, is_choice=True)
+
+
+def _list_ranges_with_expired(known: KnownStore, filled: Sequence[Interval]) -> list[Interval]:
+    """Return ranges in which messages of some topics have expired; runs that *filled* gaps have left them out."""
+    if known.expiry is None:
+        return []
+    read_later = [*filled, *((one.start, one.end) for one in known.topic_choices.backfilled)]
+    first, until = known.expiry.to_offset, known.expiry.until
+    return subtract_intervals([(min(first, until), until), *read_later], [(0, first)])
 
 
 def _interval_of(row: Mapping[str, Any]) -> Interval:

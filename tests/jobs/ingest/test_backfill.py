@@ -282,6 +282,24 @@ def test_a_topic_with_a_longer_retention_is_backfilled_from_its_first_message(tm
     assert encode_rows(kept) == raw_rows(lake)
 
 
+def test_diff_calls_expired_messages_of_a_backfilled_topic_expired_after_those_of_other_topics(tmp_path: Path) -> None:
+    records = write_messages(tmp_path / "store")
+    lake = tmp_path / "lake"
+    ingest_store(tmp_path / "store", lake, "b", selection=Selection(exclude_topics=("Audit",)))
+    early, late = records[10].store_timestamp, records[COUNT].store_timestamp
+    kept_s = (late - early) / 1000 + 1
+    list(remove_expired_rows(Lake(str(lake)), Retention(kept_s, {"Audit": 1}), now_ms=late + 1000))
+
+    ingest_store(tmp_path / "store", lake, backfill=("Audit",))
+
+    audited = [row["store_timestamp"] for row in rows_of(lake) if row["topic"] == "Audit"]
+    restored = restore_log(lake, tmp_path / "out")
+
+    assert late <= min(audited)
+    assert compare_with_lake(tmp_path / "store", lake).severity is Severity.HEALTHY
+    assert restored.missing == []
+
+
 def test_type_adds_the_messages_of_a_backfilled_topic(tmp_path: Path) -> None:
     records = write_messages(tmp_path / "store")
     lake = tmp_path / "lake"
