@@ -494,11 +494,19 @@ def _finding_after_queue_end(queue: StoredQueue, end: int, looks: int) -> Findin
         with hold_file(queue) as held:
             end = max(end, held.find_written_end(end)) if looks > 1 else end
             found = _first_not_zero(held, end)
+            if found is not None and looks > 1 and _has_part_of_next_unit(held, end):
+                found = _first_not_zero(held, end + 1)
         if found is None:
             return None
         if look + 1 < looks:
             sleep(_PAUSE_S)
     return found
+
+
+def _has_part_of_next_unit(queue: StoredQueue, end: int) -> bool:
+    """Return whether bytes after a queue's end may be of a unit that was being written: a start overwrites them."""
+    place = queue.find_nonzero_byte(end)
+    return place is not None and place // queue.unit_size == end
 
 
 def _first_not_zero(queue: StoredQueue, end: int) -> Finding | None:

@@ -23,6 +23,8 @@ from jobs.products.index.file_builder import (
     IndexRecipe,
     RecordedNames,
     compare_file,
+    count_nonzero_bytes,
+    count_slots_in_use,
     detect_zone,
     file_name_for_time,
     hash_file,
@@ -38,7 +40,7 @@ from jobs.products.index.survivors import (
     ranges_truncated_by_promotion,
     refusal_reason,
 )
-from jobs.storage.model import file_exists
+from jobs.storage.model import Reader, file_exists
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import RangeOutcome
 from jobs.store.epochs import takeover_offsets
@@ -46,7 +48,7 @@ from jobs.store.intervals import is_covered
 from jobs.store.store import Store, relist_store
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.build import IndexFilePart
-from rmq_formats.indexfile.layout import Geometry
+from rmq_formats.indexfile.layout import ENTRY, Geometry
 from rmq_formats.indexfile.lookup import find_other_slot_count
 from rmq_formats.layout import Content
 
@@ -111,6 +113,10 @@ class ExplainedFile:
         """Return the file as one whose contents belong to the file with another name."""
         detail = f"it has the contents of {right_name}"
         return replace(self, verdict=FileVerdict.DAMAGED, detail=detail, right_name=right_name)
+
+    def as_growing(self, detail: str) -> Self:
+        """Return the file as one to which a broker was writing."""
+        return replace(self, verdict=FileVerdict.GROWING, detail=detail)
 
     def as_out_of_order(self) -> Self:
         """Return the file as one whose name may belong to another file."""
@@ -189,7 +195,12 @@ def explain_index_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how
     by_name: dict[str, ExplainedFile] = {}
     before: Survivor | None = None
     for survivor, recipe, result in zip(survivors, recipes, compared, strict=True):
-        by_name[survivor.broker_file.name] = _classify(survivor, result, before, recipe, keys)
+        explained_file = _classify(survivor, result, before, recipe, keys)
+        is_open = survivor.broker_file is files[-1] and not store.has_clean_shutdown
+        if is_open and not explained_file.verdict.is_explained and _is_in_an_entry(survivor, result):
+            count = count_text(survivor.broker_file.header.entry_count, "entry")
+            explained_file = explained_file.as_growing(f"equal so far ({count}); the next one was being written")
+        by_name[survivor.broker_file.name] = explained_file
         before = before if survivor.is_repeated else survivor
     for name, other in _find_misnamed_files([one for one in by_name.values() if one.verdict.is_explained]):
         if other is None:
@@ -210,8 +221,31 @@ def _is_begun(store: Store, newest: BrokerIndexFile, geometry: Geometry) -> bool
     with store.storage.open(newest.location) as file:
         if newest.size == geometry.file_size and is_all_zeros(file, newest.size):
             return True  # a broker creates a file before it writes the first entry and the header
+        if newest.size == geometry.file_size and _has_part_of_first_entry(file, newest, geometry):
+            return True
     listed = (file for file in list_index_files(relist_store(store)) if file.name == newest.name)
     return any(refusal_reason(file, geometry) is None for file in listed)
+
+
+def _has_part_of_first_entry(file: Reader, newest: BrokerIndexFile, geometry: Geometry) -> bool:
+    """Return whether a broker was writing the first entry: its row, its slot, then the header, whose end is last."""
+    header, after = newest.header, geometry.entry_position(1) + ENTRY.size
+    is_begun = header.entry_count <= 1 and 0 <= header.end_physical_offset < header.begin_physical_offset
+    has_one_slot = count_slots_in_use(file, geometry) <= 1
+    return (is_begun or not any(header)) and has_one_slot and not count_nonzero_bytes(file, after, newest.size)
+
+
+def _is_in_an_entry(survivor: Survivor, compared: FileComparison) -> bool:
+    """
+    Return whether a file differs only in the row of the next entry and in its slot, which precede the header.
+
+    A copy of the file of a running broker may have them. After a kill, the next start deletes the newest file.
+    """
+    following = survivor.broker_file.header.entry_count + 1
+    rows = [one for one in compared.differences if one.part is not IndexFilePart.HEADER]
+    is_of_slot = not rows or [(one.part, one.found) for one in rows] == [(IndexFilePart.SLOT, following)]
+    has_no_other = _count_of_rows(compared) == len(rows) == len(compared.differences)
+    return is_of_slot and has_no_other and compared.has_only_next_entry
 
 
 def _find_misnamed_files(explained: Sequence[ExplainedFile]) -> Iterator[tuple[str, str | None]]:
@@ -372,8 +406,10 @@ def _find_entry_unfinished_by_a_kill(compared: FileComparison) -> int | None:
     `IndexFile#putKey` updates the slot first, the header last. The next start writes another key at that number. The
     next key of the slot is then chained to it, and its slot is not counted again.
     """
+    if _count_of_rows(compared) != 1:
+        return None
     *header, row = compared.differences
-    if _count_of_rows(compared) != 1 or row.field not in {"newest_entry", "prev_entry"}:
+    if row.field not in {"newest_entry", "prev_entry"}:
         return None
     is_of_one_slot = all(one.field == "hash_slot_count" and abs(one.found - one.expected) == 1 for one in header)
     return row.found if is_of_one_slot else None

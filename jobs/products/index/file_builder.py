@@ -260,6 +260,7 @@ class FileComparison(NamedTuple):
     zeroed_rows: int
     slots_in_use: int  # the number of slots in use in the real file
     nonzero_after_end: int  # bytes that are not zero after the last entry of the real file
+    has_only_next_entry: bool  # those bytes are in the row of the next entry
     is_changing: bool = False  # the real file's header has changed meanwhile: a broker writes to it
 
     @property
@@ -283,9 +284,15 @@ def compare_file(recipe: IndexRecipe) -> FileComparison:
             comparison.differing_bits,
             comparison.zeroed_rows,
             count_slots_in_use(file, recipe.geometry),
-            sum(int(np.count_nonzero(data)) for data in _blocks(file, end, recipe.geometry.file_size)),
+            count_nonzero_bytes(file, end, recipe.geometry.file_size),
+            not count_nonzero_bytes(file, end + ENTRY.size, recipe.geometry.file_size),
             bytes(file.read(0, HEADER.size)) != HEADER.pack(*broker_file.header),
         )
+
+
+def count_nonzero_bytes(file: Reader, start: int, end: int) -> int:
+    """Count the bytes of a part of a file that are not zero."""
+    return sum(int(np.count_nonzero(data)) for data in _blocks(file, start, end))
 
 
 def count_slots_in_use(file: Reader, geometry: Geometry) -> int:
