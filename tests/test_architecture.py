@@ -64,7 +64,8 @@ def list_imports(name: str, *, everywhere: bool) -> frozenset[str]:
 
 @cache
 def _imports(name: str) -> tuple[frozenset[str], frozenset[str]]:
-    at_top, in_all = set[str](), set[str]()
+    at_top = set[str]()
+    in_all = set[str]()
     for statement in parse(name).body:
         if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
             continue
@@ -150,6 +151,7 @@ def test_packages_import_only_from_lower_layers() -> None:
             arrows[package[0]] |= used - {package[0]}
 
     absent = set[str]().union(*arrows.values()) - {*order}
+
     assert set() == absent, f"add to the tree in docs/internals/architecture.md: {', '.join(absent)}"
     assert [(one, other) for one, others in arrows.items() for other in others if order[other] > order[one]] == []
     TopologicalSorter(arrows).prepare()
@@ -169,7 +171,8 @@ def test_rows_of_a_lake_are_read_in_one_module() -> None:
     readers = {name for name in modules_of("jobs") if ".open_arrow_file(" in modules()[name].read_text()}
     sets = {name for name in modules_of("jobs") if ".to_pyarrow_" in modules()[name].read_text()}
 
-    assert (may, set()) == (readers, sets)
+    assert may == readers
+    assert set() == sets
 
 
 BROAD = {"Exception", "BaseException", "OSError"}

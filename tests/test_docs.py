@@ -55,6 +55,7 @@ def test_every_layout_has_a_documented_table() -> None:
             text = FORMATS.partition(f"<!-- {name} -->\n")[2]
             lines = takewhile(lambda line: line.startswith("|"), text.splitlines())
             head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+
             assert head == ["Offset", "Bytes", "Name", "Type", "Meaning"], name
             assert rows == [[*map(str, _CELLS(row))] for row in layout.describe_fields()]
 

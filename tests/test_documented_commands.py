@@ -88,6 +88,7 @@ def test_cron_mails_and_pods_fail_only_for_problems(tmp_path: Path, code: ExitCo
     status = subprocess.run([*pod["command"], *pod["args"]], capture_output=True, check=False)
 
     expected = (0, "") if code in _QUIET else (int(code), f"data\ntrouble\nexit code {int(code)}\n")
+
     assert (*expected, "") == (mailed.returncode, mailed.stdout, mailed.stderr)
     assert expected[0] == status.returncode
 
@@ -110,12 +111,14 @@ def test_the_following_unit_restarts_after_a_failure_or_if_another_run_is_active
 
     assert "Restart=on-failure" in text.splitlines()
     status = {ExitCode.DAMAGE, ExitCode.MISMATCH, ExitCode.INTERRUPTED}
+
     assert status == _successful_exit_codes(text)
 
 
 def test_the_deletion_script_deletes_the_rows_of_the_selected_messages_only(run: Run, tmp_path: Path) -> None:
     """It can be run again after an interruption."""
-    lake, types = make_recipe_data(tmp_path) / "lake", tmp_path / "types.toml"
+    lake = make_recipe_data(tmp_path) / "lake"
+    types = tmp_path / "types.toml"
     types.write_text('[topic."Orders"]\nformat = "json"\nschema = "order bigint"\n')
     run("type", str(lake), "--types", str(types))
     messages = table_of(lake / "messages").select(["physical_offset", "properties"]).to_pylist()

@@ -59,6 +59,7 @@ def test_every_dependency_is_locked() -> None:
         versions = locked(lock)
         for requirement in requirements:
             name, exact = re.fullmatch(r"([\w-]+)(?:==([\d.]+)|[<>].*)?", requirement).groups()  # type: ignore[union-attr]
+
             assert name in versions, requirement
             assert exact is None or versions[name] == {exact}
 
@@ -92,7 +93,8 @@ def instructions() -> list[tuple[str, str]]:
 @pytest.mark.timeout(1800)
 def test_the_container_image_runs_without_a_network(tmp_path: Path) -> None:
     offline = without_network()
-    image, store = tmp_path / "image", unpack("b533-base", tmp_path)
+    image = tmp_path / "image"
+    store = unpack("b533-base", tmp_path)
     image.mkdir()
     environment = dict(environment_of_new_user(tmp_path / "home", PIP_CACHE_DIR=pip_cache()))
     copy_jars(image / "cache" / "jars")
@@ -115,7 +117,8 @@ def test_the_container_image_runs_without_a_network(tmp_path: Path) -> None:
         command = [*offline, *start["ENTRYPOINT"], *(arguments or start["CMD"])]
         return subprocess.run(command, cwd=image, env=environment, capture_output=True, text=True, check=False)
 
-    helped, ingested = container(), container("ingest", store, "--lake", tmp_path / "lake")
+    helped = container()
+    ingested = container("ingest", store, "--lake", tmp_path / "lake")
 
     assert 0 == helped.returncode, helped.stderr
     assert "ingest" in helped.stdout

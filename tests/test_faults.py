@@ -50,6 +50,7 @@ def test_the_page_is_current_and_verify_detects_all_damage(every: int) -> None:
 @pytest.mark.parametrize("past", [*_mark_rare(_LINES)])
 def test_random_cases_that_failed_before_pass(past: str) -> None:
     check, _, draw = past.partition(" ")
+
     assert [] == find_violations(Draw.parse(draw), CHECKS[check])
 
 
@@ -77,4 +78,5 @@ def test_repairs_with_lake_bridges_and_choices_break_no_rule(seed: int) -> None:
 @pytest.mark.parametrize(("check", "first", "count"), [("faults", 1000, 2000), ("repairs", 510_000, 500)])
 def test_thousands_of_random_faults_break_no_rule(check: str, first: int, count: int, max_faults: int) -> None:
     seeds = range(first * max_faults, first * max_faults + count)
+
     assert [] == list(find_failures(check, seeds, max_faults))

@@ -117,7 +117,9 @@ def _run(command: str, run: Run, sent: list[Sent]) -> tuple[int, str]:
         with patch.dict(os.environ, (word.split("=", 1) for word in shlex.split(program[1]))):
             outcome = run(*_words(program[2]))
         # Durations are removed before filters, because a filter for a number might match one.
-        code, text, command = int(outcome.code), _replace_volatile(outcome.out + outcome.err), program[3]
+        code = int(outcome.code)
+        text = _replace_volatile(outcome.out + outcome.err)
+        command = program[3]
     if command:
         shell = ["bash", "-c", _SHELL + command]
         done = subprocess.run(shell, input=text, stdout=-1, stderr=subprocess.STDOUT, check=False, text=True)

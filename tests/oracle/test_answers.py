@@ -173,6 +173,7 @@ def test_traces_are_printed_as_by_mqadmin(
     assert find_different_answers(stage, capfdbinary, lake=lake) == []
     counted = _kinds_printed(stage.answered_lines)
     rows = Counter((row["message_id"], row["kind"]) for row in rows_of(lake, "traces"))
+
     assert {key: rows[key] for key in counted} == counted
 
 
@@ -246,7 +247,8 @@ def lines(stage: Stage, broker: RealBroker, times: list[int], random: Random, co
     sent = [one for one in broker.sent.values() if one.topic != _STATIC]
     drawn: list[Line] = []
     for _ in range(count):
-        line, values = random.choice(known), _draw_values(sent, times, random)
+        line = random.choice(known)
+        values = _draw_values(sent, times, random)
         options = [option for option in line.options if random.random() < 0.4]
         drawn.append(tuple(word.format(**values) for word in " ".join((line.words, *options)).split()))
     return drawn

@@ -145,7 +145,9 @@ class _Broker:
     def find_wrong_predictions(self, cases: Sequence[str], folder: Path) -> Iterator[str]:
         for number, case in enumerate(cases):
             store = self.planted(case, folder / str(number))
-            whole, prediction, before = _list_intact_messages(store, self.log), self.predict(store), _files_of(store)
+            whole = _list_intact_messages(store, self.log)
+            prediction = self.predict(store)
+            before = _files_of(store)
             served = _start_broker(self.driver, store, _GEOMETRY)
             left = _files_of(store)
             lost = _list_lost(served, whole)
@@ -239,12 +241,14 @@ def test_no_repair_makes_the_broker_delete_messages(broker: _Broker, tmp_path: P
     for bridges in (False, True):
         folder = tmp_path / str(bridges)
         store = broker.planted(name, folder / "store")
-        whole, before = _list_intact_messages(store, broker.log), broker.predict(store).start
+        whole = _list_intact_messages(store, broker.log)
+        before = broker.predict(store).start
         request = RepairRequest(
             str(store), folder / "repair", given_settings=wanted, apply=True, bridge=bridges, deliver_empty=bridges
         )
         summary = repair(request, SerialWorkers())
         served = _start_broker(broker.driver, store, _GEOMETRY)
+
         assert before is not None
         assert _list_lost(served, whole) <= (0 if bridges else before.deletes_messages or 0)
         if bridges:
@@ -315,6 +319,7 @@ def test_a_broker_serves_a_repaired_store(tmp_path: Path, names: frozenset[str] 
             store = Path(shutil.copytree(golden(STORE), tmp_path / str(number) / "store"))
             fault.plant(store)
             found = list(_find_wrong_predictions(driver, STORE, store, with_lake=with_lake))
+
             assert [] == found, (fault.part, fault.name, with_lake)
             shutil.rmtree(store.parent)
 
@@ -341,6 +346,7 @@ def test_a_broker_start_on_a_repaired_random_case_has_the_predicted_effects(
         kinds = [kind for kind, _ in draw.faults]
         found = _find_wrong_predictions(driver, draw.store, store, with_lake="lake" in draw.options, kinds=kinds)
         surprises += [f"{draw}: {text}" for text in found]
+
     assert surprises == []
 
 
@@ -380,4 +386,5 @@ def test_consumers_receive_nothing_for_a_bridge(driver: DriverProcess, tmp_path:
     received = _receive(driver, store)
 
     whole = [one.physical_offset for one in log if one is not lost]
+
     assert dict.fromkeys(received, whole) == received

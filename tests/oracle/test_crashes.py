@@ -94,6 +94,7 @@ def test_an_index_file_continued_after_a_kill_within_an_entry_is_explained(tmp_p
         opened.put_all(islice(_at_standing_times(3), 70))
 
     findings = find_unexplained(store, release)
+
     assert [finding.file for finding in findings] == [f"index/{path.name}" for path in continued]
     assert all(CONTINUED_AFTER_A_KILL in finding.cause for finding in findings)
 
@@ -128,6 +129,7 @@ def test_an_index_rebuilt_after_a_kill_is_kept_by_the_starting_broker(tmp_path: 
         assert opened.list_not_found(log) == []
         opened.put_all(islice(endless_messages("later"), 30))
         opened.drain()
+
         assert opened.list_not_found(read_log(store)) == []
 
 

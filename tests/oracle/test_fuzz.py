@@ -202,6 +202,7 @@ def test_files_are_equal_for_random_messages(release: str) -> None:
         # A process keeps the files of a round open until its end.
         with tempfile.TemporaryDirectory(prefix="oracle-fuzz-") as store, run_driver(release) as driver:
             some, found = fuzz_store(driver, Path(store) / "store", seed)
+
         assert found == [], f"seed {seed}"
         messages += some
         if time.monotonic() >= deadline:

@@ -149,6 +149,7 @@ def test_entries_truncated_by_a_new_leader_are_not_messages(tmp_path: Path, rele
     stores = [group.store_of(name) for name in MEMBERS]
 
     lost = [record.physical_offset for record in read_log(killed)[_AGREED:]]
+
     assert [record.physical_offset for record in read_log(killed)[:_AGREED]] == agreed
     assert len(lost) == _LOST
     assert all(answer in {offset, -1} for answer, offset in zip(answers, lost, strict=True))  # -1: not committed
@@ -159,13 +160,16 @@ def test_entries_truncated_by_a_new_leader_are_not_messages(tmp_path: Path, rele
     truncated = read_log(killed)[_AGREED:]
     for store in (rejoined, *stores):
         _check_member(store, release, truncated, led=store in {rejoined, group.store_of(old)})
+
     assert [record.physical_offset for record in read_log(stores[0])] == [*agreed, *overwritten, newest]
     assert len({b"".join(path.read_bytes() for path in list_segments(store)) for store in stores}) == 1
     _ingest_all(tmp_path / "lake", [killed, rejoined, *stores])
+
     assert [_read_state(tmp_path / "lake", release, record) for record in truncated] == [
         "lost: its broker truncated the log"
     ] * _LOST
     kept = [*read_log(stores[0])[:1], *read_log(stores[0])[-_LOST:]]
+
     assert {_read_state(tmp_path / "lake", release, record) for record in kept} == {_SENT}
     text, forgotten = _FORGETFUL.get(release, _ALL_EQUAL)
     all_logs = "all logs equal, " if forgotten else ""
@@ -241,7 +245,9 @@ def _are_units_known(some: Mapping[str, bytes], *followers: Mapping[str, bytes],
 
 def _offsets_of_entries(store: Path) -> set[int]:
     path = list_segments(store)[-1]
-    raw, at, offsets = path.read_bytes(), 0, set()
+    raw = path.read_bytes()
+    at = 0
+    offsets = set()
     while at + DLEDGER_ENTRY.size <= len(raw) and raw[at : at + 4] == (1).to_bytes(4):
         offsets.add(int(path.name) + at + DLEDGER_ENTRY.size)
         at += int(DLEDGER_ENTRY.unpack(raw[at : at + DLEDGER_ENTRY.size])[1])

@@ -46,6 +46,7 @@ def test_a_lake_ingested_next_to_a_working_broker_has_all_sent_and_consumed_mess
         with _producing(opened) as sent:
             while len(runs) < _RUNS or len(sent) < _MESSAGES:
                 summary = ingest(request, workers)
+
                 assert _lost_bytes(summary) == 0, summary
                 # Usually, retention follows days after a run; here, it follows after one run.
                 stage.age(path for path in stage.segments()[:-2] if int(path.name) + _SEGMENT_SIZE <= summary.to_offset)
@@ -66,7 +67,9 @@ def test_a_lake_ingested_next_to_a_working_broker_has_all_sent_and_consumed_mess
     )
     for (topic, queue_id), seen in consumed.items():
         in_lake = [(row[4], row[0]) for row in rows if row[2:4] == (topic, queue_id)]
+
         assert seen == in_lake[-len(seen) :]
+
     assert {row[0] for row in rows} >= {record.physical_offset for record in log}
     verdict(release, "ingested next to a working broker", f"{len(rows)} messages, each once, in {len(runs) + 1} runs")
 

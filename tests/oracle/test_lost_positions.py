@@ -81,10 +81,12 @@ def test_groups_receive_after_a_repair_what_they_had_not_consumed(tmp_path: Path
     with real_broker(release, original) as broker:
         _fill(broker)
     ingest_store(original, lake, release=release)
-    before, repaired = _read_config(original), dict[str, dict[str, bytes]]()
+    before = _read_config(original)
+    repaired = dict[str, dict[str, bytes]]()
     for name, inject in (_OF_FILES | _OF_POSITIONS).items():
         store = shutil.copytree(original, tmp_path / name / "store")
         inject(store)
+
         assert run("diff", store, lake).code == ExitCode.DAMAGE
         options = ("--positions", "lake") if name in _OF_POSITIONS else ()
         run("repair", store, "--lake", lake, "--out", tmp_path / name / "out", *options, "--apply")
@@ -96,6 +98,7 @@ def test_groups_receive_after_a_repair_what_they_had_not_consumed(tmp_path: Path
     for name in ("configuration lost", "positions zeroed"):
         with real_broker(release, tmp_path / name / "store") as broker:
             received = {group: _consume(broker, group, len(left)) for group, left in _LEFT.items()}
+
         assert received == _LEFT
 
     _OF_FILES["positions lost"](original)

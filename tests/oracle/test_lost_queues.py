@@ -64,6 +64,7 @@ def test_earlier_messages_of_a_queue_that_begins_again_are_sent_by_the_printed_c
     properties = [parse_properties(one.properties_raw, PropertyParser.SCAN) for one in received]
     found = [(one.body, has.get(KEYS), has.get(TAGS)) for one, has in zip(received, properties, strict=True)]
     expected = [(b"later", "later", None), *((one.body, one.keys, one.tags) for one in earlier)]
+
     assert expected == found, printed
 
 

@@ -45,7 +45,8 @@ def test_a_broker_serves_restored_stores_and_continues_writing(tmp_path: Path, r
         assert expected == _read_as_client(broker)
         _assert_continued(broker)
 
-    assert (0, []) == (summary.exit_code, summary.notes)
+    assert 0 == summary.exit_code
+    assert [] == summary.notes
     assert log == [record for record in read_log(out) if record.physical_offset <= log[-1].physical_offset]
     assert (
         [] == verify(VerifyRequest(str(out), given_settings=SMALL_GEOMETRY.wanted(release)), SerialWorkers()).findings
@@ -53,13 +54,16 @@ def test_a_broker_serves_restored_stores_and_continues_writing(tmp_path: Path, r
 
     with real_broker(release, store) as broker:
         broker.send_each(_messages("later", _MORE))
+
         assert len(_consumed(broker, _LEFT + _MORE)) == _LEFT + _MORE
     ingest_store(store, lake, release=release)
     start = _restore(lake, earlier, release, start=log[len(log) // 3].physical_offset, until=until).from_offset
     left = [one.physical_offset for one in log if one.physical_offset >= start]
+
     assert 0 < len(left) < len(log)
     with real_broker(release, earlier) as broker:
         served = _read_as_client(broker).served
+
         assert [one for one in expected.served if one.physical_offset in left] == served
         _assert_continued(broker)
 
@@ -74,7 +78,8 @@ def test_a_dledger_group_of_one_continues_a_restored_log(tmp_path: Path, release
     ingest_store(store, lake, release=release)
     summary = _restore(lake, out, release)
 
-    assert (0, []) == (summary.exit_code, summary.notes)
+    assert 0 == summary.exit_code
+    assert [] == summary.notes
     with real_broker(release, out, settings=group_of_one_settings()) as broker:
         # Without the output of mqadmin: the start may index the newest messages again, like any start of such a broker.
         assert pulled == _read_as_client(broker).served

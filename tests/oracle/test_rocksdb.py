@@ -65,8 +65,10 @@ def test_brokers_serve_converted_queues_and_continue_them(tmp_path: Path, releas
         assert more[queue][: len(rows)] == rows
         assert queue[0] in _LIGHT_QUEUES or [number for number, _ in more[queue]] == list(range(len(more[queue])))
         assert len(more[queue]) == 2 * len(rows)
+
     assert pulled == _COUNT
     again = rebuild_queue_folder(store, tmp_path / "again", release, to=target)
+
     assert _content(store / "consumequeue", target) == _content(again, target)
     verdict(release, f"queues converted to {target}", f"{pulled} messages served, the same number written")
 
@@ -147,20 +149,27 @@ def test_consumers_skip_the_queue_offsets_of_lost_messages(tmp_path: Path, targe
         more = _read_messages(broker)
         pulled = [message.queue_offset for message in broker.pull(_QUIET)]
 
-    size, gone = SMALL_GEOMETRY.commit_log_file_size, {int(path.name) for path in lost}
+    size = SMALL_GEOMETRY.commit_log_file_size
+    gone = {int(path.name) for path in lost}
     left = {queue: [row for row in rows if row[1] // size * size not in gone] for queue, rows in healthy.items()}
     begins = {queue: rows[0][0] if rows else len(healthy[queue]) for queue, rows in left.items()}
+
     assert served == left
     assert edges == {queue: (begins[queue], len(rows)) for queue, rows in healthy.items()}
     for queue, rows in left.items():
         ends = range(len(healthy[queue]), 2 * len(healthy[queue]))
+
         assert [number for number, _ in more[queue]] == [*(number for number, _ in rows), *ends]
     first = 0 if target == FILES else count  # all messages of the queue have expired
-    assert (begins[_QUIET, 0], pulled) == (first, [*range(first, 2 * count)])
+
+    assert begins[_QUIET, 0] == first
+    assert pulled == [*range(first, 2 * count)]
     passed = sum(len(healthy[queue]) - begins[queue] - len(rows) for queue, rows in left.items())
+
     assert passed > 0
     if target == FILES:
         files = (store / "consumequeue").glob("*/*/*")
+
         assert sum(path.read_bytes().count(UNIT.pack(*PRE_BLANK)) for path in files) == passed
     else:
         verdict(writer, "lost messages converted to rocksdb", "lost offsets skipped, all others served")
@@ -210,7 +219,8 @@ _LIMIT = "commitLogRecoverMaxNum"
 @on_releases(since="5.2.0", in_every_run="5.5.0")
 def test_a_broker_rebuilds_queues_in_rocksdb_as_printed_by_a_repair(tmp_path: Path, release: str) -> None:
     """The database is damaged and an index file lost: the repair restores the file and prints the command to run."""
-    store, settings = tmp_path / "store", dict(_ROCKSDB)
+    store = tmp_path / "store"
+    settings = dict(_ROCKSDB)
     with real_broker(release, store, settings=settings) as broker:
         broker.make_topic(_TOPICS[0], 2)
         keys = [f"k-{number}" for number in range(_MANY)]
@@ -233,6 +243,7 @@ def test_a_broker_rebuilds_queues_in_rocksdb_as_printed_by_a_repair(tmp_path: Pa
     if version_of(release) < _MADE_AGAIN_SINCE:
         assert not [message for message in served if message.physical_offset]
         return
+
     assert summary.verdict_after is not None
     assert ["unreadable_database"] == [finding.kind for finding in summary.verdict_after.findings]
     assert f"{_LIMIT}={segments}" in note

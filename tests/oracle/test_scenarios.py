@@ -52,6 +52,7 @@ def test_rebuilt_files_and_answers_are_those_of_the_broker(
     file of two releases may use two rules for counting slots, or contain tags only in its second half.
     """
     played = PlayedScenario(scenario, scenario.on(writer, tmp_path / "store", tmp_path / "scratch"))
+
     assert len(played.log) > 0
     assert find_unfaithful_pieces(played.store) == []
     if scenario.name == "killed":

@@ -185,7 +185,9 @@ def test_a_store_has_the_messages_that_its_broker_serves(tmp_path: Path, cell: C
     assert found.severity in {Severity.HEALTHY, *([Severity.BEHIND] if cell.end == KILLED else [])}
     for name, queue in answers.queues.items():
         expected = list(enumerate(queue.places, queue.first))
+
         assert units.get(name, []) == (expected[: len(units.get(name, []))] if behind else expected)
+
     assert units.keys() <= answers.queues.keys()
     for name, queue in _read(copy, cell).items():
         if name in units and behind:
@@ -211,7 +213,10 @@ def _send(broker: RealBroker, cell: Cell, count: int) -> None:
 
 
 def _message(number: int, cell: Cell) -> ClientMessage:
-    topic, body, tags, keys = _TOPICS[number // 3 % 2], bytes(200), f"Tag{number % 3}", f"k-{number}"
+    topic = _TOPICS[number // 3 % 2]
+    body = bytes(200)
+    tags = f"Tag{number % 3}"
+    keys = f"k-{number}"
     if cell.is_light and number % 3 == 0:
         names = ",".join(_LIGHT_QUEUES[: 1 + number % 2])
         return ClientMessage(topic, body, tags, keys, properties={"INNER_MULTI_DISPATCH": names})
@@ -289,7 +294,8 @@ def _rebuild(store: Path, out: Path, cell: Cell) -> dict[QueueId, Queue]:
 
 
 def _describe(answers: Answers, units: dict[QueueId, list[tuple[int, int]]], found: Verdict) -> str:
-    kept, all_units = sum(map(len, units.values())), sum(len(queue.places) for queue in answers.queues.values())
+    kept = sum(map(len, units.values()))
+    all_units = sum(len(queue.places) for queue in answers.queues.values())
     if kept == all_units:
         return f"equal; {found.severity}"
     return f"{'equal as far as dispatched' if kept else 'no unit on disk'}; {found.severity}"

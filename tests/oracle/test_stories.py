@@ -131,7 +131,8 @@ class MessageDriver:
         ways += ["timed", "timed far"] if self._has_timers else []
         goal = len(self.notes) + count
         while len(self.notes) < goal:
-            topic, way = self._random.choice(self._topics), self._random.choice(ways)
+            topic = self._random.choice(self._topics)
+            way = self._random.choice(ways)
             if way == "batched" and goal - len(self.notes) >= _BATCH:
                 self._send_batch(broker, topic)
             else:
@@ -179,7 +180,8 @@ class MessageDriver:
     @staticmethod
     def _note_answer(notes: list[Note], answer: Answer) -> None:
         assert answer["status"] == "SEND_OK"
-        keys, offset_ids = answer["message-id"].split(","), (answer.get("offset-message-id") or "").split(",")
+        keys = answer["message-id"].split(",")
+        offset_ids = (answer.get("offset-message-id") or "").split(",")
         for number, note in enumerate(notes):
             note.unique_key = keys[number]
             note.offset_id = (offset_ids[number] or None) if len(offset_ids) == len(notes) else None
@@ -247,7 +249,8 @@ _RELEASES = ("4.7.1", "4.9.8", "5.1.4", "5.3.3", "5.5.0")
 
 def _find_differences(note: Note, story: Story) -> Iterator[str]:
     copies = [copy for copy in story.copies if copy.role is not Role.RETRY_WAITING]
-    first, expected = story.copies[0], _roles(note)
+    first = story.copies[0]
+    expected = _roles(note)
     record = first.message.record
     if note.offset_id not in {None, first.message.offset_id} or first.role is not next(iter(expected)):
         yield f"{first.role} first, at {first.message.offset_id}"
@@ -291,7 +294,8 @@ def _roles(note: Note) -> Counter[Role]:
     """Return the number of copies by role, without copies that wait for a retry."""
     begun, moved = _FIRST.get(note.way, (Role.SENT, Role.SENT_AGAIN))
     dead = len(note.pulled) if _is_dead(note) else 0
-    retried, seen = len(set(note.consumed) - set(note.pulled)), len(note.pulled) - (begun is Role.SENT)
+    retried = len(set(note.consumed) - set(note.pulled))
+    seen = len(note.pulled) - (begun is Role.SENT)
     return +Counter({begun: 1, moved: seen, Role.RETRIED: retried, Role.DEAD_LETTER: dead})
 
 
@@ -333,7 +337,8 @@ def test_each_story_equals_the_notes_of_its_driver(version: str, seed: int, coun
     """Normal, batched, delayed, timed, transactional, retried, popped, dead and traced messages, half before a kill."""
     with Stage(version, tmp_path / "store", tmp_path / "scratch") as stage:
         notes = MessageDriver(stage, seed, count).play()
-    release, lake = Release.from_version(version), str(tmp_path / "lake")
+    release = Release.from_version(version)
+    lake = str(tmp_path / "lake")
     ingest_store(tmp_path / "store", lake)
     surprises = []
     with StoreReader(list_store(str(tmp_path / "store"))) as reader:
@@ -343,4 +348,5 @@ def test_each_story_equals_the_notes_of_its_driver(version: str, seed: int, coun
                 story = _read_story(source, note)
                 found = (*_find_differences(note, story), *_find_other_differences(note, story))
                 surprises += [f"{place}: {note}: {text}" for text in found]
+
     assert surprises == []

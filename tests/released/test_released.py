@@ -101,6 +101,7 @@ def test_every_recipe_runs(reader: Released, tmp_path: Path) -> None:
 
     assert 0 == ended.code, ended.err
     found = json.loads(ended.out.splitlines()[-1])
+
     assert [] == [RECIPES[number].text for number, rows in enumerate(found) if not rows]
 
 
@@ -135,6 +136,7 @@ def test_the_first_change_of_contributing_works(tmp_path: Path) -> None:
             text=True,
             check=False,
         )
+
         assert command.exit_code == done.returncode, f"{command.text}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
 
 
@@ -147,10 +149,13 @@ def test_the_pipeline_runs_on_the_newest_spark_of_the_series(tmp_path: Path) -> 
         user.home,
         PIP_CACHE_DIR=pip_cache(),
     )
+
     assert 0 == added.code, added.err
     demo = user.run(["./spark-submit.sh", "demo", tmp_path / "tour"], user.checkout)
+
     assert 0 == demo.code, demo.err
     verified = user.run(
         ["./spark-submit.sh", "verify", tmp_path / "tour" / "store", "--engine", "spark"], user.checkout
     )
+
     assert 0 == verified.code, verified.err

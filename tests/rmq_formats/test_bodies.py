@@ -60,6 +60,7 @@ def test_garbage_raises_only_format_errors(sys_flag: int, body: bytes) -> None:
 def test_the_size_limit_of_bodies_is_inclusive(codec: str, sys_flag: int, size: int) -> None:
     body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     stream = _stream(body, codec)
+
     assert decode_body(stream, sys_flag, limit=size) == body
     with pytest.raises(SizeLimitExceeded):
         decode_body(stream, sys_flag, limit=size - 1)
@@ -112,6 +113,7 @@ def test_trace_columns_equal_the_parsed_lines(bodies: list[bytes]) -> None:
     for bodies_of, numbers, rows in decode_trace_bodies(pa.array(bodies, pa.binary())):
         traces = [Trace(**{**row, "kind": TraceKind(row["kind"])}) for row in rows.to_pylist()]
         found += zip(bodies_of.tolist(), numbers.tolist(), traces, strict=True)
+
     assert found == expected
 
 

@@ -118,8 +118,11 @@ def _with_topic(raw: bytes) -> MessageRecord:
 @settings(max_examples=200)
 def test_rows_equal_decoded_records_and_can_be_encoded_again(some: list[MessageRecord], parser: PropertyParser) -> None:
     batch = batch_of(some, parser)
-    rows, assembled = batch.to_pylist(), assemble_records(batch)
-    assert ([encode_record(record) for record in some], []) == (parts(assembled), list(assembled.incomplete_offsets))
+    rows = batch.to_pylist()
+    assembled = assemble_records(batch)
+
+    assert [encode_record(record) for record in some] == parts(assembled)
+    assert [] == list(assembled.incomplete_offsets)
     assert [{**row, "topic_raw": None, "properties_raw": None} for row in rows] == [
         {**expected_row(record, parser), "topic_raw": None, "properties_raw": None} for record in some
     ]
@@ -127,6 +130,7 @@ def test_rows_equal_decoded_records_and_can_be_encoded_again(some: list[MessageR
         assert record_from_row(row) == record == record_from_row(row | {"properties": dict(row["properties"])})
         if row["properties_raw"] is not None:
             without = record_from_row(row | {"properties_raw": None})
+
             assert without.properties_raw != record.properties_raw
         if row["topic_raw"] is not None:
             assert record_from_row(row | {"topic_raw": None}).topic_raw != record.topic_raw
@@ -140,6 +144,7 @@ def test_records_with_a_wrong_body_crc_have_no_row(with_body: bool) -> None:
     some[4] = some[4]._replace(body_crc=-1)
     batch, bad = message_batch(grouped(some), PropertyParser.SCAN, with_body=with_body)
     right = [record for record in some if has_right_body_crc(record)]
+
     assert [some[i] for i in (0, 1, 3, 5)] == right
     assert batch.column("body").to_pylist() == [record.body if with_body else None for record in right]
     assert batch.column("body_crc").to_pylist() == [record.body_crc for record in right]
@@ -159,6 +164,7 @@ def test_each_topic_is_selected_once_and_others_are_not_decoded(some: list[Messa
         return topic != "b"
 
     rows = rows_of(some, wants_topic=wants_topic)
+
     assert [row["topic"] for row in rows] == [record.topic for record in some if record.topic != "b"]
     assert sorted(topics_seen) == sorted({record.topic for record in some})
 
@@ -190,11 +196,13 @@ def test_every_record_may_have_different_texts(size: int) -> None:
         for i in range(size)
     ]  # fmt: skip
     batch, _ = message_batch(grouped(some), PropertyParser.SCAN)
+
     assert batch.column("topic").to_pylist() == [record.topic for record in some]
     assert batch.column("born_host").to_pylist() == [str(record.born_host) for record in some]
     assert batch.column("store_host").to_pylist() == [str(record.store_host) for record in some]
     assert batch.column("properties").to_pylist() == [[(f"name-{i}", f"value-{i}")] for i in range(size)]
     chosen = rows_of(some, wants_topic=lambda topic: topic.endswith("99"))
+
     assert [row["topic"] for row in chosen] == [f"topic-{i}" for i in range(99, size, 100)]
 
 
@@ -209,6 +217,7 @@ def test_a_batch_owns_its_bytes() -> None:
     batch, _ = message_batch(group, PropertyParser.SCAN)
     before = batch.to_pylist()
     group.buffer[:] = 0
+
     assert batch.to_pylist() == before
 
 
@@ -226,7 +235,8 @@ ENGINES: dict[str, Callable[[Path], pa.Table]] = {
 
 
 def parts(assembled: AssembledRecords) -> list[bytes]:
-    starts, sizes = assembled.positions.tolist(), assembled.sizes.tolist()
+    starts = assembled.positions.tolist()
+    sizes = assembled.sizes.tolist()
     return [assembled.buffer[at : at + size].tobytes() for at, size in zip(starts, sizes, strict=True)]
 
 
@@ -276,7 +286,8 @@ def test_inconsistent_rows_are_reported_and_not_encoded(column: str, value: pa.A
     changed = batch.set_column(batch.schema.get_field_index(column), pa.field(column, value.type), value)
     assembled = assemble_records(changed)
 
-    assert ([], [0]) == (parts(assembled), list(assembled.incomplete_offsets))
+    assert [] == parts(assembled)
+    assert [0] == list(assembled.incomplete_offsets)
 
 
 def test_a_missing_column_is_reported_by_name() -> None:

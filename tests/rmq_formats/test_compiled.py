@@ -49,14 +49,18 @@ def test_cache_directories_are_tried_in_order(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     last = tmp_path / f"tmp/rocketmq-lake-{os.getuid()}"
     expected = [tmp_path / "numba", package, tmp_path / "xdg/rocketmq-lake", last]
+
     assert list(compiled._candidates()) == expected  # noqa: SLF001
     monkeypatch.setattr(compiled.config, "CACHE_DIR", "")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
+
     assert list(compiled._candidates()) == [package, tmp_path / ".cache/rocketmq-lake", last]  # noqa: SLF001
     monkeypatch.delenv("HOME")
+
     assert list(compiled._candidates()) == [package, last]  # noqa: SLF001
     monkeypatch.setenv("RMQ_LAKE_CACHE", str(tmp_path / "named"))
+
     assert list(compiled._candidates()) == [package, tmp_path / "named", last]  # noqa: SLF001
 
 
@@ -101,8 +105,10 @@ def test_cached_code_is_not_used_after_its_sources_changed(monkeypatch: pytest.M
         for text in ("a", "b"):
             (tmp_path / name).write_text(text)
             stamps.add(compiled._stamp())  # noqa: SLF001
+
     assert len(stamps) == 8
     (tmp_path / "commitlog/record.py").write_text("not compiled")
+
     assert compiled._stamp() in stamps  # noqa: SLF001
 
 
@@ -111,6 +117,7 @@ def test_the_cache_setting_of_numba_is_restored(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(compiled.config, "CACHE_DIR", "theirs")
     monkeypatch.setattr(compiled, "_CACHE", tmp_path)
     compiled.compiled(double)
+
     assert compiled.config.CACHE_DIR == "theirs"
 
 
@@ -121,6 +128,7 @@ def test_the_first_use_is_recognised_by_an_empty_cache(tmp_path: Path) -> None:
         "print(importlib.reload(compiled).CACHE_WAS_EMPTY)"
     )
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_DISABLE_JIT": "0"}
+
     assert b"True\nFalse\n" == subprocess.check_output([sys.executable, "-c", code], env=environment)
 
 

@@ -127,6 +127,7 @@ def test_units_and_tags_between_two_offsets_equal_those_of_the_scalar_module(  #
     packed = collector.finish()
 
     kept = [record for record in log if first <= record.physical_offset < last]
+
     assert unpack(packed) == units_by_queue(kept, rules)
     by_offset = {
         record.physical_offset: parse_properties(
@@ -135,6 +136,7 @@ def test_units_and_tags_between_two_offsets_equal_those_of_the_scalar_module(  #
         for record in kept
     }
     tags = [packed.tags[number] if number >= 0 else None for number in packed.tag_numbers]
+
     assert tags == [by_offset[int(offset)] for offset in packed.units["physical_offset"] if with_tags]
 
 
@@ -163,6 +165,7 @@ def test_tables_of_queues_and_tags_grow() -> None:
     found = {
         int(unit["physical_offset"]): packed.tags[n] for unit, n in zip(packed.units, packed.tag_numbers, strict=True)
     }
+
     assert found == {record.physical_offset: f"tag{n % 1100}" * 40 for n, record in enumerate(log)}
 
 
@@ -175,7 +178,9 @@ def test_a_range_has_only_its_own_queues(most: int, monkeypatch: pytest.MonkeyPa
         log = list(place_records(records[number] for number in some))
         collector = UnitCollector(UnitRules())
         collector.add(group_of(log))
-        packed, expected = collector.finish(), units_by_queue(log, UnitRules())
+        packed = collector.finish()
+        expected = units_by_queue(log, UnitRules())
+
         assert packed.names == sorted(expected)
         assert unpack(packed) == expected
 
@@ -208,7 +213,8 @@ def fill(builder: QueueBuilder, slices: Sequence[Sequence[ExpectedUnit]]) -> lis
 @st.composite
 def sequences(draw: st.DrawFn, kind: QueueKind) -> list[ExpectedUnit]:
     units: list[ExpectedUnit] = []
-    queue_offset, physical_offset = draw(st.integers(0, 12)), draw(st.integers(0, 100))
+    queue_offset = draw(st.integers(0, 12))
+    physical_offset = draw(st.integers(0, 100))
     for _ in range(draw(st.integers(0, 25))):
         size = draw(st.integers(1, 50))
         code = draw(I32)
@@ -322,6 +328,7 @@ def test_at_most_as_many_blanks_are_added_as_the_log_can_have_lost(
 
     blank = UNIT.pack(0, PRE_BLANK_SIZE, 0)
     first, second, third = (UNIT.pack(unit.physical_offset, 10, 1) for unit in units)
+
     assert counts.rstrip(b"\0") == (first + blank * blanks + second + third).rstrip(b"\0")
     assert builder.blanks == blanks
 

@@ -153,7 +153,8 @@ def test_built_files_equal_those_of_the_scalar_model(log: WrittenLog, cut: int, 
 @pytest.mark.parametrize("cut", [511, 512, 513, 2_000])
 def test_entries_that_are_added_in_one_batch_are_chained_in_order(cut: int) -> None:
     """Some share slots, and from one entry on, a release uses another rule for counting slots."""
-    geometry, random = Geometry(hash_slots=97, index_num=2_001), np.random.default_rng(4711)
+    geometry = Geometry(hash_slots=97, index_num=2_001)
+    random = np.random.default_rng(4711)
     rules = make_rules((0, Release.from_version("4.2.0")), (77_000, NEWEST))
     keys = np.empty(2_000, PACKED_KEY)
     keys["key_hash"] = random.integers(0, 1 << 31, keys.size)
@@ -176,6 +177,7 @@ def test_keys_before_the_start_offset_are_skipped() -> None:
 def test_a_message_with_more_keys_than_a_block_is_packed_completely() -> None:
     record = make_record(topic="T", properties=b"KEYS\x01" + b" ".join([b"k"] * 16_000))
     records = place_records([record] * 3, BASE)
+
     assert len(packed(records, make_rules((0, NEWEST)))) == 48_000
 
 
@@ -222,7 +224,8 @@ def test_a_builder_resumed_from_slots_builds_the_same_entries(log: WrittenLog, c
     second.resume_file(first.slots, first.finish())
     second.add(parts[cut:])
 
-    assert (whole.tobytes(), one.finish()) == (parts.tobytes(), second.finish())
+    assert whole.tobytes() == parts.tobytes()
+    assert one.finish() == second.finish()
 
 
 def test_too_many_keys_or_entries_for_a_file_are_rejected() -> None:
@@ -261,7 +264,8 @@ def small_file(count: int = 9) -> bytes:
 def compare(actual: Buffer, expected: bytes, entries_a_block: int = 4) -> BlockComparison:
     comparison = BlockComparison(COMPARED, make_reader(actual))
     for number in range(1, 10, entries_a_block):
-        start, end = COMPARED.entry_position(number), COMPARED.entry_position(min(number + entries_a_block, 10))
+        start = COMPARED.entry_position(number)
+        end = COMPARED.entry_position(min(number + entries_a_block, 10))
         comparison.compare_block(start, expected[start:end])
     comparison.compare_block(40, expected[40 : COMPARED.entries_position])
     comparison.compare_block(0, expected[:40])
@@ -277,7 +281,8 @@ def change(position: int, value: int) -> bytearray:
 @pytest.mark.parametrize("size", [1, 4, 9])
 def test_differences_are_reported_with_number_and_field(size: int) -> None:
     """All differences of the header, the first one of the slots, and the first one of the entries."""
-    slot, entry = COMPARED.slot_position(3) + 3, COMPARED.entry_position(6) + 15
+    slot = COMPARED.slot_position(3) + 3
+    entry = COMPARED.entry_position(6) + 15
     data = change(entry, 200)
     data[15], data[39], data[slot], data[entry + 20] = 1, 77, 99, 1
     comparison = compare(data, small_file(), size)
@@ -290,6 +295,7 @@ def test_differences_are_reported_with_number_and_field(size: int) -> None:
     ]
     assert comparison.counts == {IndexFilePart.HEADER: 2, IndexFilePart.SLOT: 1, IndexFilePart.ENTRY: 2}
     pairs = zip(data, small_file(), strict=True)
+
     assert comparison.differing_bits == sum((found ^ expected).bit_count() for found, expected in pairs)
 
 

@@ -134,7 +134,8 @@ def test_a_slot_that_does_not_point_to_a_counted_entry_is_not_followed(pointer: 
     """Entry 0 is never used, even if it has bytes; a file whose header does not count its only entry yet is empty."""
     data = a_file(("T#a", 1, 1000))
     slot = index_key_hash("T#a") % GEOMETRY.hash_slots
-    slot_at, first = GEOMETRY.slot_position(slot), GEOMETRY.entry_position(1)
+    slot_at = GEOMETRY.slot_position(slot)
+    first = GEOMETRY.entry_position(1)
     data[GEOMETRY.entry_position(0) : first] = data[first : GEOMETRY.entry_position(2)]
     data[slot_at : slot_at + 4] = pointer.to_bytes(4, "big", signed=True)
     data[HEADER.offset("index_count") : HEADER.size] = count.to_bytes(4, "big")
@@ -223,7 +224,9 @@ def test_the_geometry_of_a_damaged_file_is_found(lost: str) -> None:
 
 def test_the_geometry_of_most_full_files_is_confirmed_by_their_entries() -> None:
     """Entries do not confirm a damaged count, and the count of a file that is not full is misleading."""
-    full, other, damaged = numbered_file(19), numbered_file(19, TINY), numbered_file(19)
+    full = numbered_file(19)
+    other = numbered_file(19, TINY)
+    damaged = numbered_file(19)
     damaged[36:40] = (21).to_bytes(4)
     files = [index_bytes(damaged), index_bytes(damaged), index_bytes(other), index_bytes(full), index_bytes(full)]
 
@@ -241,6 +244,7 @@ def test_files_of_default_size_have_the_default_geometry() -> None:
 def test_entries_show_a_different_geometry_of_the_same_file_size() -> None:
     """With twice the slots and a million entries fewer, the length is the same to the byte."""
     geometry = Geometry(10_000_000, 19_000_000)
+
     assert geometry.file_size == DEFAULT_GEOMETRY.file_size
 
     def read(position: int, length: int) -> bytes:
@@ -269,6 +273,7 @@ def test_unreadable_files_are_ignored() -> None:
 
     size = GEOMETRY.file_size
     header_only = Content(size, lambda at, length: read(at, length) if at else numbered_file(19)[:length])
+
     assert find_stated_geometry([Content(size, read), header_only]) is None
     assert find_stated_geometry([Content(size, read), index_bytes(numbered_file(19))]) == StatedGeometry(GEOMETRY, 1)
 

@@ -93,8 +93,10 @@ def test_texts_are_decoded_as_by_java(raw: bytes) -> None:
     """Malformed input is replaced as in Java, and distinguished from text that contains replacement characters."""
     buffer, start, end = _text_at_an_offset(raw)
     expected = decode_java_text(raw).encode()
+
     assert len(expected) <= text.MAX_TEXT_GROWTH * len(raw)
     target = np.full(len(expected) + 2, 0x5A, np.uint8)
+
     assert _COPY_CLEAN(buffer, start, end, target, 1) == 1 + len(expected)
     assert target.tobytes() == b"\x5a" + expected + b"\x5a"
     assert bool(_IS_CLEAN(buffer, start, end)) is (raw == expected)
@@ -107,8 +109,10 @@ def test_texts_are_decoded_as_by_java(raw: bytes) -> None:
 def test_a_hash_can_continue_that_of_another_text(first: bytes, second: bytes) -> None:
     """An index key is hashed as topic, separator and key, without building the text."""
     for around in (0, _ROW):
-        left, right = _text_at_an_offset(first, around), _text_at_an_offset(second, around)
+        left = _text_at_an_offset(first, around)
+        right = _text_at_an_offset(second, around)
         seed = _HASH_CHARACTER(ord("#"), _HASH(*left, 0))
+
         assert int(_HASH(*right, seed)) == java_hash(f"{decode_java_text(first)}#{decode_java_text(second)}")
 
 
@@ -138,6 +142,7 @@ def test_properties_equal_those_of_the_parser_of_the_release(parser: PropertyPar
     expected = parse_properties(raw, parser)
     for around in (0, _ROW):
         found = _properties(raw, parser, around)
+
         assert found == expected
         assert list(found) == list(expected)
 
@@ -146,6 +151,7 @@ def test_properties_equal_those_of_the_parser_of_the_release(parser: PropertyPar
 @example(bytes(range(0x41, 0x41 + _ROW)) + b"\x02", 0, 3)
 def test_the_next_byte_below_a_limit_is_found(raw: bytes, after: int, limit: int) -> None:
     found = _FIND_BELOW(as_bytes(raw + bytes(after)), 0, len(raw), limit)
+
     assert found == next((at for at, byte in enumerate(raw) if byte < limit), len(raw))
 
 
@@ -212,6 +218,7 @@ def test_no_buffer_is_read_or_written_beyond_its_end(
     monkeypatch.setattr(scanning, "np", _numpy_with_bytes_of(at_a_guarded_page))
     monkeypatch.setattr(columns, "_allocate", _page_guarded_room)
     raw, framing = segment
+
     assert _decode(raw, framing, size) >= 0
 
 
@@ -226,7 +233,9 @@ def test_records_at_the_end_of_a_buffer_are_read(monkeypatch: pytest.MonkeyPatch
     sizes = np.array([record.total_size for record in some], np.int32)
     positions = np.cumsum([0, *sizes[:-1]]).astype(np.int64)
     batch, bad = message_batch(RawRecords(buffer, 0, positions, sizes), PropertyParser.SPLIT)
-    assert (batch.column("body").to_pylist(), bad) == ([record.body for record in some], [])
+
+    assert batch.column("body").to_pylist() == [record.body for record in some]
+    assert bad == []
 
 
 @pytest.mark.skipif(
@@ -241,6 +250,7 @@ def test_no_index_is_negative_or_too_large(
     monkeypatch.setattr(scanning, "np", _numpy_with_bytes_of(lambda size: guarded(np.empty(size, np.uint8))))
     monkeypatch.setattr(columns, "_allocate", lambda type_, count: guarded(room(type_, count)))
     raw, framing = segment
+
     assert _decode(raw, framing, size) >= 0
 
 
@@ -250,6 +260,7 @@ def test_no_index_is_negative_or_too_large_in_a_process_without_the_jit() -> Non
     name = test_no_index_is_negative_or_too_large.__name__
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{__file__}::{name}"]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
     assert "1 passed" in result.stdout, result.stdout
 
 

@@ -42,7 +42,9 @@ def test_errors_can_be_pickled(kind: type[FormatError]) -> None:
     arrived = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
 
     assert type(arrived) is kind
-    assert (arrived.reason, arrived.offset, arrived.file) == (error.reason, error.offset, error.file)
+    assert arrived.reason == error.reason
+    assert arrived.offset == error.offset
+    assert arrived.file == error.file
 
 
 def test_an_error_keeps_its_kind_and_offset_when_a_file_is_added() -> None:

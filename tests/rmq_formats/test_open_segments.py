@@ -140,6 +140,7 @@ def test_an_old_blank_after_the_end_of_a_truncated_log_is_not_damage(is_end: boo
     by_scan = flatten(scan(log.read, 0, len(raw), len(raw), _BASE, final=False, window=300, evidence=evidence))
 
     damaged = [PieceKind.RECORD, PieceKind.DAMAGE, PieceKind.BLANK]
+
     assert [piece.kind for piece in by_walk] == ([PieceKind.RECORD, PieceKind.WAITING] if is_end else damaged)
     assert by_scan == by_walk
 
@@ -247,6 +248,7 @@ def test_brokers_read_past_a_bridge_and_our_readers_treat_it_as_a_hole(
     size: int, lost: Sequence[LostMessage], tiles: int
 ) -> None:
     over = build_bridge(START, START + size, lost, 9)
+
     assert over is not None
     segment = FIRST + over + bridged_record(len(FIRST) + size)
 
@@ -259,7 +261,8 @@ def test_brokers_read_past_a_bridge_and_our_readers_treat_it_as_a_hole(
     assert stop[0]
     assert len(segment) == stop[1]
     assert [PieceKind.RECORD, PieceKind.DAMAGE, PieceKind.RECORD] == [piece.kind for piece in pieces]
-    assert (START, size) == (pieces[1].offset, pieces[1].size)
+    assert START == pieces[1].offset
+    assert size == pieces[1].size
     assert [pieces[1]] == [item for item in scanned if isinstance(item, Piece)]
     assert tiles == sum(over.count(magic.to_bytes(4, "big", signed=True)) for magic in (MAGIC_V1, MAGIC_V2))
 

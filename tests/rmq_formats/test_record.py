@@ -109,7 +109,8 @@ def test_negative_lengths_of_body_and_properties_mean_empty() -> None:
 
     decoded = decode_record(encode_record(record))
 
-    assert (decoded.body, decoded.properties_raw) == (b"", b"")
+    assert decoded.body == b""
+    assert decoded.properties_raw == b""
     assert decoded == record
 
 
@@ -236,6 +237,7 @@ def test_every_bit_change_in_a_record_with_property_crc_is_detected() -> None:
     kinds = Counter(
         _change(raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :]) for at in range(len(raw)) for bit in range(8)
     )
+
     assert kinds.keys() == {None, kernels.WRONG_BODY_CRC, kernels.WRONG_RECORD_CRC, kernels.TRAILING_ZEROS}
     assert kinds[kernels.WRONG_BODY_CRC] == 8 * (4 + len(b"body"))
     assert _change(raw) == 0

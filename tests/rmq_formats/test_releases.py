@@ -87,6 +87,7 @@ def test_a_version_has_the_switches_of_its_release(switch: str, value: object, v
 
 def test_rules_must_be_in_ascending_order() -> None:
     rules = make_rules((100, OLDEST), (200, NEWEST))
+
     assert [release_at(rules, offset) for offset in (50, 199, 200, 201)] == [OLDEST, OLDEST, NEWEST, NEWEST]
     with pytest.raises(CorruptData, match="ascend"):
         make_rules((100, OLDEST), (100, NEWEST))
@@ -229,7 +230,8 @@ def test_a_commit_without_real_topic_is_from_the_oldest_or_newest_releases() -> 
 def test_the_content_of_checkpoint_and_abort_shows_the_oldest_possible_release(
     mark: Mark, lowest: str, reason: str
 ) -> None:
-    assert (str(detect_eras([mark])[0].oldest_release), mark.reason) == (lowest, reason)
+    assert str(detect_eras([mark])[0].oldest_release) == lowest
+    assert mark.reason == reason
 
 
 def test_checkpoints_of_the_oldest_release_and_an_empty_abort_are_no_evidence() -> None:
@@ -265,7 +267,8 @@ def test_the_hashed_text_shows_whether_the_release_indexes_tags(hashed: str, exp
 
     (mark,) = index_entry_marks(record, {index_key_hash(hashed)})
 
-    assert (mark.values, mark.offset) == ((expected,), 77)
+    assert mark.values == (expected,)
+    assert mark.offset == 77
     assert [] == list(index_entry_marks(make_record(), {1}))
 
 
@@ -278,7 +281,9 @@ def test_the_hashed_keys_show_how_properties_were_parsed(hashed: set[str], expec
 
     (mark,) = index_entry_marks(record, {*map(index_key_hash, hashed)})
 
-    assert ("property_parser", (expected,), 77) == (mark.switch, mark.values, mark.offset)
+    assert "property_parser" == mark.switch
+    assert (expected,) == mark.values
+    assert 77 == mark.offset
 
 
 def marks_of(store: Path) -> Iterator[Mark]:

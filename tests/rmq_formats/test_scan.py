@@ -132,6 +132,7 @@ def test_scans_of_consecutive_ranges_find_the_same_pieces_as_one_scalar_walk(  #
             if whole:
                 at = whole[-1].offset - BASE + framing.header_size
                 newest = decode_record(raw, at).store_timestamp
+
     assert found == list(walk(raw, BASE, framing, final=final, store_timestamp=timestamp))
 
 
@@ -156,9 +157,11 @@ def test_a_range_without_a_known_boundary_starts_at_the_first_valid_record(
         assert not [at for at in range(start, end) if _proves_itself(raw, at, framing)]
         return
     first = found[0].offset - BASE
+
     assert _proves_itself(raw, first, framing)
     assert not [at for at in range(start, first) if _proves_itself(raw, at, framing)]
     whole = walk(raw, BASE, framing, final=True, start=first)
+
     assert found == [piece for piece in whole if piece.offset < BASE + end]
 
 
@@ -182,6 +185,7 @@ def test_records_after_a_recent_one_are_not_settled(
     group = group_of(
         place_records([make_record(born_host=host, store_timestamp=STORED + delay) for host, delay in pairs], BASE)
     )
+
     assert count_settled_records(group.buffer, group.positions, STORED + limit, STORED + ahead) == expected
 
 
@@ -205,6 +209,7 @@ def test_wrong_lengths_are_rejected_as_by_the_decoder(
     record = make_record(b"x" * 9, magic_code=magic_code)
     raw = bytearray(make_log([record, make_record()], BASE, framing) + bytes(50))
     raw[at : at + size] = value.to_bytes(8, "big", signed=True)[-size:]
+
     assert scanned(bytes(raw), framing) == list(walk(bytes(raw), BASE, framing))
 
 
@@ -273,8 +278,10 @@ def test_unreadable_bytes_are_damage_and_the_rest_is_read(window: int, into: boo
         )
     ]
     whole = [piece.offset for piece in found if piece.kind is PieceKind.RECORD]
+
     assert whole == [record.physical_offset for record in some if record not in lost]
     damage = [piece for piece in found if piece.kind is PieceKind.DAMAGE]
+
     assert sum(piece.size for piece in damage) >= sum(record.total_size for record in lost)
     assert {piece.reason for piece in damage} == {IO_ERROR}
     assert [piece.offset for piece in found] == [BASE, *(piece.end for piece in found)][: len(found)]
@@ -286,6 +293,7 @@ def test_an_unreadable_block_at_the_end_of_a_live_log_is_damage_and_the_bytes_af
     raw = make_segment(place_records([make_record(b"a" * 1000) for _ in range(6)], BASE), 4 * DISK_BLOCK_SIZE, BASE)
     found = flatten(scan(Disk(raw, 1).read, 0, len(raw), len(raw), BASE, final=False))
     kinds = [(piece.kind, piece.offset - BASE) for piece in found[-2:]]
+
     assert kinds == [(PieceKind.DAMAGE, found[-2].offset - BASE), (PieceKind.UNWRITTEN, 2 * DISK_BLOCK_SIZE)]
     assert found[-2].reason == IO_ERROR
 
@@ -296,6 +304,7 @@ def test_an_unreadable_block_in_unwritten_space_leaves_the_tail_waiting(bad: int
     some = place_records([make_record(b"a" * 1000) for _ in range(2)], BASE)
     raw = make_segment(some, 4 * DISK_BLOCK_SIZE, BASE)
     found = flatten(scan(Disk(raw, bad).read, 0, len(raw), len(raw), BASE, final=False, window=300))
+
     assert [piece.kind for piece in found] == [PieceKind.RECORD, PieceKind.RECORD, PieceKind.WAITING]
 
 
@@ -311,6 +320,7 @@ def test_a_file_truncated_during_a_scan_is_scanned_to_its_new_end(
     found = scanned(raw, framing, size=len(raw) + shorter, window=window, final=final)
     if found and found[-1].reason == LEFTOVER_REASON:  # truncated entries are not read
         found[-1] = found[-1]._replace(size=len(raw) - (found[-1].offset - BASE))
+
     assert found == expected
 
 
@@ -327,6 +337,7 @@ def test_a_record_size_beyond_the_segment_is_not_allocated() -> None:
     record = make_record()._replace(physical_offset=BASE, total_size=(1 << 31) - 1)
     raw = make_log([make_record()], BASE + 200).rjust(1000, b"\0")
     raw = encode_record(record) + raw[200:]
+
     assert [
         piece.kind
         for piece in flatten(scan(make_reader(raw, requested), 0, len(raw), len(raw), BASE, final=True, window=256))
@@ -337,8 +348,10 @@ def test_a_record_size_beyond_the_segment_is_not_allocated() -> None:
 def test_groups_remain_valid_after_the_scan() -> None:
     raw = make_log([make_record(bytes([65 + i]) * 50) for i in range(9)], BASE)
     groups = list(scan(make_reader(raw), 0, len(raw), len(raw), BASE, final=True, window=500))
+
     assert len(groups) > 1
     positions = [group.base_offset + at for group in groups if isinstance(group, RawRecords) for at in group.positions]
+
     assert positions == [piece.offset for piece in walk(raw, BASE, final=True)]
 
 
@@ -350,10 +363,12 @@ def test_a_finished_scan_releases_its_buffer(is_left_early: bool) -> None:
     try:
         pieces = iter(scan(make_reader(raw), 0, len(raw), len(raw), BASE, final=True))
         buffers = [ref(group.buffer.base) for group in islice(pieces, 1) if isinstance(group, RawRecords)]
+
         assert buffers[0]() is not None
         if not is_left_early:
             list(pieces)
         del pieces
+
         assert buffers[0]() is None
     finally:
         gc.enable()
@@ -369,6 +384,7 @@ def test_zeros_after_a_live_log_are_read_only_once() -> None:
     counted: list[int] = []
 
     found = flatten(scan(make_reader(raw, counted), 0, len(raw), len(raw), 0, final=False, window=4096))
+
     assert [piece.kind for piece in found] == [PieceKind.RECORD, PieceKind.UNWRITTEN]
     assert sum(counted) < 1.1 * len(raw)
 
@@ -391,4 +407,5 @@ def test_bytes_after_a_range_decide_whether_its_last_record_is_complete(
     for cut in (end - 1, end):
         first = scanned(raw, framing, end=cut, final=final)
         start = first[-1].end - BASE
+
         assert first + scanned(raw, framing, start=start, final=final, store_timestamp=STORED) == expected

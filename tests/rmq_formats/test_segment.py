@@ -45,7 +45,9 @@ PLAIN, DLEDGER = Framing.PLAIN, Framing.DLEDGER
 RECORD, DAMAGE, BLANK_PIECE = PieceKind.RECORD, PieceKind.DAMAGE, PieceKind.BLANK
 UNWRITTEN, WAITING = PieceKind.UNWRITTEN, PieceKind.WAITING
 
-ONE, TWO, THREE = make_record(b"one"), make_record(b"two two"), make_record(b"three three three")
+ONE = make_record(b"one")
+TWO = make_record(b"two two")
+THREE = make_record(b"three three three")
 
 
 def kinds(pieces: list[Piece]) -> list[PieceKind]:
@@ -129,6 +131,7 @@ def test_a_walk_splits_a_segment_into_pieces(raw: bytes, framing: Framing, final
     assert sum(piece.size for piece in pieces) == len(raw)
     if pieces:
         ends = {"B": SegmentEnd.SEALED, "D": SegmentEnd.DAMAGED}
+
         assert END_BY_LAST_PIECE[pieces[-1].kind] is ends.get(expected[-1], SegmentEnd.OPEN)
 
 
@@ -214,7 +217,8 @@ def test_a_segment_that_a_broker_cannot_have_begun_is_reported(head: bytes, is_f
     """A log of random bytes was one that a broker is still writing."""
     (piece,) = walk(head + bytes([7]) * 92, 0)
 
-    assert (WAITING, is_foreign) == (piece.kind, piece.reason == FOREIGN_BYTES_REASON)
+    assert WAITING == piece.kind
+    assert is_foreign == (piece.reason == FOREIGN_BYTES_REASON)
     assert is_foreign == piece.may_lack_messages
 
 
@@ -279,6 +283,7 @@ def test_every_log_is_walked_record_by_record(
     if not sealed and messages and not is_fully_written(wanted[-1]):
         assert kinds(pieces)[-1] is WAITING
         wanted.pop()
+
     assert found == wanted
 
 
@@ -294,6 +299,7 @@ def test_pieces_cover_a_segment_with_any_damage_and_records_before_it_are_not_lo
 
     first = next((i for i, (old, new) in enumerate(zip(whole, raw, strict=False)) if old != new), len(raw))
     before = [one for one in walk(whole, 1000, framing) if one.end <= 1000 + first and one.kind is RECORD]
+
     assert pieces[: len(before)] == before
     assert [piece.offset for piece in pieces] == [1000, *(piece.end for piece in pieces)][: len(pieces)]
     assert sum(piece.size for piece in pieces) == len(raw)
@@ -301,6 +307,7 @@ def test_pieces_cover_a_segment_with_any_damage_and_records_before_it_are_not_lo
         assert piece.size > 0
         if piece.kind is RECORD:
             record = segment.record_at(piece.offset - 1000)
+
             assert framing.header_size + record.total_size == piece.size
 
 

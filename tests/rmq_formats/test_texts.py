@@ -82,7 +82,8 @@ def test_malformed_utf8_is_replaced_as_in_java(raw: bytes, expected: str) -> Non
     ],
 )
 def test_hashes_equal_those_of_java_and_are_never_negative_in_an_index(text: str, expected: int, of_index: int) -> None:
-    assert (java_hash(text), index_key_hash(text)) == (expected, of_index)
+    assert java_hash(text) == expected
+    assert index_key_hash(text) == of_index
 
 
 @given(number=st.integers(-(1 << 70), 1 << 70))
@@ -194,7 +195,8 @@ def ms(*when: int, zone: ZoneInfo | None = None) -> int:
 def test_an_offset_id_consists_of_host_and_offset(text: str, host: str, offset: int) -> None:
     found = decode_offset_id(text)
 
-    assert (str(found.host), found.physical_offset) == (host, offset)
+    assert str(found.host) == host
+    assert found.physical_offset == offset
     assert encode_offset_id(*found) == text
     assert decode_offset_id(text.lower()) == found
 

@@ -107,7 +107,8 @@ def spark_cluster(folder: Path) -> Iterator[Cluster]:
         (folder / name).mkdir()
     _make_environments(folder)
     spark_class = str(spark_home() / "bin" / "spark-class")
-    port, log = free_port(), folder / "master.log"
+    port = free_port()
+    log = folder / "master.log"
     master = [spark_class, "org.apache.spark.deploy.master.Master", "--host", ADDRESS, "--port", str(port)]
     with ExitStack() as stack:
         command = [*master, "--webui-port", str(free_port())]
@@ -223,8 +224,10 @@ def test_a_cluster_ingests_the_same_rows_as_one_process(
     assert expected_rows(store) == raw_rows(lake)
     for table in ("messages", "consume_queue", "index_entries", "index_files"):
         expected = without_run(rows_of(tmp_path, table, "broker"))
+
         assert expected, table
         assert expected == without_run(rows_of(lake, table, "broker"))
+
     assert 1 == len([path for path in (cluster.worker_cache / "shipped").iterdir() if path.is_dir()])
 
 
@@ -247,6 +250,7 @@ def test_tasks_of_a_killed_executor_are_repeated_without_compiling_again(
     wait_until(lambda: not executors_at_work(cluster), lambda: "an executor of an ended application is still at work")
     with ThreadPoolExecutor() as pool:
         run = pool.submit(rmq_lake, *cluster.spark_options, "ingest", str(store), "--lake", str(tmp_path))
+
         assert kill_executor(cluster, run)
     ended = run.result()
 
@@ -259,7 +263,8 @@ def test_tasks_of_a_killed_executor_are_repeated_without_compiling_again(
 
 def test_workers_without_a_home_get_the_code(cluster: Cluster, store: Path, tmp_path: Path) -> None:
     python = tmp_path / "python"
-    packages, bare = sysconfig.get_path("purelib"), cluster.folder / "bare" / "bin" / "python"
+    packages = sysconfig.get_path("purelib")
+    bare = cluster.folder / "bare" / "bin" / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={packages}${{PYTHONPATH:+:$PYTHONPATH}} exec {bare} "$@"\n')
     python.chmod(0o755)
     temporary = cluster.folder / "temporary"
@@ -277,6 +282,7 @@ def test_workers_without_a_home_get_the_code(cluster: Cluster, store: Path, tmp_
     assert 0 == ended.code, ended.err
     assert expected_rows(store) == raw_rows(tmp_path / "lake")
     logs = [path.read_text(errors="replace") for path in cluster.folder.glob("work-*/*/*/stderr")]
+
     assert "rmq-lake: /dev/null/cache cannot be written; using" in "".join(logs)
     assert [f"rocketmq-lake-{os.getuid()}"] == [path.name for path in temporary.glob("rocketmq-lake-*")]
 
@@ -286,6 +292,7 @@ def test_a_worker_without_numpy_fails_the_run_and_is_named(cluster: Cluster, sto
 
     assert 1 == ended.code
     names = WORKERS if has_namespaces() else {gethostname()}
+
     assert any(f"rmq-lake: worker {name}: its Python, {cluster.folder / 'bare'}" in ended.err for name in names)
     assert "venv-pack2" in ended.err
     assert not (tmp_path / "lake").exists()
@@ -296,6 +303,7 @@ def test_index_files_built_by_a_cluster_equal_those_of_the_broker(
 ) -> None:
     assert RANGES * len(list_segments(store)) == results["index"]
     broker, ours = (read_files(folder / "index") for folder in (store, cluster.folder))
+
     assert [*broker.values()] == [data for name, data in ours.items() if name.isdigit()]
 
 
@@ -303,7 +311,8 @@ def test_index_files_built_by_a_cluster_equal_those_of_the_broker(
 def test_a_task_and_its_copy_count_once(cluster: Cluster, store: Path, results: dict[str, Any], kind: str) -> None:
     """The copy is speculative, because the task is slow, or the task is repeated, because it failed after its work."""
     lake = cluster.folder / kind
-    segments, leftovers = list_segments(store), {*list_leftovers(lake)}
+    segments = list_segments(store)
+    leftovers = {*list_leftovers(lake)}
     notes = [(cluster.folder / f"fail-failed-{int(path.name)}").read_text() for path in segments]
     failed = {f"/messages/{name}" for note in notes for name in note.split()}
     late = {name for name in leftovers if f"-{0:020d}-" in name}
@@ -319,6 +328,7 @@ def test_a_directory_not_shared_with_workers_fails_the_run(cluster: Cluster, res
     """A store that workers cannot see fails the run before they read it."""
     for kind in ("out", "lake"):
         said = results[kind]["said"].strip().splitlines()[-1]
+
         assert 1 == results[kind]["code"]
         assert said.startswith(f"rmq-lake: {cluster.private_folder / kind}")
         assert said.partition("not accessible on ")[2].partition(":")[0] in WORKERS

@@ -115,6 +115,7 @@ def test_an_idle_run_lists_the_logs_of_the_tables_and_opens_none(
     for number in range(runs):
         broker.append(some_records(3, seed=number))
         check = PreRunCheck(request)
+
         assert check.summary_if_nothing_new() is None
         check.remember(ingest(request, SerialWorkers(s3.options)))
 
@@ -144,7 +145,11 @@ def test_every_message_of_a_store_on_a_server_is_once_in_its_lake(ingested: tupl
     lake = uploaded.download()
     files = {name for name in read_files(lake) if name.endswith(".parquet")}
     second = uploaded.ingest()
-    assert (ExitCode.CLEAN, 1, 0, None) == (first.exit_code, first.run, second.messages, second.run)
+
+    assert ExitCode.CLEAN == first.exit_code
+    assert 1 == first.run
+    assert 0 == second.messages
+    assert second.run is None
     assert files == {name for name in read_files(uploaded.download()) if name.endswith(".parquet")}
     assert expected_rows(uploaded.local) == raw_rows(lake)
     ingest_store(uploaded.local, uploaded.folder / "here")
@@ -152,16 +157,19 @@ def test_every_message_of_a_store_on_a_server_is_once_in_its_lake(ingested: tupl
         local_rows, remote_rows = (
             [row["physical_offset"] for row in rows_of(one, table)] for one in (uploaded.folder / "here", lake)
         )
+
         assert local_rows == remote_rows != []
 
     optimize(uploaded.lake, SerialWorkers(uploaded.options))
 
     assert expected_rows(uploaded.local) == raw_rows(uploaded.download())
     found = LakeTables(uploaded.lake, uploaded.options).rows("SELECT count(*) AS n FROM messages")
+
     assert found[0]["n"] == first.messages
     out = uploaded.folder / "out"
     request = RestoreRequest(Lake(uploaded.lake, uploaded.options), out, with_queues=False, with_index=False)
     restore(request, SerialWorkers(uploaded.options))
+
     assert raw_records(out) == raw_records(uploaded.local)
     assert without_secrets(lake)
 
@@ -182,7 +190,9 @@ def test_commands_give_the_same_output_for_a_server_and_the_disk(
 
         assert ExitCode.CLEAN is local_rows.code, verb
         assert local_rows[:2] == (remote_rows.code, remote_rows.out.replace(uploaded.store, str(uploaded.local)))
-    of_store, of_lake = run(*client, "--store", uploaded.local), run(*client, "--lake", uploaded.lake)
+    of_store = run(*client, "--store", uploaded.local)
+    of_lake = run(*client, "--lake", uploaded.lake)
+
     assert of_store.lines[0] == of_lake.lines[0]
 
 
@@ -241,13 +251,16 @@ def test_simultaneous_runs_add_the_messages_of_each_broker_once(uploaded: Upload
     requests = [IngestRequest(place, lake, name) for place, name in zip(places, stores, strict=True)]
 
     of_a, of_b, of_c, again = run_simultaneously([*requests, requests[0]], uploaded.options)
+
     assert [1] == [run for run in (of_a, again) if run is not None]
     assert None not in {of_b, of_c}
     messages = uploaded.download("shared") / "messages"
     table = table_of(messages, ["broker", "physical_offset"]).to_pylist()
     for name, local in stores.items():
         offsets = sorted(row["physical_offset"] for row in table if row["broker"] == name)
+
         assert offsets == [offset for offset, _ in expected_rows(local)]
+
     assert {path.name for path in messages.glob("*.parquet")} == {
         uri.rpartition("/")[2] for uri in DeltaTable(messages).file_uris()
     }
@@ -306,10 +319,13 @@ def test_keys_from_each_source_fill_a_lake_and_are_never_printed(
 
     assert [0, 0, 0] == [one.code for one in ended], ended
     assert ended[1].out
-    assert (1, "", 1) == (denied.code, denied.out, len(denied.err.strip().splitlines())), denied.err
+    assert 1 == denied.code, denied.err
+    assert "" == denied.out, denied.err
+    assert 1 == len(denied.err.strip().splitlines()), denied.err
     assert expected_rows(on_s3.local) == raw_rows(lake)
     tables = [str(table_of(lake / table).to_pylist()) for table in ("messages", "runs")]
     printed = [text for one in (*ended, denied) for text in (one.out, one.err)]
+
     assert without_secrets(lake, *printed, *tables)
     assert wrong not in denied.err
 
@@ -329,9 +345,11 @@ def test_a_lake_on_s3_is_registered_without_storing_keys(
     assert {0} == {one.added for one in Registrar(HERE).register(Lake(on_s3.lake, s3.options))}
     reader = {"s3.endpoint": f"http://127.0.0.1:{s3.port}", "s3.region": "us-east-1", "s3.access-key-id": ACCESS_KEY}
     registered = load_catalog("here", **reader, **{"s3.secret-access-key": SECRET_KEY}).load_table("rocketmq.messages")
+
     assert f"s3://rocketmq/{on_s3.prefix}/lake/_iceberg/rocketmq/messages" == registered.location()
     lake = on_s3.download()
     delta = table_of(lake / "messages")
+
     assert rows(delta, delta.column_names) == rows(registered.scan().to_arrow(), delta.column_names)
     assert without_secrets(tmp_path / "catalog.db", lake / "_iceberg")
 
@@ -340,21 +358,28 @@ def test_a_lake_on_s3_is_registered_without_storing_keys(
 def test_a_rest_catalog_has_the_rows_of_delta(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker, lake, verb = Broker(tmp_path / "store"), tmp_path / "a lake", runner(capfd)
+    broker = Broker(tmp_path / "store")
+    lake = tmp_path / "a lake"
+    verb = runner(capfd)
     with rest_catalog(tmp_path) as uri:
         configure(monkeypatch, uri)
         for number in range(3):
             broker.append(some_records(20, seed=number))
+
             assert ExitCode.CLEAN == verb("ingest", broker.root, "--lake", lake, "--iceberg", "here").code
+
         assert ExitCode.CLEAN == verb("optimize", lake, "--engine", "local", "--iceberg", "here").code
         catalog = load_catalog("here")
         names = [name for _, name in catalog.list_tables("rocketmq")]
+
         assert {"messages", "consume_queue", "index_entries", "runs"} <= set(names)
         for name in names:
             delta = table_of(lake / name)
             shown = catalog.load_table(("rocketmq", name)).scan().to_arrow()
+
             assert rows(delta, delta.column_names) == rows(shown, delta.column_names)
     broker.append(some_records(20, seed=9))
+
     assert ExitCode.FAILED == verb("ingest", broker.root, "--lake", lake, "--iceberg", "here").code
     assert 80 == table_of(lake / "messages").num_rows
 
@@ -385,7 +410,9 @@ def test_failures_are_reported_in_one_line_without_secrets(
 
     for verb, text in zip(("inspect", "optimize"), errors, strict=True):
         outcome = runner(capfd)(verb, place)
-        assert (ExitCode.FAILED, "") == (outcome.code, outcome.out)
+
+        assert ExitCode.FAILED == outcome.code
+        assert "" == outcome.out
         assert re.fullmatch(rf"rmq-lake: .*{text}.*\n", outcome.err)
         assert not any(key in outcome.err for key in (KEY, OTHER_KEY, "it's none"))
 

@@ -159,10 +159,12 @@ def test_a_table_and_a_commit_count_once_if_any_response_is_cut_off(s3: S3Server
             lake = Lake(s3.uri(name), S3Server(server.port, s3.folder).options)
             table = ensure_table(lake, FINDINGS)
             append_findings(lake, None, "b", [found._asdict()])
+
         assert table.schema() == FINDINGS.delta_schema
         assert [(1,)] == read_rows(Lake(s3.uri(name), s3.options), FINDINGS.name, ("verification",))
         if not server.failed:
             break
+
     assert number > 20  # requests
 
 
@@ -171,26 +173,33 @@ def test_rows_deleted_by_vectors_on_s3_stay_deleted_and_a_rewritten_log_is_refus
 ) -> None:
     """Runs access the lake by its address, and another engine, which deletes by vectors, by the server's disk."""
     there = shared_lake(spark, s3.path("vectors"))
-    lake, workers = Lake(s3.uri("vectors", "lake"), s3.options), SerialWorkers(s3.options)
+    lake = Lake(s3.uri("vectors", "lake"), s3.options)
+    workers = SerialWorkers(s3.options)
     request = IngestRequest(str(there.broker.root), lake.location, "b")
     gone = there.offsets("physical_offset % 3 = 0")
     there.sql(WITH_VECTORS, "DELETE FROM {messages} WHERE physical_offset % 3 = 0")
     left = there.offsets()
+
     assert left
     assert set(gone).isdisjoint(left)
 
     snapshot = open_table(lake, "messages")
+
     assert snapshot is not None
     kept, deleted = (
         read_rows_where(lake, snapshot, ["physical_offset"], only_deleted=only_deleted).column(0).to_pylist()
         for only_deleted in (False, True)
     )
-    assert (left, gone) == (sorted(kept), sorted(deleted))
+
+    assert left == sorted(kept)
+    assert gone == sorted(deleted)
     queried = LakeTables(lake.location, lake.options).rows(OFFSETS)
+
     assert [row["physical_offset"] for row in queried] == left
     new = there.grow(7)
     ingest(request, workers)
     optimize(lake.location, workers)
+
     assert there.offsets() == [*left, *new]
 
     cut = left[5]
@@ -198,6 +207,7 @@ def test_rows_deleted_by_vectors_on_s3_stay_deleted_and_a_rewritten_log_is_refus
     there.grow(60)
     with pytest.raises(UnsupportedTableError, match=r"REORG TABLE .* APPLY \(PURGE\)"):
         ingest(request, workers)
+
     assert there.offsets()[:5] == left[:5]
 
     there.sql("REORG TABLE {messages} APPLY (PURGE)")

@@ -71,7 +71,8 @@ def test_a_download_has_the_messages_of_all_brokers(
     place: QueryTarget, truth: Truth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobs.browse.pages._DOWNLOADED", 7)
-    pages, before = Pages(place), None
+    pages = Pages(place)
+    before = None
     lines = []
     while True:
         reply = pages.answer(0, PageRequest("/messages.ndjson", {}, "en", before))

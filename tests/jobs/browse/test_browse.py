@@ -70,10 +70,12 @@ def messages_of(pages: Pages, path: str = "/messages") -> list[str]:
 
 
 def test_findings_on_the_log_have_the_severity_that_verify_gives_them(store: Path, tmp_path: Path, run: Run) -> None:
-    bad, lake = copy_store(store, tmp_path), tmp_path / "lake"
+    bad = copy_store(store, tmp_path)
+    lake = tmp_path / "lake"
     overwrite(min((bad / "commitlog").iterdir()), 8, b"????")
     run("ingest", store, "--lake", lake)
     found = run("verify", bad, "--findings-lake", lake, "--json").document["findings"]
+
     assert [(one["kind"], one["severity"]) for one in found] == [("wrong_body_crc", "damage")]
     with serve_pages(lake) as pages:
         assert re.findall(r'title="(\w+)".*>wrong_body_crc<', pages.get("/").text) == ["damage"]
@@ -82,8 +84,10 @@ def test_findings_on_the_log_have_the_severity_that_verify_gives_them(store: Pat
 def test_the_first_address_sets_a_cookie_that_scripts_and_other_sites_cannot_read(store_pages: Pages) -> None:
     reply = store_pages.get(f"/?token={store_pages.token}", Cookie=None)
 
-    assert (200, True) == (reply.status, 'http-equiv="refresh"' in reply.text)
+    assert 200 == reply.status
+    assert 'http-equiv="refresh"' in reply.text
     cookie = reply.headers["set-cookie"]
+
     assert cookie.startswith(store_pages.cookie)
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
     assert "127.0.0.1" in store_pages.address
@@ -124,6 +128,7 @@ def test_unauthorised_requests_get_nothing(store_pages: Pages, case: str) -> Non
         "/nothing",
     ):
         reply = store_pages.get(path, method, **headers)
+
         assert status == reply.status
         assert len(reply.body) < 100
         assert "T1" not in reply.text
@@ -153,7 +158,8 @@ def test_the_token_is_accepted_only_at_the_first_address(
 
     reply = store_pages.get(path, method, Cookie=None, **headers)
 
-    assert (status, False) == (reply.status, "set-cookie" in reply.headers)
+    assert status == reply.status
+    assert "set-cookie" not in reply.headers
     assert store_pages.token not in reply.text
 
 
@@ -170,13 +176,16 @@ def test_a_browser_may_only_display_a_page(lake_pages: Pages, path: str) -> None
     assert "'none'" == policy["default-src"]
     assert policy.keys().isdisjoint({"connect-src", "object-src", "frame-src"})
     assert {"'self'"} == {policy[name] for name in ("script-src", "style-src", "img-src", "form-action")}
-    assert ("'none'", "'none'") == (policy["base-uri"], policy["frame-ancestors"])
+    assert "'none'" == policy["base-uri"]
+    assert "'none'" == policy["frame-ancestors"]
     named = ("x-content-type-options", "referrer-policy", "cross-origin-resource-policy")
+
     assert ["nosniff", "no-referrer", "same-origin"] == [reply.headers[name] for name in named]
     assert "server" not in reply.headers
     assert "no-store" == reply.headers["cache-control"]
     assert "javascript" not in reply.headers["content-type"]
     page = reply.text.replace(OWN_SCRIPT, "", 1)
+
     assert not re.search(r'(src|href)="(https?:)?//|url\(|@import|style="|<script| on\w+=', page)
 
 
@@ -188,6 +197,7 @@ def test_pages_link_to_every_message(store: Path, store_pages: Pages, lake_pages
     assert len(records) == len(set(messages_of(lake_pages)))
     for pages in (store_pages, lake_pages):
         rows = [json.loads(line) for line in pages.get("/messages.ndjson?topic=T1").text.splitlines()]
+
         assert [message.physical_offset for message in reversed(of_t1)] == [row["physical_offset"] for row in rows]
         assert f"<h2>Newest first</h2>\n{'<p' if not of_t1 else '<div'}" in pages.get("/messages?topic=T1").text
 
@@ -200,6 +210,7 @@ def test_one_message_is_shown_with_its_bytes_story_and_chains(
         at = next(one for one in messages_of(pages, "/messages?topic=T2") if f"{record.physical_offset}" in one)
         page = pages.get(f"{at}&chains=1").text
         digits = "".join(re.findall(r"\b(?:[0-9a-f]{2}(?: |\b)){1,16}", page))
+
         assert raw[:4].hex(" ") in page
         assert raw[20:28].hex(" ") in digits
         assert f"offset {record.physical_offset:,}" in page
@@ -213,6 +224,7 @@ def test_every_page_shows_the_command_with_the_same_answer(store: Path, store_pa
     page = store_pages.get("/messages?topic=T1&tag=TagA").text
     (line,) = re.findall(r'<pre class="command">([^<]*)</pre>', page)
     words = unescape(line).split()
+
     assert ["python", "-m", "jobs.main", "query", "list"] == words[:5]
 
     answer = run(*words[3:], "--json")
@@ -232,23 +244,31 @@ def test_a_search_for_an_id_a_key_or_an_offset_finds_its_message(
     for pages in (store_pages, lake_pages):
         unique = re.findall(r'<td class="id"[^>]*>([0-9A-F]{32})<', pages.get("/messages?topic=T1").text)[0]
         found = pages.get(f"/find?id={unique}")
-        assert (303, True) == (found.status, found.headers["location"].startswith("/message?at="))
+
+        assert 303 == found.status
+        assert found.headers["location"].startswith("/message?at=")
         assert unique in pages.get(found.headers["location"]).text
         missing = pages.get("/find?id=nothing")
-        assert (404, True) == (missing.status, "No message has the id, key or offset" in missing.text)
+
+        assert 404 == missing.status
+        assert "No message has the id, key or offset" in missing.text
         for text in (str(one.physical_offset), f"T1/{one.queue_id}/3"):
             found = pages.get(f"/find?{urlencode({'id': text})}")
+
             assert 303 == found.status
             assert f"bytes from offset {one.physical_offset:,}" in pages.get(found.headers["location"]).text
         led = pages.get(f"/find?{urlencode({'id': single})}").headers["location"]
+
         assert f">{single}</a>" in pages.get(led).text
         led = pages.get(f"/find?{urlencode({'id': several})}").headers["location"]
+
         assert led == f"/messages?{urlencode({'key': several})}"
         assert keys[several] == len(messages_of(pages, led))
 
 
 def test_system_topics_are_shown_on_request(store_pages: Pages) -> None:
-    hidden, shown = store_pages.get("/topics").text, store_pages.get("/topics?system=1").text
+    hidden = store_pages.get("/topics").text
+    shown = store_pages.get("/topics?system=1").text
 
     assert ["/topics?system=1"] == links(hidden, "/topics?")
     choices = store_pages.get("/messages").text.partition("<datalist")[2].partition("</data")[0]
@@ -266,6 +286,7 @@ def test_a_page_of_a_live_store_refreshes_itself_on_request(tmp_path: Path) -> N
         every = next("/messages" + link for link in links(page, "?") if "every=" in link)
         broker.append([make_record(b"2")])
         again = pages.get(every).text
+
         assert 2 == len(set(links(again, "/message?")))
         assert '<meta http-equiv="refresh" content="5">' in again
         assert "http-equiv" not in page
@@ -305,7 +326,10 @@ def test_the_token_is_not_passed_as_an_argument_to_the_browser(
     printed = capsys.readouterr().out.strip()
     token = printed.partition("token=")[2]
     [(address, mode, content)] = opened
-    assert (0o600, "file://", False) == (mode, address[:7], token in address)
+
+    assert 0o600 == mode
+    assert "file://" == address[:7]
+    assert token not in address
     assert printed in unescape(content)
     assert [] == list(tmp_path.iterdir())
 
@@ -348,6 +372,7 @@ def test_hostile_requests_return_nothing_and_run_nothing(
             for name in names:
                 for value in {HOSTILE, *Random(f"{path} {name}").sample(VALUES, 3)}:
                     reply = pages.get(f"{path}?{urlencode({name: value})}")
+
                     assert reply.status in {200, 303, 400, 404}, (path, name, value)
                     assert "<script" not in reply.text.replace(OWN_SCRIPT, "", 1)
                     assert "Traceback" not in reply.text
@@ -363,9 +388,11 @@ def test_hostile_requests_return_nothing_and_run_nothing(
             ):
                 assert pages.get(path).status in {400, 404}
             led = pages.get(f"/tables/{quote(value, safe='')}?column=a&holds=b").headers.get("location", "/tables/")
+
             assert led.startswith("/tables/")
     for path in ("/../../../../etc/passwd", "/style.css/../../page.css", "//example.com/", "/tables/..%2f..%2fruns"):
         assert lake_pages.get(path).status in {400, 404}
+
     assert before == tree_state(newer_lake)
 
 
@@ -384,9 +411,11 @@ def test_incomplete_or_oversized_requests_do_not_block_other_clients(lake_pages:
         endless = connect()
         with suppress(ConnectionError):  # the server may close the connection early
             endless.sendall(b"GET /messages?topic=" + b"x" * (1 << 18))
+
         assert endless.recv(12) == b"HTTP/1.1 400"
         assert lake_pages.get("/topics").status == 200
         begun[-1].sendall(b"st: elsewhere\r\n\r\n")
+
         assert begun[-1].recv(12) == b"HTTP/1.1 421"
 
 
@@ -394,6 +423,7 @@ def test_incomplete_or_oversized_requests_do_not_block_other_clients(lake_pages:
 def test_names_and_bodies_of_a_store_are_escaped(hostile: Path, kind: str) -> None:
     with serve_pages(hostile / kind) as pages:
         shown = messages_of(pages)
+
         assert len(shown) == 6
         in_a_topic = f"/messages?{urlencode({'topic': HOSTILE})}"
         paths = [*VIEWS, in_a_topic, *links(pages.get("/").text, "/tables/"), *shown]
@@ -404,9 +434,11 @@ def test_names_and_bodies_of_a_store_are_escaped(hostile: Path, kind: str) -> No
         ]
         for path in paths:
             page = pages.get(path).text.replace(OWN_SCRIPT, "", 1)
+
             assert not re.search(r"<script|<img|\son\w+=\"", page)
             assert all(character.isprintable() for character in page.replace("\n", ""))
             assert page.count("&lt;script&gt;") >= (4 if path in VIEWS[1:5] else 2), path
+
         assert 3 == len(links(pages.get(in_a_topic).text, "/message?"))
 
 
@@ -417,7 +449,9 @@ def test_typed_tables_are_listed_and_shown(newer_lake: Path, tmp_path: Path) -> 
     at = QueryTarget(lake=str(place))
     (path,) = links(render_page(at, "/").text, "/tables/typed")
     page = render_page(at, f"{path}?id=7").text
-    assert ("noon" in page, "struct and map columns are omitted" in page) == (True, True)
+
+    assert "noon" in page
+    assert "struct and map columns are omitted" in page
 
 
 def test_a_body_too_large_to_decompress_is_downloaded_compressed(tmp_path: Path) -> None:
@@ -425,6 +459,7 @@ def test_a_body_too_large_to_decompress_is_downloaded_compressed(tmp_path: Path)
     record = make_record(bomb, topic="T1", sys_flag=COMPRESSED)
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "commitlog" / f"{0:020d}").write_bytes(encode_record(record).ljust(1 << 20, b"\0"))
+
     assert bomb == render_page(QueryTarget(str(tmp_path)), "/body?at=0").body
 
 
@@ -438,8 +473,11 @@ def test_a_failure_to_start_the_server_is_reported_in_one_line(
     lacking = run("browse", "--no-open", store)
 
     advice = "pass another --port, or omit it to use a free one"
+
     assert (1, "", f"rmq-lake: port {port} on 127.0.0.1 is in use: {advice}\n") == in_use
-    assert (1, "", 1) == (lacking.code, lacking.out, lacking.err.count("\n"))
+    assert 1 == lacking.code
+    assert "" == lacking.out
+    assert 1 == lacking.err.count("\n")
     assert lacking.err.endswith("pip install 'rocketmq-lake[browse]'\n")
 
 
@@ -478,10 +516,8 @@ def test_problems_of_a_store_are_in_chinese_except_for_texts_of_inspect(store: P
     sorted((damaged / "index").iterdir())[2].unlink()
     chinese, english = (render_page(QueryTarget(str(damaged)), "/", language).text for language in ("zh", "en"))
 
-    assert ("缺口", True) == (
-        re.findall(r'<h1><span class="severity gap">(.+)</span>', chinese)[0],
-        "没有索引" not in chinese,
-    )
+    assert "缺口" == re.findall(r'<h1><span class="severity gap">(.+)</span>', chinese)[0]
+    assert "没有索引" not in chinese
     assert "发现的问题按 inspect 的输出以英文显示" in chinese
     assert "as `inspect` prints them" not in english
     assert ["load the messages into tables"] == re.findall(r'<p class="single">(load.+)</p>', english)

@@ -49,19 +49,23 @@ def test_the_address_opens_pages_whose_links_work(opened: tuple[Pages, Browser])
     pages, page = opened
     _open_start_address(pages, page)
     gaps = page.value("[...document.querySelectorAll('rect.gap')].map(one => one.textContent)")
+
     assert [True] * len(gaps) == ["no index file contains the keys" in gap for gap in gaps]
     assert (len(gaps) > 0) is ("to scale" in page.value("document.body.innerText"))
 
     page.open(f"{pages.base}/messages")
     page.follow("svg a")
+
     assert "since=" in page.value("location.search")
     assert page.value("document.querySelectorAll('tbody tr').length") > 0
     page.follow("tbody a")
+
     assert "/message" == page.value("location.pathname")
     assert "points to this message" in page.value("document.body.innerText")
     page.open(f"{pages.base}/messages")
     page.value("document.querySelector('input[name=topic]').value = 'T2'")
     page.follow("form.fields button")
+
     assert 3 == page.value("document.querySelectorAll('tbody tr').length")
 
 
@@ -91,6 +95,7 @@ def test_a_drag_over_bars_shows_the_messages_of_their_time(opened: tuple[Pages, 
 
         asked = dict(parse_qsl(page.value("location.search")[1:]))
         first, last = (dict(parse_qsl(link.partition("?")[2])) for link in links)
+
         assert {"topic": "T1", "since": first["since"], "until": last["until"]} == asked
         assert messages == page.value("document.querySelectorAll('tbody tr').length") > 5
 
@@ -98,11 +103,14 @@ def test_a_drag_over_bars_shows_the_messages_of_their_time(opened: tuple[Pages, 
     low, high, _, links = page.value(_SOME_BARS)
     page.drag(low, high)
     page.value("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'}))")
+
     assert 0 == page.value("document.querySelectorAll('rect.chosen').length")
     page.release(*high)
+
     assert "?topic=T1" == page.value("location.search")
     page.drag(low)  # a press without a move is a click, which follows the link
     page.drop(*low)
+
     assert links[0] == page.value("location.pathname + location.search")
 
 
@@ -114,9 +122,11 @@ def test_only_our_own_script_runs(opened: tuple[Pages, Browser]) -> None:
         page.value("script = document.createElement('script'), 0")
         page.value("ends = new Promise(end => script.onload = script.onerror = event => end(event.type)), 0")
         page.value(f"script.src = {json.dumps(path)}, document.head.append(script), 0")
+
         assert outcome == page.value("ends"), path
     page.value("script = document.createElement('script'), script.text = 'ran = 1', document.head.append(script), 0")
     page.value("document.body.insertAdjacentHTML('beforeend', '<button id=it onclick=\"ran = 1\">'), it.click(), 0")
+
     assert "undefined" == page.value("typeof ran")
 
 
@@ -131,6 +141,7 @@ def test_every_page_fits_every_width_and_loads_nothing_from_other_servers(opened
         for width, dark in ((1280, False), (768, False), (390, False), (1280, True)):
             page.resize(width, dark=dark)
             page.open(f"{pages.base}{view}")
+
             assert page.value("document.documentElement.scrollWidth") <= width, (view, width)
             assert page.value(_CUT) == [], (view, width)
             if (width, dark) in {(768, False), (1280, False)}:
@@ -138,7 +149,9 @@ def test_every_page_fits_every_width_and_loads_nothing_from_other_servers(opened
             page.value(axe())
             found = page.value(f"axe.run({_OF_WEIGHT}).then(answer => JSON.stringify(answer.violations))")
             rules = [(rule["id"], rule["impact"], rule["nodes"][0]["html"]) for rule in json.loads(found)]
+
             assert rules == [], (view, width, dark)
+
     assert {pages.base} == {"/".join(request.split("/")[:3]) for request in page.requests}
     assert [] == page.errors
 
@@ -150,10 +163,13 @@ def test_names_with_html_run_and_load_nothing(hostile: Path, kind: str) -> None:
         page.open(pages.address)
         page.open(f"{pages.base}/messages")
         messages = page.value("[...document.querySelectorAll('tbody a[href^=\"/message?\"]')].map(one => one.href)")
+
         assert 6 == len(messages)
         for address in (*(f"{pages.base}{view}" for view in VIEWS), *messages):
             page.open(address)
+
             assert "<script>alert(" in page.value("document.querySelector('main').innerText"), address
             assert 0 == page.value("document.querySelectorAll('main script:not([src]), img').length")
+
         assert {pages.base} == {"/".join(request.split("/")[:3]) for request in page.requests}
         assert [] == page.errors

@@ -114,7 +114,8 @@ def test_a_page_shows_all_times_in_one_time_zone(tmp_path: Path, monkeypatch: py
         monkeypatch.undo()
         time.tzset()
 
-    assert ({"2025-11-20 08"}, spans) == (spans, titles)
+    assert {"2025-11-20 08"} == spans
+    assert spans == titles
     assert not re.search(r"\d\dZ", front)
 
 
@@ -124,7 +125,8 @@ def test_the_pages_of_one_broker_count_only_its_messages(tmp_path: Path) -> None
         sent = [Sent(keys=(name,), unique_key=f"{name}{one}", body=bytes(number)) for one in range(number)]
         ingest_store(write_store(tmp_path / name, stored(sent)), tmp_path / "lake", name, **FORMS)
     place = QueryTarget(lake=str(tmp_path / "lake"), broker="broker-a", release=RELEASE)
-    front, entries = _text(place, "/"), _text(place, "/tables/index_entries?key=broker")
+    front = _text(place, "/")
+    entries = _text(place, "/tables/index_entries?key=broker")
 
     assert "<h1>30 messages</h1>" in front
     assert "broker-b" not in front
@@ -167,7 +169,9 @@ def test_the_pages_of_a_table_have_each_row_once(tmp_path: Path) -> None:
     sent = [Sent(keys=tuple(f"k{number}-{one}" for one in range(15))) for number in range(300)]
     store = write_store(tmp_path / "store", stored(sent), with_index=False, with_queues=False)
     ingest_store(store, tmp_path / "lake", "b", **FORMS)
-    place, path, shown = QueryTarget(lake=str(tmp_path / "lake"), release=RELEASE), "/tables/index_entries", list[str]()
+    place = QueryTarget(lake=str(tmp_path / "lake"), release=RELEASE)
+    path = "/tables/index_entries"
+    shown = list[str]()
     while path:
         page = _text(place, path)
         shown += re.findall(r"<dt>key</dt><dd>(k[\d-]+)</dd>", page)
@@ -183,5 +187,6 @@ def test_json_of_any_depth_and_kind_is_shown(tmp_path: Path) -> None:
 
     for part in ("<b>x</b> <span>null</span>", "<b>y</b> <span>true</span>", '<b>z</b> <span>"a\\nb"</span>'):
         assert part in page
+
     assert "<b>empty</b> <span>{}</span>" in page
     assert "<b>none</b> <span>[]</span>" in page

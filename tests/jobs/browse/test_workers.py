@@ -47,8 +47,10 @@ def started() -> Iterator[PageWorkers]:
 def test_a_request_is_answered_while_others_never_end() -> None:
     async def asked(workers: PageWorkers) -> None:
         endless = [asyncio.ensure_future(workers.answer(ENDLESS, 240)) for _ in range(7)]
+
         assert b"/short 0" == (await workers.answer(SHORT, 240)).content
         workers.reopen_place()
+
         assert b"/short 1" == (await workers.answer(SHORT, 240)).content
         for request in endless:
             request.cancel()
@@ -64,6 +66,7 @@ def test_a_request_ends_at_its_deadline_or_with_its_process() -> None:
             await workers.answer(ENDLESS, 0.01)
         with pytest.raises(ConnectionError):
             await workers.answer(DYING, 240)
+
         assert b"/short 0" == (await workers.answer(SHORT, 240)).content
 
     with started() as workers:
@@ -98,6 +101,7 @@ def test_a_browser_that_leaves_a_page_cancels_its_request() -> None:
         assert [] == asyncio.run(left(workers, 0))
     with started() as workers:
         begun = asyncio.run(left(workers, 2))
+
     assert ["http.response.start", "http.response.body"] == [message["type"] for message in begun]
     assert "This is taking a while" in begun[1]["body"].decode()
 

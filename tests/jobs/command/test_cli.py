@@ -139,6 +139,7 @@ def test_a_failed_spark_task_is_reported_in_one_line(
 
     assert ExitCode.FAILED == cli.main(["probe"])
     (line,) = capfd.readouterr().err.splitlines()
+
     assert line.startswith(f"rmq-lake: {message}")
 
 
@@ -150,11 +151,14 @@ def test_an_interrupted_command_reports_which_work_will_be_repeated(
         raise KeyboardInterrupt
 
     probe(body)
+
     assert ExitCode.INTERRUPTED == cli.main(["probe"])
     probe(raise_error(KeyboardInterrupt()))
+
     assert ExitCode.INTERRUPTED == cli.main(["probe"])
 
     first, second = filter(None, capsys.readouterr().err.splitlines())
+
     assert "rmq-lake: interrupted. Offsets 0 to 57,539 are read again." == first
     assert "Offsets" not in second
 
@@ -180,6 +184,7 @@ def test_options_in_the_environment_start_the_driver_on_the_cluster(monkeypatch:
     monkeypatch.setattr("jobs.launch.spark.submit_to_cluster", lambda _, own, **__: started.append([*own]))
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "--deploy-mode cluster")
     cli.main(["verify", "store", "--show-config"])
+
     assert [["verify", "store", "--show-config"]] == started
 
 
@@ -203,6 +208,7 @@ def test_a_traceback_is_printed_on_request_and_a_bug_is_raised(
 ) -> None:
     probe(raise_error(CorruptData("bad", 0, "file")))
     cli.main(["--traceback", "probe"])
+
     assert "Traceback" in capsys.readouterr().err
 
     probe(raise_error(KeyError("bug")))
@@ -225,9 +231,11 @@ def test_every_help_text_has_an_example_and_fits_into_a_terminal(
 ) -> None:
     monkeypatch.setattr("jobs.command.cli.line_width_limit", lambda _stream: 80)
     monkeypatch.setenv("COLUMNS", "80")
+
     assert ExitCode.CLEAN == cli.main([*verb, "--help"])
 
     text = capsys.readouterr().out
+
     assert f"  {' '.join(('rmq-lake', *verb))} " in text
     assert "\\b" not in text
     assert [] == [line for line in text.splitlines() if len(line) > 80 and "|" not in line]
@@ -272,7 +280,8 @@ def test_a_misspelled_variable_is_an_error(
     monkeypatch.setenv(variable, "x")
     outcome = run(*words)
 
-    assert (ExitCode.USAGE, f"rmq-lake: {variable}: {meant}\n") == (outcome.code, outcome.err)
+    assert ExitCode.USAGE == outcome.code
+    assert f"rmq-lake: {variable}: {meant}\n" == outcome.err
 
 
 @pytest.mark.parametrize(
@@ -306,10 +315,14 @@ def test_log_lines_are_printed_as_json_on_request(
 
     output = capsys.readouterr()
     first, second, last = events(output.err)
+
     assert "data\n" == output.out
-    assert ("half a line", "another", "ended") == (first["message"], second["message"], last["message"])
+    assert "half a line" == first["message"]
+    assert "another" == second["message"]
+    assert "ended" == last["message"]
     assert {"time", "level", "command", "message"} == set(first)
-    assert ("info", "probe") == (first["level"], first["command"])
+    assert "info" == first["level"]
+    assert "probe" == first["command"]
     assert 3 == last["exit_code"]
     assert isinstance(last["seconds"], float)
 
@@ -317,6 +330,7 @@ def test_log_lines_are_printed_as_json_on_request(
     probe(raise_error(KeyboardInterrupt()))
     cli.main(["probe"])
     failure, last = events(capsys.readouterr().err)
+
     assert "error" == failure["level"]
     assert str(failure["message"]).startswith("rmq-lake: interrupted. ")
     assert 130 == last["exit_code"]
@@ -331,7 +345,9 @@ def test_output_of_the_jvm_is_logged_as_json(capsys: pytest.CaptureFixture[str])
         copy_jvm_output(reading)
 
     (event,) = events(capsys.readouterr().err)
-    assert ("jvm", "12:00:00 ERROR Something: \ufffd") == (event["source"], event["message"])
+
+    assert "jvm" == event["source"]
+    assert "12:00:00 ERROR Something: \ufffd" == event["message"]
 
 
 def test_an_interrupt_during_the_imports_prints_no_traceback() -> None:
@@ -349,7 +365,8 @@ def test_an_interrupt_during_the_imports_prints_no_traceback() -> None:
     """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
 
-    assert (-signal.SIGINT, "") == (done.returncode, done.stderr)
+    assert -signal.SIGINT == done.returncode
+    assert "" == done.stderr
 
 
 def test_an_interrupt_that_another_error_wraps_or_follows_is_one(probe: Probe) -> None:
@@ -455,6 +472,7 @@ def test_a_full_or_closed_standard_stream_gives_one_line_and_a_documented_exit_c
     store = write_store(tmp_path / "store", stored([Sent(body=b"x")] * 200))  # more than the buffers can hold
     words = f'"$0" -m jobs.main {line.format(store=store)}'
     done = subprocess.run(["sh", "-c", words, sys.executable], capture_output=True, text=True, check=False)
+
     assert code == done.returncode
     assert printed in {done.stderr, None}
 
@@ -468,7 +486,8 @@ def test_ingest_ends_in_a_limited_address_space(tmp_path: Path) -> None:
 
     done = subprocess.run(["sh", "-c", words, sys.executable], capture_output=True, text=True, check=False)
 
-    assert (ExitCode.CLEAN, 200) == (done.returncode, json.loads(done.stdout)["messages"]), done.stderr
+    assert ExitCode.CLEAN == done.returncode, done.stderr
+    assert 200 == json.loads(done.stdout)["messages"], done.stderr
 
 
 def test_a_character_that_a_terminal_lacks_is_escaped() -> None:
@@ -477,6 +496,7 @@ def test_a_character_that_a_terminal_lacks_is_escaped() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "jobs.main", "--help"], env=environment, capture_output=True, check=True
     )
+
     assert rb"COMMAND [ARGS]\u2026" in done.stdout
 
 

@@ -76,6 +76,7 @@ def test_one_process_worker_processes_and_spark_print_and_write_the_same(
                 ended = run(verb, "--engine", SPARK if one == SPARK else LOCAL, "--json", *words)
             files = _read_result_files(out) if out.exists() else {}
             results.append((ended.code, _without_volatile(ended.document), files))
+
         assert results[0] == results[1], command
         assert results[0] == results[2], command
 
@@ -123,7 +124,8 @@ def test_the_limits_of_a_container_limit_cores_and_memory(  # noqa: PLR0913, PLR
     monkeypatch.setattr(engine, "_CONTROL_GROUPS", tmp_path / "groups")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
 
-    assert (cores, memory) == (engine.count_cores(), engine.count_memory())
+    assert cores == engine.count_cores()
+    assert memory == engine.count_memory()
 
 
 @pytest.mark.parametrize(

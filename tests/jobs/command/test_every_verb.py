@@ -131,6 +131,7 @@ def test_schemas_describe_every_key(path: Path) -> None:
         return node
 
     json.loads(path.read_text(encoding="utf-8"), object_hook=check)
+
     assert [] == undescribed
 
 
@@ -215,6 +216,7 @@ def test_output_fits_80_columns_and_ends_with_the_result(
     if text in COMMANDS:
         begun = max(number for number, line in enumerate(lines) if line.startswith(f"{verb}: "))
         result = " ".join(line.strip() for line in lines[begun:])
+
         assert re.fullmatch(_RESULT.format(verb), result), result
 
 
@@ -264,7 +266,8 @@ def test_a_run_that_another_run_blocks_has_its_own_exit_code(
     monkeypatch.setattr(work, Mock(side_effect=OtherRunActiveError("another run holds it")))
     outcome = run(*words(line))
 
-    assert (ExitCode.HELD, f"rmq-lake: {words(line)[1]}: another run holds it\n") == (outcome.code, outcome.err)
+    assert ExitCode.HELD == outcome.code
+    assert f"rmq-lake: {words(line)[1]}: another run holds it\n" == outcome.err
 
 
 def test_a_store_is_verified_ingested_and_queried_from_python(
@@ -274,17 +277,21 @@ def test_a_store_is_verified_ingested_and_queried_from_python(
     store = golden("b551-base")
 
     verdict = verify(store)
-    first, second = ingest(store, tmp_path / "lake", broker="b"), ingest(store, tmp_path / "lake", broker="b")
+    first = ingest(store, tmp_path / "lake", broker="b")
+    second = ingest(store, tmp_path / "lake", broker="b")
     # A string is one topic or one directory, not a list of letters.
     some = ingest(store, tmp_path / "some", topics="T1", commitlog=str(store / "commitlog"), bodies=False)
     with open_source(lake=tmp_path / "lake") as source:
         (message,) = by_offset(source, "T1", 0, 3).messages
 
     printed = run("verify", store, "--json").document
+
     assert printed["severity"] == verdict.severity.value
     assert printed["findings"] == [finding.to_dict() for finding in verdict.findings]
-    assert (0 < some.messages < first.messages, second.messages) == (True, 0)
-    assert (message.topic, message.record.queue_offset) == ("T1", 3)
+    assert 0 < some.messages < first.messages
+    assert second.messages == 0
+    assert message.topic == "T1"
+    assert message.record.queue_offset == 3
     assert {"T1"} == {row["topic"] for row in rows_of(tmp_path / "some", "messages", "topic")}
 
 
@@ -308,6 +315,7 @@ def test_a_wrong_request_from_python_is_refused_before_anything_is_written(
 
     with pytest.raises(RequestError, match=message):
         function(store, **request)
+
     assert before == sorted(store.parent.rglob("*"))
 
 
@@ -354,12 +362,15 @@ def test_the_tour_completes_with_the_expected_results(
     assert len(SHOWN) == len(parts)
     for (step, text), part in zip(SHOWN.items(), parts, strict=True):
         assert text in part, step
+
     assert "0A010203075F4E0E2F2A6380678E0019" in parts[list(SHOWN).index("miss")]
     assert result.output.count("Spark ran ") == 2
     assert "does not need Spark" in parts[list(SHOWN).index("rebuild")]
     (story,) = re.findall(r"^.* (query story .*)$", result.output, re.MULTILINE)
+
     assert run_nested([*shlex.split(story), "--time-zone", "UTC"]) is ExitCode.CLEAN
     half = "half message of the producer group pg for T1 queue 1, returned to the queue after transaction check 1"
+
     assert f"2026-11-20 07:43:03,761  {half}" in (capsys.readouterr().out)
     assert {"store", "lake"} <= {path.name for path in (tmp_path / "tour").iterdir()}
 
@@ -394,4 +405,5 @@ def test_an_archive_with_a_path_outside_its_folder_is_refused(name: str, tmp_pat
 
     with pytest.raises(tarfile.OutsideDestinationError):
         extract(archive, folder)
+
     assert ["first"] == [path.name for path in tmp_path.rglob("*") if path.is_file() and path != archive]

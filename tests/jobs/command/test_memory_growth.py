@@ -122,7 +122,8 @@ def make_input(  # noqa: PLR0913, PLR0917 - dimensions of the input
 ) -> Input:
     """Create the store of a stopped broker, and its lake."""
     recipe = Recipe(messages * size, size, topics=2, queues=queues // 2, segment_size=SEGMENT, keys=keys)
-    store, forms = make_store(recipe, folder), f"--hash-slots 1009 --index-num {index_num} {RELEASE}"
+    store = make_store(recipe, folder)
+    forms = f"--hash-slots 1009 --index-num {index_num} {RELEASE}"
     for kind, options in (("consumequeue", RELEASE), ("index", forms)):
         _run(f"rebuild-{kind} {store} --out {folder / kind} {options}")
         for manifest in (folder / kind).glob("*.json"):
@@ -139,7 +140,8 @@ def _run(line: str) -> None:
 
 def make_damaged_input(folder: Path, amount: int) -> Input:
     """Damage the bodies of that many records, and that many units."""
-    made, random = make_input(folder), np.random.default_rng(4711)
+    made = make_input(folder)
+    random = np.random.default_rng(4711)
     segments = sorted((made.store / "commitlog").iterdir())
     for number in random.choice(100_000, amount, replace=False).tolist():
         segment, place = divmod(number, (SEGMENT - BLANK.size) // 256)
@@ -246,12 +248,14 @@ def test_peak_memory_does_not_grow_with_the_size_of_the_input(
     axis: str, verb: str, inputs: Callable[[str], tuple[Input, Input]]
 ) -> None:
     few, many = inputs(axis)
-    large, small = _peak(many.line(verb)), _peak(few.line(verb))
+    large = _peak(many.line(verb))
+    small = _peak(few.line(verb))
     for _ in range(_TRIES - 1):
         if large > 1.2 * small:
             large = min(large, _peak(many.line(verb)))
 
     print(axis, "·", verb, "·", small >> 10, large >> 10, "MiB")
+
     assert large <= 1.2 * small
 
 

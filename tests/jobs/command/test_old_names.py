@@ -44,7 +44,8 @@ def test_each_old_name_is_tested() -> None:
 def test_an_old_option_names_the_new_one(command: str, old: str, new: str, run: Run) -> None:
     outcome = run(*command.split(), f"--{old}=1")
 
-    assert (ExitCode.USAGE, f"rmq-lake: --{old} is now --{new}\n") == (outcome.code, outcome.err)
+    assert ExitCode.USAGE == outcome.code
+    assert f"rmq-lake: --{old} is now --{new}\n" == outcome.err
 
 
 @pytest.mark.parametrize(("command", "old", "new"), RENAMED)
@@ -56,7 +57,9 @@ def test_an_old_variable_names_the_new_one(
     outcome = run(*command.split())
 
     expected = f"rmq-lake: {variable(command, old)} is now {variable(command, new)}\n"
-    assert (ExitCode.USAGE, expected) == (outcome.code, outcome.err)
+
+    assert ExitCode.USAGE == outcome.code
+    assert expected == outcome.err
 
 
 @pytest.mark.parametrize(("command", "old", "new"), RENAMED)

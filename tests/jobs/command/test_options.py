@@ -53,11 +53,13 @@ def test_every_example_is_accepted_by_its_verb(example: str, tmp_path: Path, mon
     for name in ("broker.conf", "types.toml"):
         (tmp_path / name).touch()
     _, *words = shlex.split(re.split(" [|>] ", example)[0], comments=True)
-    name, ctx = "rmq-lake", click.Context(rmq_lake, info_name="rmq-lake")
+    name = "rmq-lake"
+    ctx = click.Context(rmq_lake, info_name="rmq-lake")
     command: click.Command = rmq_lake
     while isinstance(command, click.Group):
         name, *words = words
         found = command.get_command(ctx, name)
+
         assert found is not None
         command = found
         ctx = click.Context(command, info_name=name, parent=ctx)
@@ -71,6 +73,7 @@ def test_a_pipe_without_a_writer_is_refused_and_one_with_a_writer_is_read(
     os.mkfifo(tmp_path / "pipe")
 
     done = run("inspect", store, option, tmp_path / "pipe")
+
     assert "a pipe into which no process writes" in done.err
     assert done.code is (ExitCode.USAGE if option == "--config" else ExitCode.FAILED)
 
@@ -78,6 +81,7 @@ def test_a_pipe_without_a_writer_is_refused_and_one_with_a_writer_is_read(
     with os.fdopen(reading), os.fdopen(writing, "w") as pipe:
         pipe.write("json = true" if option == "--config" else "brokerName = a")
         pipe.close()
+
         assert run("inspect", store, option, f"/dev/fd/{reading}").code is ExitCode.CLEAN
 
 

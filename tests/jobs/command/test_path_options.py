@@ -144,6 +144,7 @@ def test_only_a_regular_file_is_replaced(option: Option, tmp_path: Path, run: Ru
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     outcome = run(*_command_line(option, pipe, tmp_path / "elsewhere"))
+
     assert outcome.code is ExitCode.USAGE
     assert "not a regular file" in outcome.err
     assert pipe.is_fifo()
@@ -181,9 +182,11 @@ def test_a_missing_store_or_lake_is_refused_before_anything_is_created(
 def test_only_ingest_and_repair_get_the_lake_of_the_sample(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """`query` and `export` refused the sample, and `verify` wrote tables into a lake that its line does not name."""
     monkeypatch.setattr("jobs.command.configuration.line_width_limit", lambda _: 60)
-    lakes, stores = set(), {}
+    lakes = set()
+    stores = {}
     for names in {option.verb for option in OPTIONS if option.parameter.name == "config"}:
         shown = run(*names, "--config", CONF_DIRECTORY / "job.toml", "--show-config")
+
         assert all(len(line) <= 60 or "job.toml" in line for line in shown.out.splitlines())
         settings = reduce(getitem, names, tomllib.loads(shown.out))
         lakes |= {(" ".join(names), key) for key, value in settings.items() if value == "/data/lake"}
@@ -191,6 +194,7 @@ def test_only_ingest_and_repair_get_the_lake_of_the_sample(run: Run, monkeypatch
 
     assert {("ingest", "lake"), ("repair", "lake")} == lakes
     without = {"browse", "catalog", "dump", "optimize", "query sql", "restore", "type"}
+
     assert {name: None if name in without else "/data/rocketmq/store" for name in stores} == stores
 
 

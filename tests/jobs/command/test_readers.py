@@ -124,6 +124,7 @@ def test_a_command_ends_when_its_reader_has_left(
     assert "Traceback" not in outcome.err
     # The rest may fit into the pipe, and be written before the reader leaves.
     may_be_complete = len(complete) <= size + _PIPE_SIZE
+
     assert outcome.code in {ExitCode.OUTPUT_CLOSED, *([whole.code] if may_be_complete else [])}
     if outcome.code == ExitCode.OUTPUT_CLOSED:
         assert set(outcome.err.splitlines()) <= set(whole.err.splitlines())
@@ -136,7 +137,8 @@ def test_a_slow_reader_gets_everything(name: str, words: Callable[[str], list[st
     whole = run(*words(name))
     outcome, got = _run_with_reader(words(name), None)
 
-    assert (whole.code, whole.out.encode()) == (outcome.code, got)
+    assert whole.code == outcome.code
+    assert whole.out.encode() == got
 
 
 @pytest.mark.sample(4)
@@ -155,6 +157,7 @@ def test_a_failing_output_is_an_error(name: str, stream: str, words: Callable[[s
         os.close(output)
 
     reason = "No space left on device" if stream == "full" else "Input/output error"
+
     assert ExitCode.FAILED == process.returncode
     assert f"rmq-lake: standard output: {reason}\n" == err[err.index("rmq-lake: standard") :]
     assert "Traceback" not in err
@@ -170,6 +173,7 @@ def test_an_interrupt_ends_a_command_whose_reader_takes_nothing(
     reading, writing = _small_pipe()
     with _started(words(name), writing) as process:
         os.close(writing)
+
         assert select.select([reading], [], [], TIMEOUT_S)[0]
         process.send_signal(sent)
         _, err = process.communicate(timeout=TIMEOUT_S)
@@ -188,7 +192,9 @@ def test_an_endless_statement_ends_with_its_reader(form: str, newer_lake: Path) 
     words = ["query", "sql", "--lake", str(newer_lake), _ENDLESS, "--output", form]
     outcome, got = _run_with_reader(words, 2000)
 
-    assert (ExitCode.OUTPUT_CLOSED, "", 2000) == (outcome.code, outcome.err, len(got))
+    assert ExitCode.OUTPUT_CLOSED == outcome.code
+    assert "" == outcome.err
+    assert 2000 == len(got)
 
 
 def test_a_command_ends_with_its_reader_before_it_has_printed_anything(newer_lake: Path) -> None:
@@ -196,7 +202,8 @@ def test_a_command_ends_with_its_reader_before_it_has_printed_anything(newer_lak
     silent = "SELECT value FROM generate_series(1, 1000000000000) WHERE value < 0"
     outcome, _ = _run_with_reader(["query", "sql", "--lake", str(newer_lake), silent, "--output", "csv"], 0)
 
-    assert (ExitCode.OUTPUT_CLOSED, "") == (outcome.code, outcome.err)
+    assert ExitCode.OUTPUT_CLOSED == outcome.code
+    assert "" == outcome.err
 
 
 @pytest.mark.parametrize("form", ["table", "json"])
@@ -206,7 +213,9 @@ def test_the_time_limit_of_a_statement_holds_while_it_prints(form: str, newer_la
     outcome, got = _run_with_reader(words, None)
 
     limit = "rmq-lake: stopped after 1.5 s: not all rows were printed; pass a larger --timeout\n"
-    assert (ExitCode.FAILED, limit) == (outcome.code, outcome.err)
+
+    assert ExitCode.FAILED == outcome.code
+    assert limit == outcome.err
     if form == "json":
         with pytest.raises(json.JSONDecodeError):
             json.loads(got)
@@ -220,7 +229,8 @@ def test_the_time_limit_of_a_statement_holds_while_nobody_reads(newer_lake: Path
         _, err = process.communicate(timeout=TIMEOUT_S)
     os.close(reading)
 
-    assert (ExitCode.FAILED, "rmq-lake: stopped after 1.5 s") == (process.returncode, err[:29])
+    assert ExitCode.FAILED == process.returncode
+    assert "rmq-lake: stopped after 1.5 s" == err[:29]
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "json", "ndjson", "table"])
@@ -231,7 +241,8 @@ def test_files_and_pipes_get_all_rows_of_a_statement(form: str, newer_lake: Path
     to_file = ("--out", out) if form == "parquet" else ()
     outcome = run("query", "sql", "--lake", newer_lake, statement, "--output", form, *to_file, "--quiet")
 
-    assert (ExitCode.CLEAN, "") == (outcome.code, outcome.err)
+    assert ExitCode.CLEAN == outcome.code
+    assert "" == outcome.err
     if form == "parquet":
         assert 2500 == pq.read_metadata(out).num_rows
     elif form == "json":

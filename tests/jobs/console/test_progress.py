@@ -51,6 +51,7 @@ def test_progress_shows_the_amount_and_the_rate(
     show(work, done, messages)
 
     lines = capsys.readouterr().err.splitlines()
+
     assert lines
     assert [] == [one for one in lines if not re.fullmatch(line, one)]
 
@@ -60,6 +61,7 @@ def test_the_remaining_time_counts_down_between_two_advances() -> None:
     at = [(1, 1.0), (2, 4.0), (2, 9.0), (2, 30.0), (4, 31.0), (8, 60.0)]
 
     shown = [line(done, 0, seconds).partition(" · ")[2] for done, seconds in at]
+
     assert shown == ["", "about 12 s left", "about 7 s left", "", "about 31 s left", ""]
 
 
@@ -120,9 +122,11 @@ def test_the_line_of_a_complete_search_is_cleared_before_the_answer(
         show(1 << 20, 4 << 20)
         now += 1.5
         show(2 << 20, 4 << 20)
+
         assert "\rsearching the log" in terminal.getvalue()
 
         show(4 << 20, 4 << 20)
+
         assert terminal.getvalue().endswith("\r\x1b[K")
 
 

@@ -40,9 +40,11 @@ def test_the_environments_keys_region_and_endpoint_are_those_of_amazons_clients(
     of_delta = delta_options("s3a://bucket/lake", found)
 
     assert HADOOP.items() <= found.items()
-    assert ("eu-north-1", "http://127.0.0.1:9000") == (found["fs.s3a.endpoint.region"], found["fs.s3a.endpoint"])
+    assert "eu-north-1" == found["fs.s3a.endpoint.region"]
+    assert "http://127.0.0.1:9000" == found["fs.s3a.endpoint"]
     assert "true" == found["fs.s3a.path.style.access"]
-    assert ("http://127.0.0.1:9000", "true") == (of_delta["AWS_ENDPOINT_URL"], of_delta["AWS_ALLOW_HTTP"])
+    assert "http://127.0.0.1:9000" == of_delta["AWS_ENDPOINT_URL"]
+    assert "true" == of_delta["AWS_ALLOW_HTTP"]
 
 
 def test_a_profile_supplies_settings_missing_in_the_environment(home: Path) -> None:
@@ -52,8 +54,11 @@ def test_a_profile_supplies_settings_missing_in_the_environment(home: Path) -> N
     (home / ".aws" / "config").write_text("[profile lake]\nregion = eu-west-1\nendpoint_url = https://s3.example.org\n")
 
     found = read_environment_settings({"HOME": str(home), "AWS_PROFILE": "lake"})
-    assert (KEY, SECRET) == (found["fs.s3a.access.key"], found["fs.s3a.secret.key"])
-    assert ("eu-west-1", "https://s3.example.org") == (found["fs.s3a.endpoint.region"], found["fs.s3a.endpoint"])
+
+    assert KEY == found["fs.s3a.access.key"]
+    assert SECRET == found["fs.s3a.secret.key"]
+    assert "eu-west-1" == found["fs.s3a.endpoint.region"]
+    assert "https://s3.example.org" == found["fs.s3a.endpoint"]
     assert {"fs.s3a.access.key": "other"} == read_environment_settings({"HOME": str(home)})
 
 
@@ -80,6 +85,7 @@ def test_an_invalid_profile_is_named_but_not_quoted(home: Path) -> None:
 
     with pytest.raises(OSError, match="credentials: not a valid AWS configuration file") as caught:
         read_environment_settings({"HOME": str(home)})
+
     assert SECRET not in str(caught.value)
 
 
@@ -170,6 +176,7 @@ def test_our_own_text_is_not_masked(text: str) -> None:
 def test_a_known_secret_is_masked_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
     file_system_settings([("spark.hadoop.fs.s3a.secret.key", "Xk3examplexamp")])
     remember_secret("short")
+
     assert "cannot sign with *** (short)" == mask_secrets("cannot sign with Xk3examplexamp (short)")
     for answer in (ResultPrinter(as_json=True), ResultPrinter()):
         with click.Context(click.Command("verify")):

@@ -75,7 +75,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def await_handler(process: "subprocess.Popen[str]", number: signal.Signals) -> None:
-    status, caught = Path(f"/proc/{process.pid}/status"), re.compile(r"SigCgt:\s*(\w+)")
+    status = Path(f"/proc/{process.pid}/status")
+    caught = re.compile(r"SigCgt:\s*(\w+)")
     bit = 1 << (number - 1)
     wait_until(
         lambda: int(caught.findall(status.read_text())[0], 16) & bit > 0, lambda: f"{number.name} is not handled"
@@ -123,6 +124,7 @@ def test_a_shell_completes_verbs_options_and_paths(
 
     with pytest.raises(SystemExit, match=r"^0$"):
         cli.main([])
+
     assert [offered] == capsys.readouterr().out.splitlines()
 
 
@@ -137,6 +139,7 @@ def test_colours_are_printed_only_on_terminals_that_support_them(golden: StoreOf
     assert "\x1b[3" not in plain
     assert "\x1b" not in piped
     left = re.sub(r"\r[^\r\n]*?\x1b\[K", "", plain)  # without progress lines, which are cleared
+
     assert piped.splitlines() == left.splitlines()
 
 
@@ -148,6 +151,7 @@ def test_the_name_of_a_file_cannot_control_a_terminal(tmp_path: Path, golden: St
     file.write_bytes(bytes(7) + b"\x01" + bytes(3) + b"\x64" + bytes(188))
 
     shown = [run_in_terminal(*words) for words in (("verify", store), ("dump", "--json", file))]
+
     assert [True] * 2 == ["hidden" in text for text in shown]
     assert not [text for text in shown if "\x1b[8m" in text]
     assert "\x1b[35m" in shown[0]
@@ -167,6 +171,7 @@ def test_a_long_line_is_broken_between_words(width: int) -> None:
     assert LONG.split() == " ".join(lines).split()
     assert all(line.startswith(" " * 13) for line in lines[1:])
     coloured = LONG.replace("GAP", click.style("GAP", fg="yellow", bold=True))  # colours have no width
+
     assert lines == [click.unstyle(line) for line in wrap_line(coloured, width)]
     assert [["short"], [LONG]] == [list(wrap_line("short", width)), list(wrap_line(LONG, None))]
 

@@ -22,7 +22,8 @@ def _count_stray_times(times: list[int], cuts: list[int], groups: int) -> list[i
         one = RangeCheck()
         for at in range(start, end, groups):
             part = np.array(times[at : min(at + groups, end)], np.int64)
-            positions, sizes = np.arange(part.size, dtype=np.int64) * 100, np.full(part.size, 100, np.int32)
+            positions = np.arange(part.size, dtype=np.int64) * 100
+            sizes = np.full(part.size, 100, np.int32)
             one.add_times(RawRecords(np.zeros(1, np.uint8), at * 100, positions, sizes), part)
         ranges.append(one)
     return sorted(stray.offset // 100 for each in find_stray_times(ranges) for stray in each)
@@ -38,6 +39,7 @@ def test_stray_times_do_not_depend_on_the_division_of_the_log(steps: list[int], 
         if min(abs(times[number] - times[number - 1]), abs(times[number] - times[number + 1])) > MAX_TIME_STEP_MS
         and abs(times[number + 1] - times[number - 1]) <= MAX_TIME_STEP_MS
     ]
+
     assert _count_stray_times(times, cuts, groups) == expected
 
 

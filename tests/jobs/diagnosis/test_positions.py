@@ -140,17 +140,21 @@ def test_each_command_reports_each_fault_with_its_consequence(
     stating = {name for name, outcome in found.items() if fault.text in outcome.out}
     expected = {"inspect", "verify", "diff", "repair"} if fault.is_found_without_lake else {"diff", "repair"}
     page = unescape(render_page(QueryTarget(store=str(store)), "/groups").text)
-    assert (alarms, stating) == (expected, expected)
+
+    assert alarms == expected
+    assert stating == expected
     assert (fault.text in page) is fault.is_found_without_lake
     assert read_files(store) == faulty
 
     run("repair", store, "--lake", lake, "--out", out, "--apply")
     after = read_files(store)
     wanted = before if fault.is_repaired else faulty
+
     assert {path: after.get(path) for path in before if path.suffix != ".bak"} == {
         path: data for path, data in wanted.items() if path.suffix != ".bak"
     }
     run("repair", store, "--out", out, "--undo")
+
     assert read_files(store) == faulty
 
 
@@ -180,6 +184,7 @@ def test_positions_are_set_to_the_larger_ones_of_the_lake_only_if_requested(
     repair(run, store, tmp_path, "--lake", lake, "--positions", "lake")
 
     expected = {"%RETRY%cg@cg": {"0": 4}, "T1@cg": {"0": 8, "1": 8}}
+
     assert read_positions(store / OFFSETS) == expected
     assert run("diff", store, lake).code in {ExitCode.CLEAN, ExitCode.MISMATCH}
 
@@ -220,6 +225,7 @@ def test_versions_of_positions_that_are_each_ahead_in_a_queue_are_merged(store: 
     printed = repair(run, store, tmp_path, "--lake", lake)
 
     expected = {"%RETRY%cg@cg": {"0": 4}, "T1@cg": {"0": 8, "1": 8}, "T2@other": {"5": 1}}
+
     assert table["T1@cg"] == {"0": 8, "1": 8}
     assert read_positions(store / OFFSETS) == expected
     assert "config/consumerOffset.json is written from the lake and its backup" in printed
@@ -235,6 +241,7 @@ def test_a_repair_copies_lost_files_from_a_replica_byte_for_byte(
     printed = repair(run, store, tmp_path, "--positions-from", replica)
 
     restored = {path.name: path.read_bytes() for path in (store / "config").glob("*.json")}
+
     assert restored == {path.name: path.read_bytes() for path in (replica / "config").glob("*.json")}
     assert "is written from the replica" in printed
     assert run("verify", store).code == ExitCode.CLEAN
@@ -285,8 +292,10 @@ def test_content_that_no_broker_writes_is_reported_and_restored(
     (store / OFFSETS).write_bytes(data)
 
     codes = [run("inspect", store).code, run("verify", store).code, run("diff", store, lake).code]
+
     assert codes == [ExitCode.DAMAGE] * 3
     repair(run, store, tmp_path, "--lake", lake)
+
     assert (store / OFFSETS).read_bytes() == before
 
 
@@ -319,21 +328,21 @@ def test_positions_in_rocksdb_are_reported_and_not_changed(
     situation: StoreOf, tmp_path: Path, run: Run, inject: Callable[[Path, StoreOf], object], found: str
 ) -> None:
     """The group G has received 30 of 40 messages of `Orders` in each of 2 queues."""
-    store, lake, out = (
-        copy_store(situation("b551-rockscq-clean") / "store", tmp_path),
-        tmp_path / "lake",
-        tmp_path / "out",
-    )
+    store = copy_store(situation("b551-rockscq-clean") / "store", tmp_path)
+    lake = tmp_path / "lake"
+    out = tmp_path / "out"
     run("ingest", store, "--lake", lake)
     inject(store, situation)
     before = read_files(store)
 
     compared = run("diff", store, lake)
+
     assert compared.code == ExitCode.DAMAGE
     assert found in compared.out
     assert OFFSETS not in compared.out
 
     repaired = run("repair", store, "--lake", lake, "--out", out, "--positions", "lake", "--apply")
+
     assert repaired.code == ExitCode.DAMAGE
     assert f"{DATABASE}: the positions of 2 groups are behind those in the lake, and stay" in repaired.out
     assert "`repair` does not write RocksDB databases" in repaired.out

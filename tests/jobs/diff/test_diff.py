@@ -26,8 +26,10 @@ def test_a_rewritten_log_contradicts_the_lake(tmp_path: Path) -> None:
     ingest_to_lake(broker.root)
     broker.truncate(truncated[5].physical_offset)
     broker.append(some_records(40, seed=3))
+
     assert compare(broker.root).exit_code == 4
     ingest_to_lake(broker.root)
+
     assert compare(broker.root).exit_code == 0
 
 
@@ -37,6 +39,7 @@ def test_records_that_equal_their_rows_are_read_once(tmp_path: Path, reads: Coun
     ingest_to_lake(broker.root)
     reads.clear()
     compare(broker.root)
+
     assert broker.offset <= reads.total() < 1.5 * broker.offset
 
 
@@ -48,4 +51,5 @@ def test_a_segment_that_is_read_in_parts_has_the_same_differences(
     lake = Path(lake_of(one.draw.store).location)
     in_parts = compare_with_lake(one.root, lake)
     monkeypatch.setattr("jobs.diff._MOST_PARTS", -1)
+
     assert compare_with_lake(one.root, lake) == in_parts

@@ -72,6 +72,7 @@ def test_spark_tasks_evaluate_the_condition(
 ) -> None:
     for place, path in places.items():
         out = tmp_path / place
+
         assert ExitCode.CLEAN is run("export", place, path, "--engine", "spark", "--out", out, *options).code
         assert expected == [key for line in out.read_text().splitlines() for key in json.loads(line)["keys"]]
 
@@ -85,6 +86,7 @@ def test_json_array_csv_and_parquet_have_the_same_rows_as_ndjson(
     array = json.loads((tmp_path / "json").read_text())
     table = list(csv.DictReader(StringIO((tmp_path / "csv").read_text())))
     rows = pq.read_table(tmp_path / "parquet").to_pylist()
+
     assert lines == array
     assert [row["keys"] for row in rows] == [row["keys"] for row in lines]
     assert [row["body"] for row in rows] == [b64decode(row["decoded_body_base64"]) for row in lines]
@@ -102,6 +104,7 @@ def test_standard_output_receives_the_same_bytes_as_a_file(
     command = ("export", "--store", store, "--format", kind, "--engine", "local")
     run(*command, "--out", tmp_path / "file")
     streamed = run(*command, "--out", "-")
+
     assert len(list((store / "commitlog").iterdir())) > 4
     assert streamed.out == (tmp_path / "file").read_text()
     assert len(streamed.out.splitlines()) == 200 + (kind == "csv")  # one header
@@ -123,6 +126,7 @@ def test_an_export_deletes_leftovers_of_a_killed_export_to_the_same_file_and_not
     """The hidden folder of parts and the unfinished merged file were never deleted."""
     words = ("export", "--store", str(places["--store"]), "--out", str(tmp_path / "file"))
     killed = subprocess.run([sys.executable, "-c", _KILLED, *words], cwd=ROOT, check=False)
+
     assert -signal.SIGKILL == killed.returncode
     assert list(tmp_path.iterdir())
     kept = [tmp_path / name for name in (".file.parts-12345678", ".file.parts-of-mine", ".other.parts-12345678")]
@@ -130,6 +134,7 @@ def test_an_export_deletes_leftovers_of_a_killed_export_to_the_same_file_and_not
         folder.mkdir()
     running = os.open(kept[0], os.O_RDONLY)
     fcntl.flock(running, fcntl.LOCK_EX)
+
     assert ExitCode.CLEAN == run(*words).code
     assert {*kept, tmp_path / "file"} == {*tmp_path.iterdir()}
     os.close(running)
@@ -138,7 +143,9 @@ def test_an_export_deletes_leftovers_of_a_killed_export_to_the_same_file_and_not
 # the memory of decompressed bodies, and bodies that stay compressed
 
 LIMIT = 1 << 16
-SMALL, LARGE, CUT = (b"small", bytes(LIMIT), bytes(LIMIT + 1))
+SMALL = b"small"
+LARGE = bytes(LIMIT)
+CUT = bytes(LIMIT + 1)
 
 
 def _export(request: ExportRequest) -> ExportSummary:
@@ -156,6 +163,7 @@ def test_a_body_larger_than_the_limit_is_reported(place: str, tmp_path: Path) ->
     rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
     _export(replace(request, out=tmp_path / "table", form=RowFormat.PARQUET))
     table = pq.read_table(tmp_path / "table").to_pylist()
+
     assert [SMALL, LARGE] == [b64decode(row["decoded_body_base64"]) for row in rows[:2]]
     assert [(None, None)] * 2 == [(row["decoded_body_base64"], row["decoded_body_text"]) for row in rows[2:]]
     assert [None, None] == [row["body_error"] for row in rows[:2]]
@@ -163,7 +171,9 @@ def test_a_body_larger_than_the_limit_is_reported(place: str, tmp_path: Path) ->
     assert "not a zlib stream" in rows[3]["body_error"]
     assert CUT == zlib.decompress(b64decode(rows[2]["body_base64"]))
     offsets = [int(row["physical_offset"]) for row in rows[2:]]
-    assert (2, offsets) == (summary.undecoded_bodies, [place.offset for place in summary.undecoded])
+
+    assert 2 == summary.undecoded_bodies
+    assert offsets == [place.offset for place in summary.undecoded]
     assert [SMALL, LARGE] == [row["body"] for row in table[:2]]
     assert CUT == zlib.decompress(table[2]["body"])
     assert [row["body_error"] for row in rows] == [row["body_error"] for row in table]
@@ -174,6 +184,7 @@ def test_a_batch_of_decompression_bombs_is_cut_into_slices_within_the_budget() -
     stored_ = [zlib.compress(bytes(LIMIT)) for _ in range(10)]
     batch = pa.RecordBatch.from_pydict({"body": stored_, "sys_flag": [COMPRESSED] * 10})
     found = [len(bodies) for _, bodies in iterate_decoded_slices(batch, LIMIT, budget=3 * LIMIT)]
+
     assert [3, 3, 3, 1] == found
 
 
@@ -189,6 +200,7 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
     [item], _ = plan_export(request, {})
     next(item.read())  # loads cached data
     part, peak = measure_peak(lambda: write_part(tmp_path, request, (0, item)))
+
     assert part.messages == 15
     assert peak < 4 * size + (2 << 20)  # the bytes of a record, its row, the last record, a body
 
@@ -278,6 +290,7 @@ def _matching(condition: Condition) -> list[int]:
 def test_a_condition_chooses_the_rows_that_duckdb_chooses(text: str, duck: duckdb.DuckDBPyConnection) -> None:
     query = f"SELECT physical_offset FROM messages WHERE {CONDITIONS[text] or text} ORDER BY 1"
     expected = [offset for (offset,) in duck.execute(query).fetchall()]
+
     assert expected == _matching(parse_condition(text))
     assert 0 < len(expected) < ROWS.num_rows or text in {"NULL", "TRUE", "rand() < 2"} or "now()" in text
 
@@ -317,6 +330,7 @@ def test_a_file_of_a_lake_without_a_match_is_read_only_in_the_columns_of_the_con
         assert 1 == export_messages(request, items, summary, SerialWorkers()).messages
 
     columns = [call.args[1] for call in read.call_args_list]
+
     assert len(items) > 1
     assert [("physical_offset",)] * len(items) == [column for column in columns if column != COLUMNS]
     assert columns.count(COLUMNS) == 1
@@ -324,6 +338,7 @@ def test_a_file_of_a_lake_without_a_match_is_read_only_in_the_columns_of_the_con
 
 def test_the_time_zone_of_the_machine_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
+
     assert [1200] == _matching(parse_condition("store_time = '2026-11-21 00:00:00'"))
 
 
@@ -355,6 +370,7 @@ def test_an_export_of_a_lake_without_bodies_says_so(form: str, bodiless: list[st
         rows = json.loads(out.read_text()) if form == "json" else [*map(json.loads, out.read_text().splitlines())]
         expected = [(None, None, None, None)] * 2 + [(True, "", "", "")]
     names = ("has_right_body_crc", "decoded_body_text", "decoded_body_base64", "body_base64")
+
     assert expected == [tuple(row[name] for name in names) for row in rows]
 
 
@@ -362,7 +378,8 @@ def test_words_cannot_be_searched_in_a_lake_without_bodies(bodiless: list[str], 
     """The answer was that no message contains them."""
     outcome = run("query", "list", *bodiless, "--body-contains", "red")
 
-    assert (ExitCode.USAGE, "") == (outcome.code, outcome.out)
+    assert ExitCode.USAGE == outcome.code
+    assert "" == outcome.out
     assert outcome.err.startswith("rmq-lake: this lake has no message bodies (`ingest --no-body`)")
 
 

@@ -83,6 +83,7 @@ def test_a_lake_with_a_backfilled_topic_has_the_rows_of_one_that_never_left_it_o
 
     summary = ingest_store(tmp_path / "store", lake, backfill=("Audit",))
     wider = list_known_stores(Lake(str(lake)))[0].newest
+
     assert wider is not None
     ingest_store(tmp_path / "store", other, "b", selection=Selection.from_manifest(wider.selection))
 
@@ -96,6 +97,7 @@ def test_a_lake_with_a_backfilled_topic_has_the_rows_of_one_that_never_left_it_o
     )
     is_whole = not selection.topics
     expected = Severity.HEALTHY if is_whole else Severity.NOT_VERIFIED  # other topics were not selected
+
     assert compare_with_lake(tmp_path / "store", lake).severity is expected
 
 
@@ -108,10 +110,13 @@ def test_the_log_is_restored_byte_for_byte_after_the_backfill_of_the_only_topic_
     restored = restore_log(lake, tmp_path / "out")
 
     assert encode_rows(records) == raw_rows(lake)
-    assert (restored.missing, restored.twice, restored.lost) == ([], [], [])
+    assert restored.missing == []
+    assert restored.twice == []
+    assert restored.lost == []
     for path in sorted((tmp_path / "store" / "commitlog").iterdir()):
         assert path.read_bytes() == (tmp_path / "out" / "commitlog" / path.name).read_bytes()
     (known,) = list_known_stores(Lake(str(lake)))
+
     assert known.topic_choices.left_out_note() is None
 
 
@@ -208,10 +213,13 @@ def test_a_backfill_says_from_which_offset_the_store_still_has_the_topic(tmp_pat
 
     (known,) = list_known_stores(Lake(str(lake)))
     (row,) = list_backfilled(lake)
-    assert (SEGMENT_SIZE, summary.to_offset) == (row["from"], row["to"])
+
+    assert SEGMENT_SIZE == row["from"]
+    assert summary.to_offset == row["to"]
     assert f"before offset {SEGMENT_SIZE:,}, the store no longer has the log: nothing was backfilled" in summary.notes
     assert f"messages of Audit only from offset {SEGMENT_SIZE:,}" in str(known.topic_choices.left_out_note(["Audit"]))
     audited = [one.physical_offset for one in records if one.topic == "Audit" and one.physical_offset >= SEGMENT_SIZE]
+
     assert audited == [row["physical_offset"] for row in rows_of(lake) if row["topic"] == "Audit"]
 
 
@@ -227,7 +235,8 @@ def test_a_part_that_the_store_lost_since_is_a_gap_that_a_later_run_fills(tmp_pa
     (tmp_path / "lost").rename(lost)
     later = ingest_store(tmp_path / "store", lake)
 
-    assert (Severity.GAP, Severity.NOT_VERIFIED) == (summary.severity, later.severity)
+    assert Severity.GAP == summary.severity
+    assert Severity.NOT_VERIFIED == later.severity
     assert partly < len(records)
     assert encode_rows(records) == raw_rows(lake)
 
@@ -312,6 +321,7 @@ def test_type_adds_the_messages_of_a_backfilled_topic(tmp_path: Path) -> None:
     type_lake(request, SerialWorkers())
 
     audited = [one.physical_offset for one in records if one.topic == "Audit"]
+
     assert audited == [row["physical_offset"] for row in rows_of(lake, "typed/Audit")]
 
 

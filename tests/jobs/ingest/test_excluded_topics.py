@@ -174,7 +174,9 @@ def _places_of_canary(lake: Path) -> Iterator[str]:
 def test_a_backfill_reads_what_the_exclusion_left_out_in_any_form(seed: int, tmp_path: Path) -> None:
     random = Random(seed)
     broker = Broker(tmp_path / "store", dispatches=True)
-    drawer, lake, whole = _MessageDrawer(random), tmp_path / "lake", tmp_path / "whole"
+    drawer = _MessageDrawer(random)
+    lake = tmp_path / "lake"
+    whole = tmp_path / "whole"
     for _ in range(2):
         _grow(broker, drawer, must_have=SECRET)
         ingest_store(broker.root, lake, "b", selection=Selection(exclude_topics=SECRET))
@@ -193,6 +195,7 @@ def test_a_backfill_reads_what_the_exclusion_left_out_in_any_form(seed: int, tmp
         assert path.read_bytes() == (tmp_path / "out-lake" / "commitlog" / path.name).read_bytes()
     for table in ("traces", "quarantine"):
         columns = [{name: row[name] for name in ("physical_offset", *_COMPARED[table])} for row in rows_of(lake, table)]
+
         assert columns == [
             {name: row[name] for name in ("physical_offset", *_COMPARED[table])} for row in rows_of(whole, table)
         ]
@@ -204,4 +207,5 @@ def test_the_search_finds_messages_that_were_not_excluded(tmp_path: Path) -> Non
     ingest_store(broker.root, tmp_path / "lake", "b")
 
     found = {Path(place.partition(":")[0]).parent.name for place in _places_of_canary(tmp_path / "lake")}
+
     assert {"messages", "consume_queue"} <= found

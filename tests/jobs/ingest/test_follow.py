@@ -102,6 +102,7 @@ def test_each_record_is_ingested_once_regardless_of_the_brokers_actions(tmp_path
         ]
     )
     summary = script.run(request(broker))
+
     assert raw_rows(tmp_path / "lake") == encode_rows(written)
     assert summary.messages == sum(step.messages for step in script.steps) == len(written) + 5  # 5 were truncated
     assert summary.exit_code is ExitCode.DAMAGE  # superseded rows are reported
@@ -112,6 +113,7 @@ def test_a_table_created_later_has_the_same_short_retention(broker: Broker, tmp_
     damaged = make_record()._replace(body_crc=0)
     FollowScript([do_nothing, partial(broker.append, [damaged, make_record()])]).run(request(broker))
     kept = {name: DeltaTable(tmp_path / "lake" / name).metadata().configuration for name in ("messages", "quarantine")}
+
     assert {(of[LOG_RETENTION_PROPERTY], of[FILE_RETENTION_PROPERTY]) for of in kept.values()} == {
         ("interval 60 minutes",) * 2
     }
@@ -135,7 +137,8 @@ def test_a_step_does_not_wait_for_a_merge_of_many_rows(
     """
     for name, value in limit.items():
         monkeypatch.setattr(upkeep, name, value)
-    last_step, merged_before = Event(), list[bool]()
+    last_step = Event()
+    merged_before = list[bool]()
     merge = upkeep.merge_small_files
 
     def merge_after_last_step(lake: Lake, table: Table, **options: Any) -> Savings:  # noqa: ANN401 - arguments of `merge_small_files`
@@ -148,6 +151,7 @@ def test_a_step_does_not_wait_for_a_merge_of_many_rows(
     writes = [lambda: written.extend(broker.append(some_records(20, seed=len(written))))] * 8
     script = FollowScript([*writes, last_step.set])
     script.run(request(broker))
+
     assert merged_before
     assert all(merged_before)
     assert raw_rows(tmp_path / "lake") == encode_rows(written)
@@ -172,8 +176,10 @@ def test_index_entries_are_chained_as_separate_runs_chain_them(broker: Broker, t
     with patch.object(entries, "read_index_file_entries", side_effect=entries.read_index_file_entries) as read:
         Follower(requested, SerialWorkers(), NO_PAUSE, script.stop, run_meanwhile, script.probe).run()
     reads = Counter(call.args[0].lake.location for call in read.call_args_list)
+
     assert indexed(Path(separate.lake)) == indexed(tmp_path / "lake")
     full = sum(row["is_complete"] for row in rows_of(tmp_path / "lake", "index_files", "index_file"))
+
     assert reads[str(tmp_path / "lake")] <= full < reads[separate.lake]
 
 
@@ -197,6 +203,7 @@ def test_without_changes_a_run_starts_only_occasionally(at_least_every_s: float,
         patch.object(following, "_LOOK_AT_ALL_S", at_least_every_s),
     ):
         assert len(script.run(request(broker)).gaps) == 1
+
     assert script.probes == 9
     assert started.call_count in runs
 
@@ -223,6 +230,7 @@ def test_another_run_of_the_store_ends_immediately(broker: Broker, tmp_path: Pat
 
     FollowScript([do_nothing, run_meanwhile]).run(request(broker))
     ingest_into_own_lake(broker.root)  # the lock was released
+
     assert len(rows_of(tmp_path / "lake")) == 6
 
 
@@ -251,6 +259,7 @@ def test_a_failed_step_is_retried_without_duplicating_rows(second: Exception, br
         patch("jobs.ingest.follow._LogEnd.read_bytes_around", side_effect=ends),
     ):
         script.run(request(broker), DisturbedWorkers(happens=fail))
+
     assert sum(step.messages for step in script.steps) == len(written)
     assert errors == []
     assert raw_rows(tmp_path / "lake") == encode_rows(written)
@@ -268,6 +277,7 @@ def test_a_stop_after_a_failed_step_reports_the_failure(broker: Broker) -> None:
 
     with pytest.raises(OSError, match="No space left on device"):
         script.run(request(broker), DisturbedWorkers(happens=fail))
+
     assert len(script.steps) == 1
 
 
@@ -290,6 +300,7 @@ def test_following_ends_immediately_when_the_jvm_dies(death: str | None, trials:
         pytest.raises(ConnectionRefusedError),
     ):
         script.run(request(broker))
+
     assert tried == trials
 
 
@@ -299,6 +310,7 @@ def test_small_steps_do_not_start_a_spark_session(tmp_path: Path) -> None:
 
     workers = WorkersOnDemand(Mock(side_effect=InterruptedError("a session")), min_large_size=SEGMENT_SIZE)
     ranges = plan_ranges(list_store(str(broker.root)))
+
     assert sum(range_.end - range_.start for range_ in ranges) > SEGMENT_SIZE
     assert [outcome.facts.records for outcome in read_chained(workers, ranges, [])] == [5]
     broker.append(some_records(400))
@@ -345,6 +357,7 @@ def test_the_allocator_returns_freed_memory(chosen: dict[str, str], used: str, b
     command = [sys.executable, "-c", code, *command_of(broker, "--follow", "--until", "+0s", "--quiet")[3:]]
     environment = {name: value for name, value in os.environ.items() if name != ALLOCATOR} | chosen
     done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, timeout=300, text=True)
+
     assert done.stdout.splitlines()[-1] == f"0 {used} {chosen.get(ALLOCATOR)}"
 
 
@@ -352,7 +365,9 @@ def test_the_allocator_returns_freed_memory(chosen: dict[str, str], used: str, b
 def test_following_keeps_no_objects_of_a_finished_step(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(5))
-    stop, done, kept = StopRequest(), count(1), []
+    stop = StopRequest()
+    done = count(1)
+    kept = []
 
     def note(_: Summary) -> None:
         if next(done) in {WARM_UP_STEPS, WARM_UP_STEPS + STEPS, WARM_UP_STEPS + 2 * STEPS}:
@@ -368,6 +383,7 @@ def test_following_keeps_no_objects_of_a_finished_step(tmp_path: Path) -> None:
         Follower(request(broker), SerialWorkers(), NO_PAUSE, stop, note, write).run()
     first, second, third = kept
     always = (second - first) & (third - second)  # without allocations that occur only once
+
     assert {kind: more for kind, more in always.items() if more >= STEPS} == {}
 
 
@@ -375,7 +391,8 @@ def test_following_keeps_no_objects_of_a_finished_step(tmp_path: Path) -> None:
 def test_replaced_files_are_deleted_after_their_retention_and_those_of_other_stores_later(
     kept: str, left: int, tmp_path: Path
 ) -> None:
-    broker, lake = Broker(tmp_path / "store"), tmp_path / "lake"
+    broker = Broker(tmp_path / "store")
+    lake = tmp_path / "lake"
     other = lake / "messages" / f"{uuid4()}-1-of-a-first-run-that-takes-hours.parquet"
     other.parent.mkdir(parents=True)
     other.write_bytes(b"")
@@ -387,12 +404,14 @@ def test_replaced_files_are_deleted_after_their_retention_and_those_of_other_sto
                 upkeep.shorten_file_retention(Lake(str(lake)), 1.0)
                 DeltaTable(lake / "messages").alter.set_table_properties({FILE_RETENTION_PROPERTY: kept})
             ingest_into_own_lake(broker.root)
+
     assert len(list((lake / "messages").glob("*.parquet"))) == left + other.exists() == left + 1
     assert len(rows_of(lake)) == 5 * MAX_SMALL_FILES
 
 
 def test_every_fourth_checkpoint_is_kept_and_all_versions_stay_readable(tmp_path: Path) -> None:
-    broker, table = Broker(tmp_path / "store", segment_size=1 << 20), tmp_path / "lake" / "messages"
+    broker = Broker(tmp_path / "store", segment_size=1 << 20)
+    table = tmp_path / "lake" / "messages"
     last = 14
     with patch.multiple(upkeep, CHECKPOINT_INTERVAL=1, MAX_SMALL_FILES=last, _RUNS_BETWEEN_VACUUMS=last):
         for number in range(1, last + 1):
@@ -402,13 +421,16 @@ def test_every_fourth_checkpoint_is_kept_and_all_versions_stay_readable(tmp_path
                 upkeep.shorten_file_retention(Lake(str(table.parent)), 1.0)
             DeltaTable(table).create_checkpoint()
     names = sorted(path.name for path in table.glob("_delta_log/*.checkpoint.parquet"))
+
     assert [int(name.partition(".")[0]) for name in names] == [4, 8, 11, 12, 13, 14, 16]  # 16 followed the upkeep
     files = [len(DeltaTable(table, version=version).file_uris()) for version in range(2, last + 1)]
+
     assert files == list(range(1, last))
 
 
 def test_retention_of_a_followed_lake_depends_on_the_step_length_unless_it_was_set_by_hand(tmp_path: Path) -> None:
-    broker, lake = Broker(tmp_path / "store", dispatches=True), tmp_path / "lake"
+    broker = Broker(tmp_path / "store", dispatches=True)
+    lake = tmp_path / "lake"
     broker.append(some_records(5))
     ingest_into_own_lake(broker.root)
     for name, kept in {"messages": "interval 30 days", "consume_queue": "interval 1 days"}.items():
@@ -419,6 +441,7 @@ def test_retention_of_a_followed_lake_depends_on_the_step_length_unless_it_was_s
     upkeep.shorten_file_retention(Lake(str(lake)), 4.5)
     names = ("messages", "consume_queue", "index_entries", "index_files", "runs")
     found = {name: DeltaTable(lake / name).metadata().configuration for name in names}
+
     assert {name: (of[LOG_RETENTION_PROPERTY], of[FILE_RETENTION_PROPERTY]) for name, of in found.items()} == {
         "messages": ("interval 30 days", "interval 30 days"),
         "consume_queue": ("interval 1 days", "interval 300 minutes"),  # earlier versions have set one day
@@ -439,6 +462,7 @@ def test_two_signals_within_a_second_are_one_request_and_a_later_one_interrupts(
             signal.raise_signal(signal.SIGHUP)
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGTERM)
+
             assert stop.wait(0)
             monkeypatch.setattr(following, "_SAME_REQUEST_S", 0.0)
             with pytest.raises(KeyboardInterrupt):
@@ -458,11 +482,14 @@ def test_a_signal_ends_following_after_the_current_step(broker: Broker, tmp_path
             written += broker.append(some_records(3, seed=2))
             await_rows(lake, len(written))
             process.send_signal(signal.SIGTERM)
+
             assert process.stdout is not None
             shown = process.stdout.read()
+
             assert process.wait(60) == ExitCode.CLEAN
         finally:
             process.kill()
+
     assert "8 messages" in shown
     assert "rmq_lake_ingest_lag_bytes" in metrics.read_text()
     assert raw_rows(lake) == encode_rows(written)
@@ -525,12 +552,14 @@ def test_no_message_waits_longer_than_allowed_and_a_step_reads_all_new_messages(
 
     with patch.object(following, "monotonic", lambda: clock.now):
         Follower(request(broker), SerialWorkers(), 8.0, clock, done, probe_interval_s=probe_interval_s).run()
+
     assert committed_at == expected
 
 
 def test_a_pause_may_exceed_the_longest_wait_of_the_system() -> None:
     stop = StopRequest()
     threading.Timer(0.05, stop.request).start()
+
     assert stop.wait(6e14)
 
 
@@ -538,4 +567,5 @@ def test_an_empty_store_is_polled_cheaply_once_it_has_a_log(broker: Broker) -> N
     (broker.root / "checkpoint").write_bytes(bytes(4096))
     script = FollowScript([do_nothing, lambda: broker.append(some_records(3)), *[do_nothing] * 8])
     script.run(request(broker))
+
     assert [step.messages for step in script.steps if step.store_id] == [3]

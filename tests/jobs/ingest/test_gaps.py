@@ -86,6 +86,7 @@ def list_filled(lake: Path) -> list[dict[str, object]]:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_next_run_fills_the_gap_of_a_repaired_store(fault: Fault, tmp_path: Path) -> None:
     lake, records = make_lake_with_gap(tmp_path, fault)
+
     assert ingest_store(tmp_path / "store", lake).filled == []
     repair(tmp_path)
 
@@ -98,15 +99,20 @@ def test_the_next_run_fills_the_gap_of_a_repaired_store(fault: Fault, tmp_path: 
     assert rows_of(lake, "quarantine") == []
     assert compare_with_lake(tmp_path / "replica", lake).severity is Severity.HEALTHY
     restored = restore_log(lake, tmp_path / "out")
-    assert (restored.missing, restored.twice, restored.lost) == ([], [], [])
+
+    assert restored.missing == []
+    assert restored.twice == []
+    assert restored.lost == []
     for path in segments(tmp_path / "replica"):
         assert path.read_bytes() == (tmp_path / "out" / "commitlog" / path.name).read_bytes()
+
     assert ingest_store(tmp_path / "store", lake).filled == []
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_replica_fills_the_gap_only_if_the_user_wants_it(fault: Fault, tmp_path: Path) -> None:
     lake, records = make_lake_with_gap(tmp_path, fault)
+
     assert ingest_store(tmp_path / "replica", lake).filled == []
 
     summary = ingest_store(tmp_path / "replica", lake, fill_gaps=True)
@@ -136,6 +142,7 @@ def test_messages_of_a_filled_gap_are_found_by_their_keys(tmp_path: Path, run: R
     number = next(at for at, one in enumerate(records) if one.physical_offset >= SEGMENT_SIZE)
     query = ("query", "by-key", "--lake", lake, "-t", "Orders", "-k", f"k{number}")
     before = run(*query)
+
     assert "was missing when it was ingested" in before.err
     repair(tmp_path)
     ingest_store(tmp_path / "store", lake)
@@ -145,7 +152,8 @@ def test_messages_of_a_filled_gap_are_found_by_their_keys(tmp_path: Path, run: R
 
     found = run(*query)
 
-    assert (ExitCode.NOT_FOUND, ExitCode.CLEAN) == (before.code, found.code)
+    assert ExitCode.NOT_FOUND == before.code
+    assert ExitCode.CLEAN == found.code
     assert "missing" not in found.err
 
 
@@ -194,7 +202,8 @@ def lose_end(folder: Path, count: int = 1) -> list[Path]:
 
 
 def test_a_gap_at_the_end_of_the_log_closes_when_a_run_reads_the_messages_that_have_returned(tmp_path: Path) -> None:
-    records, lake = write_messages(tmp_path / "store"), tmp_path / "lake"
+    records = write_messages(tmp_path / "store")
+    lake = tmp_path / "lake"
     (lost,) = lose_end(tmp_path)
     before = ingest_store(tmp_path / "store", lake, "b")
     (tmp_path / lost.name).rename(lost)
@@ -203,8 +212,10 @@ def test_a_gap_at_the_end_of_the_log_closes_when_a_run_reads_the_messages_that_h
     later = ingest_store(tmp_path / "store", lake)
 
     (known,) = list_known_stores(Lake(str(lake)))
+
     assert ["the end of the log is missing" in gap["why"] for gap in before.gaps] == [True]
-    assert (Severity.GAP, Severity.NOT_VERIFIED) == (before.severity, summary.severity)
+    assert Severity.GAP == before.severity
+    assert Severity.NOT_VERIFIED == summary.severity
     assert not later.open
     assert later.filled == []
     assert encode_rows(records) == raw_rows(lake)
@@ -213,7 +224,8 @@ def test_a_gap_at_the_end_of_the_log_closes_when_a_run_reads_the_messages_that_h
 
 
 def test_the_gaps_at_the_end_of_a_log_that_returns_in_parts_close_with_its_last_part(tmp_path: Path) -> None:
-    records, lake = write_messages(tmp_path / "store"), tmp_path / "lake"
+    records = write_messages(tmp_path / "store")
+    lake = tmp_path / "lake"
     first, second = lose_end(tmp_path, 2)
     severities = [ingest_store(tmp_path / "store", lake, "b").severity]
     for path in (first, second):
@@ -225,7 +237,8 @@ def test_the_gaps_at_the_end_of_a_log_that_returns_in_parts_close_with_its_last_
 
 
 def test_a_gap_at_the_end_stays_open_when_the_broker_has_written_other_messages_there(tmp_path: Path) -> None:
-    records, lake = write_messages(tmp_path / "store"), tmp_path / "lake"
+    records = write_messages(tmp_path / "store")
+    lake = tmp_path / "lake"
     (lost,) = lose_end(tmp_path)
     ingest_store(tmp_path / "store", lake, "b")
     start = int(lost.name)
@@ -242,7 +255,8 @@ def test_a_gap_at_the_end_stays_open_when_the_broker_has_written_other_messages_
 
 def test_a_gap_at_the_end_stays_open_when_other_messages_begin_at_the_same_offsets(tmp_path: Path) -> None:
     """Messages of one size do; these were stored after the run that recorded the gap."""
-    records, lake = write_messages(tmp_path / "store"), tmp_path / "lake"
+    records = write_messages(tmp_path / "store")
+    lake = tmp_path / "lake"
     (lost,) = lose_end(tmp_path)
     before = ingest_store(tmp_path / "store", lake, "b")
     later = int(time.time() * 1000) + 60_000

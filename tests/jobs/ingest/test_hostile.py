@@ -51,7 +51,8 @@ def test_rows_of_mutated_stores_are_correct_or_quarantined(random: Random, range
     with TemporaryDirectory() as folder:
         store.write(Path(folder))
 
-        result, expected = read_with_pipeline(Path(folder), range_size), read_with_reference(Path(folder))
+        result = read_with_pipeline(Path(folder), range_size)
+        expected = read_with_reference(Path(folder))
 
     assert expected == result
     assert find_lost_records(store, result) == []
@@ -84,7 +85,8 @@ def _through_the_pipeline(seed: int, folder: Path, workers: Workers) -> None:
     if summary.store_id is None:
         assert not expected.rows
         return
-    assert (expected.rows, expected.damage) == (raw_rows(folder / "lake"), quarantined)
+    assert expected.rows == raw_rows(folder / "lake")
+    assert expected.damage == quarantined
     assert expected.end == summary.to_offset
 
 
@@ -99,6 +101,7 @@ def test_names_are_treated_as_text(tmp_path: Path) -> None:
     before = tree_state(tmp_path / "outside"), tree_state(broker.root)
 
     ingest_into_own_lake(broker.root)
+
     assert raw_rows(tmp_path / "a" / "lake") == encode_rows(written)
     assert [row["topic"] for row in rows_of(tmp_path / "a" / "lake")] == list(HOSTILE)
     assert before == (tree_state(tmp_path / "outside"), tree_state(broker.root))
@@ -123,6 +126,7 @@ def test_names_of_files_that_are_not_utf8_are_escaped_and_wrong_queue_ids_left_o
     os.utime(broker.root / "config" / os.fsdecode(b"\xff.json"), (1e12, 1e12))
 
     ingest_into_own_lake(broker.root, workers=workers)
+
     assert raw_rows(tmp_path / "lake") == encode_rows(written)
     assert r"\udcb6\udca9" in {row["topic"] for row in rows_of(tmp_path / "lake", "consume_queue")}
     assert r"\udcff.json" in {row["name"] for row in rows_of(tmp_path / "lake", "config_files", "name")}
@@ -147,6 +151,7 @@ def test_unreadable_sectors_around_a_hole_are_damage_and_reading_continues_after
 
     hit = [one for one in written if start < one.end_offset and one.physical_offset < last + BLOCK]
     pieces = rows_of(tmp_path / "lake", "log_pieces")
+
     assert {row["physical_offset"] for row in pieces if row["kind"] == "unknown"} == {start, last}
     assert summary.exit_code is ExitCode.DAMAGE
     assert {row["reason"] for row in rows_of(tmp_path / "lake", "quarantine")} == {"io_error"}
@@ -162,5 +167,6 @@ def test_a_full_disk_is_reported_and_loses_nothing(small_disk: Path, broker: Bro
         ingest_store(broker.root, small_disk / "lake", "b", range_size=4096)
     (small_disk / "filler").unlink()
     ingest_store(broker.root, small_disk / "lake", "b", range_size=4096)
+
     assert raw_rows(small_disk / "lake") == encode_rows(written)
     assert list_leftovers(small_disk / "lake") == []

@@ -51,18 +51,24 @@ _QUICK = ("b420-crash-later", "b498-dledger", "b498-dledger-upgraded", "b498-mul
 @pytest.mark.parametrize("name", GOLDEN)
 def test_rows_of_a_real_store_have_its_bytes_and_restore_its_log(name: str, golden: StoreOf, tmp_path: Path) -> None:
     """The lake also keeps underivable bytes, such as stale bytes at the end of files and DLedger's entry numbers."""
-    store, lake = golden(name), tmp_path / "lake"
+    store = golden(name)
+    lake = tmp_path / "lake"
+
     assert ingest(request_of(name, store, lake), SerialWorkers()).exit_code is ExitCode.CLEAN
     compared = compare_with_lake(store, lake, log_folders(store))
     restored = restore_log(lake, tmp_path / "out")
 
     rows = raw_rows(lake)
+
     assert [raw for _, raw in read_records(list_segments(store))] == [raw for _, raw in rows]
     assert [one for one in compared.differences if "damaged when it was read" not in one.cause] == []
     assert compared.equal == len(rows)
-    assert (restored.exit_code, restored.missing, restored.assumed) == (0, [], [])
+    assert restored.exit_code == 0
+    assert restored.missing == []
+    assert restored.assumed == []
     ends = {path: max(restored.to_offset - int(path[-20:]), 0) for path in log_of(store)}
     expected = {path: data[: ends[path]] for path, data in log_of(store).items() if data[: ends[path]]}
+
     assert {path: data[: ends[path]] for path, data in log_of(tmp_path / "out").items()} == expected
 
 
@@ -81,9 +87,11 @@ def test_a_log_of_a_group_has_the_messages_that_its_leader_committed(situation: 
     ends = (lost, overwritten, [*overwritten, replies["newest"]], [*overwritten, replies["newest"]])
     for name, end in zip(_GROUP, ends, strict=True):
         records = list(read_store_records(group / name))
+
         assert [*agreed, *end] == [record.physical_offset for record, _ in records]
         assert all(encode_record(record) == raw for record, raw in records)
         assert PieceKind.DAMAGE not in {piece.kind for _, pieces in walk_store(group / name) for piece in pieces}
+
     assert 1 == len({b"".join(path.read_bytes() for path in list_segments(group / name)) for name in _GROUP[2:]})
 
 
@@ -99,13 +107,15 @@ def test_spark_tasks_and_one_process_write_the_same_rows(golden: StoreOf, spark:
 def test_several_threads_write_the_same_rows_as_one_even_if_started_from_a_thread(
     name: str, golden: StoreOf, tmp_path: Path
 ) -> None:
-    store, lakes = golden(name), {width: tmp_path / str(width) for width in (1, 4)}
+    store = golden(name)
+    lakes = {width: tmp_path / str(width) for width in (1, 4)}
     with ThreadPoolExecutor(1) as elsewhere:
         for width, lake in lakes.items():
             asked = request_of(name, store, lake, range_size=1 << 12)
             elsewhere.submit(ingest, asked, InProcessWorkers(width=width)).result()
 
     one, four = (contents(lake) for lake in lakes.values())
+
     assert one == four
     assert [] == list_leftovers(lakes[4])
 
@@ -122,7 +132,8 @@ def test_a_run_in_several_threads_finds_nothing_new_in_a_log_with_a_large_unwrit
 
     again = ingest(IngestRequest(str(made.broker.root), str(made.path), "b"), InProcessWorkers(width=4))
 
-    assert (None, 0) == (again.run, again.behind)
+    assert again.run is None
+    assert 0 == again.behind
 
 
 def contents(lake: Path, *names: str) -> dict[str, list[str]]:
@@ -144,9 +155,11 @@ def test_steps_of_any_size_write_the_same_rows_as_one_run(name: str, step: int, 
     stepped = ingest_store(store, tmp_path / "stepped", "b", step_bytes=step)
 
     names = ("messages", "consume_queue", "index_entries", "quarantine")
+
     assert contents(tmp_path / "stepped", *names) == contents(tmp_path / "whole", *names)
     for field in ("messages", "to_offset", "units", "index_entries", "exit_code"):
         assert getattr(stepped, field) == getattr(whole, field)
+
     assert stepped.steps > 1
 
 
@@ -160,7 +173,8 @@ def test_a_later_run_needs_no_index_file_of_the_broker(
     store = unpack("b551-base", tmp_path)
     ingested = ingest_store(store, tmp_path / "lake", "b", step_bytes=10_000)
 
-    assert (286, ExitCode.CLEAN) == (ingested.index_entries, ingested.exit_code)
+    assert 286 == ingested.index_entries
+    assert ExitCode.CLEAN == ingested.exit_code
     assert "Permission denied" in capsys.readouterr().err
 
 
@@ -188,14 +202,17 @@ def test_files_are_flushed_before_their_commit_and_the_commit_before_the_next_st
         adds = [json.loads(line).get("add") for line in commit.read_text().splitlines()]
         for path in (table / add["path"] for add in adds if add):
             directory = find_after(find_after(0, path), table)
+
             assert commit not in flushed[directory][1]
             find_after(find_after(directory, commit), commit.parent)
             named += 1
+
     assert named > 5
     [manifest] = (lake / "_manifests").iterdir()
     written = next(number for number, (path, _) in enumerate(flushed) if manifest.name in path.name)
     held = flushed[find_after(written, manifest.parent)][1]
     prepared = next(one for one in (lake / "runs" / "_delta_log").glob("*.json") if "-prepared-" in one.read_text())
+
     assert prepared not in held
 
 
@@ -223,6 +240,7 @@ def test_the_next_run_rereads_lost_rows(
     summary = run(tmp_path)
 
     runs = [row["run"] for row in prepared(tmp_path / "lake")]
+
     assert [*range(1, len(runs) + 1)] == runs
     assert (summary.recovered, summary.run, summary.exit_code) == (*runs[-2:], 0)
     assert re.search(
@@ -230,6 +248,7 @@ def test_the_next_run_rereads_lost_rows(
         capsys.readouterr().err,
     )
     verdict = check_lake(tmp_path)
+
     assert dict.fromkeys(FAULTS, 0) | {"leftovers": []} == {fault: verdict[fault] for fault in FAULTS}
     assert verdict["history"] == verdict["rows"]
     assert verdict["history"] == sum(row["messages"] for row in prepared(tmp_path / "lake"))
@@ -240,6 +259,7 @@ def test_a_run_over_a_rewritten_log_is_repeated_if_no_table_contains_it(tmp_path
     broker = rewritten_store(tmp_path)
     interrupt_run(tmp_path, "superseded_messages")
     (store,) = list_known_stores(Lake(str(tmp_path / "lake")))
+
     assert store.newest is not None
     for action in store.newest.tables["messages"]:
         (tmp_path / "lake/messages" / action.path).unlink()
@@ -247,6 +267,7 @@ def test_a_run_over_a_rewritten_log_is_repeated_if_no_table_contains_it(tmp_path
     summary = run(tmp_path)
 
     verdict = check_lake(tmp_path)
+
     assert dict.fromkeys(FAULTS, 0) | {"leftovers": []} == {fault: verdict[fault] for fault in FAULTS}
     assert summary.superseded is not None
     assert broker.offset == summary.to_offset
@@ -271,7 +292,8 @@ def test_a_lost_file_of_a_partly_committed_run_is_named_with_the_remedy(
 
 
 def test_a_stored_selection_of_topics_is_named_by_each_run_that_applies_it(tmp_path: Path, run: Run) -> None:
-    broker, lake = Broker(tmp_path / "store"), tmp_path / "lake"
+    broker = Broker(tmp_path / "store")
+    lake = tmp_path / "lake"
     broker.append(some_records(20))
     command = ("ingest", broker.root, "--lake", lake)
     stored = "topics: --topics Orders, as in all runs since run 2 (to change the selection, pass --change-topics)"

@@ -89,6 +89,7 @@ def test_runs_killed_at_random_moments_next_to_a_live_broker_lose_nothing(
     assert set(result["codes"]) <= {"-9", "0", "3"} | ({"1", "4"} if scenario.endswith("crashes") else set())
     if not scenario.endswith("crashes"):
         assert result["blamed"] == 0
+
     assert set(result.get("optimized", {})) <= {"-9", "0"}
 
 

@@ -42,7 +42,8 @@ def test_a_segment_sealed_after_its_listing_is_read_to_its_end(broker: Broker, t
     first = ingest_into_own_lake(broker.root, workers=grows)
     second = ingest_into_own_lake(broker.root)
 
-    assert (first.to_offset, first.exit_code) == (SEGMENT_SIZE, ExitCode.CLEAN)
+    assert first.to_offset == SEGMENT_SIZE
+    assert first.exit_code == ExitCode.CLEAN
     assert first.messages + second.messages == 110
     assert [row["physical_offset"] for row in rows_of(tmp_path / "lake")][10:] == [one.physical_offset for one in more]
 
@@ -56,9 +57,11 @@ def test_segments_deleted_in_the_middle_of_a_run_are_a_gap_in_that_run_only(brok
     after = ingest_into_own_lake(broker.root)
 
     assert (during.exit_code, after.exit_code) == (ExitCode.DAMAGE, ExitCode.DAMAGE)  # until it is acknowledged
-    assert (len(during.gaps), after.gaps) == (during.open.gap_count, [])
+    assert len(during.gaps) == during.open.gap_count
+    assert after.gaps == []
     assert {gap["why"] for gap in during.gaps} == {"deleted while it was being read"}
-    assert (gaps_of(tmp_path / "lake")[0][0], gaps_of(tmp_path / "lake")[-1][1]) == (0, 2 * SEGMENT_SIZE)
+    assert gaps_of(tmp_path / "lake")[0][0] == 0
+    assert gaps_of(tmp_path / "lake")[-1][1] == 2 * SEGMENT_SIZE
     assert [row["physical_offset"] for row in rows_of(tmp_path / "lake")] == [
         record.physical_offset for record in written if record.physical_offset >= 2 * SEGMENT_SIZE
     ]
@@ -85,8 +88,11 @@ def test_a_log_that_is_rewritten_during_a_run_is_listed_again(
 
     history = list(read_store_records(tmp_path / "history"))
     entries = rows_of(tmp_path / "lake", "index_entries", "entry")
-    assert (during.exit_code, after.exit_code) == (ExitCode.CLEAN, ExitCode.CLEAN)
-    assert (during.messages, after.messages) == (90, 0)
+
+    assert during.exit_code == ExitCode.CLEAN
+    assert after.exit_code == ExitCode.CLEAN
+    assert during.messages == 90
+    assert after.messages == 0
     assert [data for _, data in raw_rows(tmp_path / "lake")] == [data for _, data in history]
     assert [(row["entry"], row["physical_offset"]) for row in entries] == list(
         enumerate((record.physical_offset for record, _ in history for _ in range(KEYS)), start=1)
@@ -105,6 +111,7 @@ def test_a_log_that_is_rewritten_before_the_watermark_during_a_run_is_read_again
             broker.append(some_records(20, seed=2, stored=STORED + 10_000))
 
     ingest_into_own_lake(broker.root, workers=DisturbedWorkers(happens=crash))
+
     assert [data for _, data in raw_rows(tmp_path / "lake")] == raw_records(tmp_path / "history")
 
 
@@ -132,7 +139,8 @@ def test_leftovers_of_a_recovery_are_not_damage_of_a_segment_that_was_complete_b
     broker.append(some_records(30, seed=3, stored=STORED + 20_000))
     after = ingest_into_own_lake(broker.root)
 
-    assert (during.quarantined, after.quarantined) == (0, 0)
+    assert during.quarantined == 0
+    assert after.quarantined == 0
     assert [data for _, data in raw_rows(tmp_path / "lake")] == raw_records(tmp_path / "history")
 
 
@@ -150,9 +158,12 @@ def test_a_store_is_recognised_if_retention_deletes_all_of_its_known_segments_me
     with patch.object(module, step, call_before(getattr(module, step), lambda: broker.expire(expired))):
         second = ingest_into_own_lake(broker.root)
 
-    assert (second.store_id, second.superseded) == (first.store_id, None)
-    assert (first.to_offset, ExitCode.DAMAGE) == (second.from_offset, second.exit_code)
-    assert (second.gaps[0]["from"], second.gaps[-1]["to"]) == (first.to_offset, expired * SEGMENT_SIZE)
+    assert second.store_id == first.store_id
+    assert second.superseded is None
+    assert first.to_offset == second.from_offset
+    assert ExitCode.DAMAGE == second.exit_code
+    assert second.gaps[0]["from"] == first.to_offset
+    assert second.gaps[-1]["to"] == expired * SEGMENT_SIZE
 
 
 def test_a_store_that_disappears_during_a_run_is_an_error_and_not_a_gap(broker: Broker, tmp_path: Path) -> None:
@@ -182,7 +193,8 @@ def test_a_file_missing_in_the_listing_of_a_changing_folder_is_not_a_gap(broker:
     with patch.object(store_files, "_list", list_without):
         summary = ingest_into_own_lake(broker.root)
 
-    assert (summary.messages, summary.gaps) == (200, [])
+    assert summary.messages == 200
+    assert summary.gaps == []
 
 
 HOUR = 3_600_000
@@ -228,7 +240,8 @@ def test_the_next_run_reports_the_damage_found_by_a_run_that_was_killed_before_i
 
     finished = ingest_into_own_lake(damaged.root)
 
-    assert (1, ExitCode.DAMAGE) == (finished.recovered, finished.exit_code)
+    assert 1 == finished.recovered
+    assert ExitCode.DAMAGE == finished.exit_code
 
 
 def test_a_lake_of_an_earlier_version_has_only_the_damage_of_its_newest_run(damaged: Broker) -> None:
@@ -242,7 +255,8 @@ def test_a_gap_is_counted_only_once() -> None:
     gap = {"broker": "b", "from": 0, "to": 5, "why": "deleted before it was read"}
     twice = OpenDamage().after_run(1, [gap], 0, 0).after_run(2, [gap], 0, 0)  # type: ignore[list-item]
 
-    assert (1, 1) == (twice.gap_count, twice.since_run)
+    assert 1 == twice.gap_count
+    assert 1 == twice.since_run
 
 
 def test_an_error_during_maintenance_is_a_note_with_the_file_after_a_successful_run(
@@ -260,7 +274,8 @@ def test_an_error_during_maintenance_is_a_note_with_the_file_after_a_successful_
     capfd.readouterr()
     done = ingest_into_own_lake(broker.root)
 
-    assert (2, ExitCode.CLEAN) == (done.messages, done.exit_code)
+    assert 2 == done.messages
+    assert ExitCode.CLEAN == done.exit_code
     assert [rotten.name in note for note in done.notes] == [True]
     assert rotten.name in capfd.readouterr().err
     assert list((tmp_path / "lake" / "messages").glob(f"*-{MANY}-*.parquet"))
@@ -289,7 +304,9 @@ def test_following_reports_damage_in_the_step_that_finds_it_and_keeps_its_counts
         for line in done.err.splitlines()
         if "run 1: DAMAGE 1 damaged range of the log, stored in the table quarantine" in line
     ]
-    assert (ExitCode.DAMAGE, 1) == (done.code, len(said))
+
+    assert ExitCode.DAMAGE == done.code
+    assert 1 == len(said)
     assert [(1, 1, 3)] * 2 == [(one["quarantined"], one["open_quarantined"], one["exit_code"]) for one in seen[:2]]
     assert seen[0]["messages"] + 2 == seen[1]["messages"]
     assert min(metrics["newest_message_time_seconds"] for metrics in seen) > 0
@@ -332,6 +349,7 @@ def test_a_block_that_cannot_be_read_is_missing_from_a_restored_log_and_the_byte
     kept = {row["physical_offset"]: row["bytes"] for row in rows if row["bytes"] is not None}
     stored = (broker.root / "commitlog" / f"{0:020}").read_bytes()
     after = 3 * BLOCK
+
     assert ("unknown", 2 * BLOCK, BLOCK) in places
     assert {("end", end, 2 * BLOCK - end), ("end", after, SEGMENT_SIZE - after)} <= set(places)
     assert all(stored[at : at + len(data)] == data for at, data in kept.items())
@@ -344,6 +362,7 @@ def test_a_block_that_cannot_be_read_is_missing_from_a_restored_log_and_the_byte
         DeltaTable(tmp_path / "lake" / "log_pieces").update({"kind": "'end'"}, predicate="kind = 'unknown'")
 
     restored = restore_log(tmp_path / "lake", tmp_path / "restored")
+
     assert [(2 * BLOCK, 3 * BLOCK)] == [tuple(part) for part in restored.missing]
     assert version == "earlier" or "no run could read these bytes" in restored.causes[0]
 
@@ -358,10 +377,12 @@ def test_a_read_that_fails_for_another_reason_ends_the_run_before_anything_is_co
     # Only the first read of the end of the file fails.
     with fail_reads_of_first_segment(error, lambda offset, _: offset == end), pytest.raises(raised):
         ingest_into_own_lake(broker.root, "b")
+
     assert [] == rows_of(tmp_path / "lake")
     ingest_into_own_lake(broker.root, "b")
 
     rows = rows_of(tmp_path / "lake", "log_pieces")
+
     assert [STALE] == [row["bytes"][BLANK.size :][: len(STALE)] for row in rows if row["bytes"] is not None]
     assert list_leftovers(tmp_path / "lake") == []
 
@@ -379,6 +400,7 @@ def test_bytes_of_a_file_that_retention_deletes_at_the_end_of_its_range_are_a_ga
         summary = ingest_into_own_lake(broker.root, "b")
 
     places = [(row["kind"], row["physical_offset"], row["length"]) for row in rows_of(tmp_path / "lake", "log_pieces")]
+
     assert ("unknown", end, SEGMENT_SIZE - end) in places
     assert "end" not in {kind for kind, _, _ in places}
     assert 12 + 5 == summary.messages

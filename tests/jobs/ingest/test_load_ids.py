@@ -35,6 +35,7 @@ def test_rows_have_the_number_and_the_start_of_their_run(tmp_path: Path) -> None
     assert written == {row["physical_offset"]: row["run"] for row in rows}
     assert [1, 2, 3] == sorted(set(written.values()))
     times = [min(row["ingested_at"] for row in rows if row["run"] == run) for run in (1, 2, 3)]
+
     assert before <= times[0] < times[1] < times[2] <= datetime.now(UTC)
     assert 3 == len({row["ingested_at"] for row in rows})
 
@@ -45,7 +46,9 @@ def test_an_incremental_model_loses_no_row_of_the_slower_of_two_brokers(tmp_path
     fast = LakeOfBroker(tmp_path / "fast")
     slow.broker.append(some_records(1, seed=12345))  # otherwise both would have the same bytes
     first = slow.broker.offset
-    lake, loaded, found = tmp_path / "lake", Counter[str](), list[tuple[str, int]]()
+    lake = tmp_path / "lake"
+    loaded = Counter[str]()
+    found = list[tuple[str, int]]()
     expected = set[tuple[str, int]]()
     for number in range(3):
         for name, one in (("slow", slow), ("fast", fast)):

@@ -57,7 +57,11 @@ def test_a_step_probes_only_the_queues_of_topics_with_new_messages(tmp_path: Pat
         made.broker.append(make_records(3, first=10))
         with patch.object(queue_ends, "probe_queue_end", wraps=queue_ends.probe_queue_end) as probe:
             summary = made.step()
-        assert (3, 3, 0, 0) == (summary.messages, summary.units["matched"], summary.behind, summary.contradictions)
+
+        assert 3 == summary.messages
+        assert 3 == summary.units["matched"]
+        assert 0 == summary.behind
+        assert 0 == summary.contradictions
         probes.append(len({call.args[0].name.topic for call in probe.call_args_list}))
 
     assert [3, 3, 3] == probes
@@ -87,6 +91,7 @@ def test_a_step_reports_a_lost_queue_of_a_topic_with_new_messages_as_a_run_that_
     other.followed, made.followed.lists_all = FollowedStore(), lists_all
 
     expected = other.step().notes
+
     assert ["'T3'" in note for note in expected] == [True]
     assert expected == made.step().notes
 
@@ -124,10 +129,12 @@ def test_ends_are_the_same_in_files_and_in_manifests(tmp_path: Path, monkeypatch
         made = FollowedLake(tmp_path / str(most), 30)
         for number in range(6):
             made.broker.append(make_records(2 + number, first=4 * number))
+
             assert 0 == made.step().contradictions
         forget_state_files()
         (known,) = list_known_stores(made.lake)
         state = known.newest.state["queues"] if known.newest is not None else None
+
         assert isinstance(state, dict)
         found.append(processed_ends.read_processed_ends(made.lake, state))
 
@@ -175,6 +182,10 @@ def test_a_broker_that_writes_during_the_scan_is_behind_and_not_contradicted(tmp
         behind = made.step()
     caught_up = made.step()
 
-    assert (6, 2, 0) == (behind.messages, behind.units["matched"], behind.contradictions)
+    assert 6 == behind.messages
+    assert 2 == behind.units["matched"]
+    assert 0 == behind.contradictions
     assert behind.behind > 0
-    assert (0, 4, 0) == (caught_up.messages, caught_up.units["matched"], caught_up.contradictions)
+    assert 0 == caught_up.messages
+    assert 4 == caught_up.units["matched"]
+    assert 0 == caught_up.contradictions

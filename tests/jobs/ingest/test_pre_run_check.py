@@ -44,7 +44,8 @@ class IngestedStore(LakeOfBroker):
 def check_and_run(request: IngestRequest) -> tuple[Summary | None, Summary]:
     """Return the summary of the check (None if it requires a run) and that of a run, which is then remembered."""
     check = PreRunCheck(request)
-    reported, summary = check.summary_if_nothing_new(), ingest(request, SerialWorkers())
+    reported = check.summary_if_nothing_new()
+    summary = ingest(request, SerialWorkers())
     check.remember(summary)
     return reported, replace(summary, seconds=reported.seconds if reported else {})
 
@@ -91,7 +92,8 @@ def _restore_old_table(ingested: IngestedStore) -> None:
 def _lose_end(ingested: IngestedStore) -> None:
     """Replace the last record by zeros, as a power failure does; the time of the file is that of an earlier write."""
     path = list_segments(ingested.broker.root)[-1]
-    time, data = path.stat().st_mtime_ns, path.read_bytes()
+    time = path.stat().st_mtime_ns
+    data = path.read_bytes()
     kept = ingested.offsets[-1] - int(path.name)
     path.write_bytes(data[:kept] + bytes(len(data) - kept))
     os.utime(path, ns=(time, time))
@@ -142,7 +144,8 @@ def test_the_run_that_ingests_the_last_message_leaves_the_note(tmp_path: Path) -
     reported = PreRunCheck(request).summary_if_nothing_new()
     again = ingest(request, SerialWorkers())
 
-    assert (1, 120) == (ingested.run, ingested.messages)
+    assert 1 == ingested.run
+    assert 120 == ingested.messages
     assert reported is not None
     assert reported == replace(again, seconds=reported.seconds, release=ingested.release)
 
@@ -166,6 +169,7 @@ def test_settled_queue_directories_are_not_listed_again(tmp_path: Path, monkeypa
 def test_another_run_that_commits_before_the_note_is_left_prevents_it(ingested: IngestedStore) -> None:
     request = replace(ingested.request, min_age_ms=1)
     check = PreRunCheck(request)
+
     assert check.summary_if_nothing_new() is None
     summary = ingest(request, SerialWorkers())
     _leave_a_manifest(ingested)
@@ -216,6 +220,7 @@ def test_a_command_that_finds_nothing_new_starts_no_session_and_shows_the_time_t
 
     assert code is ExitCode.CLEAN
     line = f"ingest: done: nothing new after offset {ingested.broker.offset:,} (12 min 34 s)"
+
     assert line in capsys.readouterr().out
     assert "rmq_lake_ingest_exit_code" in (ingested.path / "figures").read_text()
 
@@ -225,7 +230,9 @@ def test_an_unreadable_or_unwritable_note_is_ignored(ingested: IngestedStore, mo
     check_and_run(ingested.request)
     (note,) = (cache_directory() / "nothing-new").iterdir()
     note.write_text("[" * 100_000)
+
     assert PreRunCheck(ingested.request).summary_if_nothing_new() is None
     monkeypatch.setattr("pathlib.Path.replace", Mock(side_effect=OSError))
     check_and_run(ingested.request)
+
     assert PreRunCheck(ingested.request).summary_if_nothing_new() is None

@@ -58,11 +58,14 @@ def test_any_division_of_a_real_log_yields_its_records_in_order(name: str, golde
     divisions = [plan_ranges(store, 0, range_size) for range_size in (97, 1000, 5000, 1 << 20)]
     for width in (2, 3, 16):
         cut, sizes = balance_ranges(ranges, written_sizes(ranges), width, min_size=1000)
+
         assert sum(written_sizes(ranges)) == sum(sizes)
         divisions.append(cut)
+
     assert len(divisions[-1]) > len(ranges)
     for division in divisions:
         outcomes = read_chained(SerialWorkers(), division, [_Offsets])
+
         assert expected == [offset for outcome in outcomes for offset in outcome.payload[0]], len(division)
 
 
@@ -95,6 +98,7 @@ def test_records_inside_bodies_are_not_read_as_records(tmp_path: Path, range_siz
     outcomes = read_chained(
         SerialWorkers(), plan_ranges(list_store(str(store)), 0, range_size), [_Offsets], fooled.append
     )
+
     assert expected == [offset for outcome in outcomes for offset in outcome.payload[0]]
     assert any(offset not in expected for (offsets,) in fooled for offset in offsets)
 
@@ -122,8 +126,10 @@ def test_all_workers_finish_at_about_the_same_time(gib: int, width: int) -> None
     cut, sizes = balance_ranges(ranges, [range_.size for range_ in ranges], width)
 
     starts = [0, *accumulate(sizes)][:-1]
+
     assert [(range_.start_offset, range_.size) for range_ in cut] == list(zip(starts, sizes, strict=True))
     ideal = gib * segment / (128 << 20) / width
+
     assert _seconds(sizes, width) < ideal * 1.1 + 0.25 + 0.02
     assert len(cut) <= len(ranges) + 12 * width
 
@@ -145,10 +151,9 @@ def test_the_segment_size_is_that_of_most_segments_or_of_all_names(
     files: dict[int, int], size: int, cut: list[int]
 ) -> None:
     segments = [Segment(file_name_of_offset(base), base, length, base + length) for base, length in files.items()]
-    assert (usual_segment_size(segments)[0], [one.base_offset for one, _ in find_truncated_segments(segments)]) == (
-        size,
-        cut,
-    )
+
+    assert usual_segment_size(segments)[0] == size
+    assert [one.base_offset for one, _ in find_truncated_segments(segments)] == cut
 
 
 @pytest.mark.parametrize("body", [random.Random(1).randbytes(10_000), bytes(3 << 20)], ids=["random", "zeros"])
@@ -165,6 +170,7 @@ def test_a_dry_run_counts_all_messages_and_not_the_preallocated_rest_of_the_last
 
     assert len(data) <= plan_bytes() < len(data) + 4096
     ingest_into_own_lake(store)
+
     assert plan_bytes() == 0
 
 

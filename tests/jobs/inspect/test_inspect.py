@@ -43,7 +43,8 @@ def test_bytes_being_written_by_a_broker_are_not_damage(
     (store / "abort").touch()
     segment = [path for path in list_segments(store) if any(path.read_bytes()[:8])][-1]  # not a preallocated one
     records = [record for record, _ in read_store_records(store) if record.physical_offset >= int(segment.name)]
-    read, written = LocalReader.read, records[len(records) // 2].physical_offset - int(segment.name)
+    read = LocalReader.read
+    written = records[len(records) // 2].physical_offset - int(segment.name)
     inode = segment.stat().st_ino
 
     def read_growing(self: LocalReader, position: int, length: int) -> bytes:
@@ -57,6 +58,7 @@ def test_bytes_being_written_by_a_broker_are_not_damage(
 
     monkeypatch.setattr(LocalReader, "read", read_growing)
     outcome = inspect_json(run, store, *deep)
+
     assert [problem for problem in problems(outcome) if problem[0] != "not verified"] == []
     assert outcome.document["log"]["left_over_bytes"] == 0
 
@@ -67,10 +69,12 @@ def test_a_queue_file_created_during_an_inspection_is_not_missing(
 ) -> None:
     """The store is listed before the log is read."""
     (store / "abort").touch() if is_at_work else None
-    newest, listed = str(max((store / "consumequeue" / "T1" / "0").iterdir())), list_store(str(store))
+    newest = str(max((store / "consumequeue" / "T1" / "0").iterdir()))
+    listed = list_store(str(store))
     before = replace(listed, queue_files=tuple(file for file in listed.queue_files if file.location != newest))
     monkeypatch.setattr("jobs.inspect.inspection.list_store", lambda *_, **__: before)
     found = [problem for problem in problems(inspect_json(run, store)) if problem[0] == "gap"]
+
     assert bool(found) is not is_at_work
 
 
@@ -80,6 +84,7 @@ def test_a_queue_without_read_permission_is_not_reported_as_lost(
     refuse_to_open("/consumequeue/T1/0/", errno.EACCES, monkeypatch)
 
     outcome = run("inspect", store)
+
     assert "NOT ACCESSIBLE consumequeue/T1/0/" in outcome.out
     assert "is missing" not in outcome.out
     assert "Errno" not in outcome.out
@@ -88,6 +93,7 @@ def test_a_queue_without_read_permission_is_not_reported_as_lost(
 def test_a_running_broker_is_recognised_by_its_lock(store: Path, run: Run) -> None:
     """Another process locks the file `lock`, like a broker; the existence of the file proves nothing."""
     (store / "lock").write_text("lock")
+
     assert inspect_json(run, store).document["state"]["process"] is None
     with (store / "lock").open("r+") as file:  # the check has not taken the lock
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,6 +126,7 @@ def test_an_unreadable_file_is_reported_as_a_separate_problem(
     bad = "00000000000000016384"
     refuse_to_open(f"commitlog/{bad}", errno.EIO, monkeypatch)
     outcome = inspect_json(run, store)
+
     assert outcome.code is ExitCode.DAMAGE
     assert [("not verified", bad, None), ("damage", bad, int(bad))] == problems(outcome)
     assert "16,384 bytes cannot be read: Input/output error" in outcome.out
@@ -135,6 +142,7 @@ def test_missing_evidence_of_the_release_is_reported_once(
     refuse_to_open(f"/{name}", errno.EIO, monkeypatch)
     ingested = run("ingest", store, "--lake", tmp_path / "lake", "--engine", "local")
     line = f"{store / name}: Input/output error; the release of the broker was detected without this file"
+
     assert 1 == ingested.err.count(line)
     assert ingested.code is ExitCode.CLEAN
     assert line not in run("verify", store, "--engine", "local").err
@@ -163,6 +171,7 @@ def test_inspect_recognises_every_file_of_a_store(situation: StoreOf, run: Run, 
     store = situation(name) / "store"
     document = inspect_json(run, store).document
     folders = document["state"]["folders"]
+
     assert [folder for folder in folders if folder["kind"] == str(FileKind.UNKNOWN)] == []
     assert sum(folder["files"] for folder in folders) == sum(path.is_file() for path in store.rglob("*"))
     assert document["health"] == "not verified"
@@ -175,9 +184,12 @@ def test_files_that_a_broker_deletes_or_writes_meanwhile_are_not_damage(
     """Retention deletes old segments and index files; a broker may delete topics.json before it renames the new one."""
     (store / "abort").touch()
     (store / "lock").touch()
-    topics, old = store / "config" / "topics.json", [min((store / "index").iterdir()), *list_segments(store)[:2]]
-    whole, gone = topics.read_bytes(), iter(old if verb == "inspect" else [topics])
+    topics = store / "config" / "topics.json"
+    old = [min((store / "index").iterdir()), *list_segments(store)[:2]]
+    whole = topics.read_bytes()
+    gone = iter(old if verb == "inspect" else [topics])
     topics.write_bytes(whole[: len(whole) // 2])
+
     assert "topics.json: not valid JSON" in run("inspect", store).out
 
     deleted = call_after(list_store, lambda: next(gone).unlink())  # one at a time

@@ -61,6 +61,7 @@ def test_spark_finds_every_table_by_its_name_with_comments(named: SparkSession, 
     assert set() == {tuple(row) for row in named.sql("SELECT * FROM brokers.transactions").collect()}
     for field in MESSAGES.schema:
         assert field.metadata[b"comment"].decode() == comments[field.name]
+
     assert 60 == named.sql("SELECT * FROM brokers.messages").count()
 
 
@@ -69,12 +70,16 @@ def test_a_query_of_one_day_reads_only_the_files_of_that_day(named: SparkSession
     day = _DAYS[1].date()
     end = day + timedelta(days=1)
     whole = named.sql("SELECT topic, body FROM brokers.messages")
-    assert (60, 3) == (whole.count(), len(whole.inputFiles()))
+
+    assert 60 == whole.count()
+    assert 3 == len(whole.inputFiles())
 
     for column in ("store_date", "store_time"):
         where = f"{column} >= '{day}' AND {column} < '{end}'"
         chosen = named.sql(f"SELECT topic, body FROM brokers.messages WHERE {where}")
-        assert (column, 20, 1) == (column, chosen.count(), len(chosen.inputFiles()))
+
+        assert 20 == chosen.count()
+        assert 1 == len(chosen.inputFiles())
 
 
 @of_spark_sql
@@ -83,6 +88,7 @@ def test_the_hive_statement_declares_all_columns_with_types_and_comments(lake: P
 
     text = dict(catalog_statements(Lake(str(lake)), "hive", "brokers"))["messages"]
     columns = re.search(r"\(\n(.*?)\n\)\n", text, re.DOTALL)
+
     assert columns is not None
     known = spark.read.format("delta").load(str(lake / "messages")).schema
 
@@ -203,5 +209,6 @@ def test_transactions_that_were_never_committed_are_those_of_the_view(
     states = own_session.sql(view).where("state IN ('open', 'rolled back')")
 
     found = {row.uniq_key for row in own_session.sql(recipe_with("never committed").text).collect()}
+
     assert found
     assert found == {row.uniq_key for row in states.collect()}

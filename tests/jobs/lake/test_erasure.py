@@ -76,6 +76,7 @@ def test_no_byte_of_an_erased_customer_is_left_and_none_comes_back(tmp_path: Pat
     type_orders(lake)
     optimize(str(lake), SerialWorkers())
     before = {place.partition("/")[0] for place in find_canaries(lake)}
+
     assert {"messages", "index_entries", "consume_queue", "dead_letters", "typed", "_manifests"} <= before
 
     for script in (DELETION, PURGE):
@@ -86,5 +87,6 @@ def test_no_byte_of_an_erased_customer_is_left_and_none_comes_back(tmp_path: Pat
     ingest_store(tmp_path / "store", lake)
     type_orders(lake)
     optimize(str(lake), SerialWorkers())
+
     assert [] == list(find_canaries(lake))
     assert len(rows_of(lake, "typed/Orders")) == 2 * len(others)

@@ -102,7 +102,8 @@ class History:
         count = len(list((self.folder / "replica" / "commitlog").iterdir()))
         if count <= 3:
             return
-        number, cut = self.random.randrange(1, count - 2), self.random.randrange(200, SEGMENT_SIZE - 200)
+        number = self.random.randrange(1, count - 2)
+        cut = self.random.randrange(200, SEGMENT_SIZE - 200)
         # No checksum covers the header of a record: only a damaged body or size is found.
         inside = [one for one in self.records if one.physical_offset // SEGMENT_SIZE == number]
         record = self.random.choice(inside)
@@ -201,7 +202,8 @@ class History:
     def expire(self, times: Mapping[str, int]) -> None:
         """Remove the messages from the model that the lake has and that are older than these times, or earlier ones."""
         there = {row["physical_offset"] for row in rows_of(self.lake)}
-        before, wanted = self.cutoffs.get("", 0), times.get("", 0)
+        before = self.cutoffs.get("", 0)
+        wanted = times.get("", 0)
         cutoffs = {
             topic: max(times.get(topic, wanted), self.cutoffs.get(topic, before))
             for topic in ("", *TOPICS)

@@ -117,12 +117,15 @@ def test_iceberg_readers_return_the_same_rows_as_delta(
         done = run(
             "ingest", store_with_lake.broker.root, "--lake", store_with_lake.path, "--broker", "b", "--iceberg", "here"
         )
+
         assert ExitCode.CLEAN == done.code
+
     assert ExitCode.CLEAN == run("optimize", store_with_lake.path, "--engine", "local", "--iceberg", "here").code
 
     assert_equal_to_delta(store_with_lake.path)
     messages = catalog().load_table(("rocketmq", "messages"))
     operations = [snapshot.summary.operation.value for snapshot in messages.snapshots() if snapshot.summary is not None]
+
     assert ["append", "append", "append", "overwrite"] == operations
     assert "physical offset of the record's first byte" == messages.schema().find_field("physical_offset").doc
     for _, table in catalog().list_tables("rocketmq"):
@@ -135,11 +138,13 @@ def test_iceberg_readers_return_the_same_rows_as_delta(
             connection.execute("SET TimeZone = 'UTC'")
             scan = f"SELECT * FROM iceberg_scan('{registered.metadata_location}')"
             by_duckdb = connection.sql(scan).to_arrow_table()
+
         assert rows(delta, names) == rows(registered.scan().to_arrow(), names)
         assert rows(delta, names) == rows(pl.scan_iceberg(registered).collect().to_arrow().cast(delta.schema), names)
         assert rows(delta, names) == rows(by_duckdb.cast(delta.schema), names)
     before = {ident: len(catalog().load_table(ident).snapshots()) for ident in catalog().list_tables("rocketmq")}
     again = run("catalog", store_with_lake.path, "--iceberg", "here", "--json").document
+
     assert before == {ident: len(catalog().load_table(ident).snapshots()) for ident in before}
     assert {(0, 0)} == {(table["added"], table["removed"]) for table in again}
 
@@ -155,6 +160,7 @@ def test_iceberg_readers_see_no_expired_rows(tmp_path: Path, run: Run) -> None:
 
     assert [before] == [one["messages"] for one in done.document["expired"]]
     assert_equal_to_delta(store_with_lake.path)
+
     assert catalog().load_table(("rocketmq", "messages")).scan().to_arrow().num_rows == 0
 
 
@@ -218,6 +224,7 @@ def test_after_a_kill_at_any_effect_the_next_run_registers_each_file_once(
     number = 0
     while kill_after_effects(number, work):
         number += 4
+
     assert number > 5
     assert_equal_to_delta(store_with_lake.path)
 
@@ -225,9 +232,11 @@ def test_after_a_kill_at_any_effect_the_next_run_registers_each_file_once(
     killed = 0
     while kill_after_effects(killed, register):
         killed += 14
+
         assert ExitCode.CLEAN == register().code
         assert_equal_to_delta(store_with_lake.path)
         store_with_lake.grow()
+
     assert killed > 10
 
 
@@ -237,7 +246,8 @@ def test_two_registrations_at_once_register_each_file_once(store_with_lake: Lake
     grow_and_run(store_with_lake)
     Registrar(HERE).register(store_with_lake.lake)
     grow_and_run(store_with_lake)
-    original, others = SqlCatalog.commit_table, iter([Registrar(HERE)])
+    original = SqlCatalog.commit_table
+    others = iter([Registrar(HERE)])
 
     def commit_after_other(self: "SqlCatalog", *args: Any) -> object:  # noqa: ANN401 - arguments of commit_table
         for other in others:
@@ -270,6 +280,7 @@ def test_a_table_of_another_program_is_not_changed(
     assert "Traceback" not in outcome.err
     assert [{"mine": 1}] == catalog().load_table(("rocketmq", "messages")).scan().to_arrow().to_pylist()
     known, registered = list_data_files(store_with_lake.path, "consume_queue")
+
     assert known == registered
     other = LakeOfBroker(tmp_path / "other")
     grow_and_run(other)
@@ -290,6 +301,7 @@ def test_a_failing_catalog_loses_no_row_and_the_next_run_completes_it(
     fault: str, store_with_lake: LakeOfBroker, register: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store_with_lake.grow()
+
     assert ExitCode.CLEAN == register().code
     store_with_lake.grow()
     configure(monkeypatch, FAULTS[fault].format(root=tmp_path))
@@ -299,9 +311,11 @@ def test_a_failing_catalog_loses_no_row_and_the_next_run_completes_it(
     assert ExitCode.FAILED == outcome.code
     assert "20 messages" in outcome.out
     (said,) = (line for line in outcome.err.splitlines() if "Iceberg catalog here.rocketmq: not up to date" in line)
+
     assert said.endswith("registers the missing files")
     assert 40 == DeltaTable(store_with_lake.path / "messages").to_pyarrow_table().num_rows
     configure(monkeypatch, f"sqlite:///{tmp_path}/catalog.db")
+
     assert ExitCode.CLEAN == register().code  # the store has no new messages
     assert_equal_to_delta(store_with_lake.path)
 
@@ -347,7 +361,8 @@ def test_a_catalog_that_hangs_does_not_delay_commits(
 
 
 def test_iceberg_columns_follow_those_of_delta(tmp_path: Path) -> None:
-    lake, place = Lake(str(tmp_path / "lake")), tmp_path / "lake" / "typed" / "orders"
+    lake = Lake(str(tmp_path / "lake"))
+    place = tmp_path / "lake" / "typed" / "orders"
     versions = (
         {"id": pa.array([1], pa.int32()), "price": pa.array([2], pa.int64())},
         {"id": pa.array([1], pa.int32()), "price": pa.array([2], pa.int64()), "new": pa.array(["x"])},
@@ -362,6 +377,7 @@ def test_iceberg_columns_follow_those_of_delta(tmp_path: Path) -> None:
 
         shown = catalog().load_table(("rocketmq", "typed_orders")).scan().to_arrow()
         delta = table_of(place)
+
         assert delta.column_names == shown.column_names
         assert rows(delta, delta.column_names) == rows(shown, delta.column_names)
 
@@ -382,6 +398,7 @@ def test_old_snapshots_are_deleted_with_the_files_that_only_they_need(
 
     messages = catalog().load_table(("rocketmq", "messages"))
     counts = [messages.scan(snapshot_id=snapshot.snapshot_id).to_arrow().num_rows for snapshot in messages.snapshots()]
+
     assert [80, 100, 120] == counts
     needed = {Path(snapshot.manifest_list).name for snapshot in messages.snapshots()}
     needed |= {
@@ -390,6 +407,7 @@ def test_old_snapshots_are_deleted_with_the_files_that_only_they_need(
         for manifest in snapshot.manifests(messages.io)
     }
     there = {path.name for path in (store_with_lake.path / "_iceberg/rocketmq/messages/metadata").glob("*.avro")}
+
     assert needed == there
 
 
@@ -403,11 +421,13 @@ def test_rows_that_another_engine_deleted_are_never_shown(spark: SparkSession, t
 
     with pytest.raises(OSError, match=r"messages: .*deletion vectors.*REORG TABLE .* APPLY \(PURGE\)"):
         Registrar(HERE).register(lake)
+
     assert before == catalog().load_table(("rocketmq", "messages")).metadata_location
 
     shared.sql("SET spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS", "REORG TABLE {messages} APPLY (PURGE)")
     Registrar(HERE).register(lake)
     shown = catalog().load_table(("rocketmq", "messages")).scan().to_arrow()
+
     assert 0 < shown.num_rows < 30
     assert shared.read_by_spark() == sorted(shown["physical_offset"].to_pylist())
 
@@ -435,6 +455,7 @@ def test_iceberg_stays_readable_after_messages_are_deleted_by_the_documented_scr
     """Every filter of pyiceberg failed, because deltalake writes types that it cannot compare (`string_view`)."""
     for _ in range(2):
         store_with_lake.grow()
+
         assert ExitCode.CLEAN == register().code
     offsets = sorted(row["physical_offset"] for row in table_of(store_with_lake.path / "messages").to_pylist())
     script = DELETION.replace("/data/lake", str(store_with_lake.path))
@@ -445,6 +466,7 @@ def test_iceberg_stays_readable_after_messages_are_deleted_by_the_documented_scr
     expected = [offset for offset in offsets if offset != offsets[3]]
     messages = catalog().load_table(("rocketmq", "messages"))
     delta = DeltaTable(store_with_lake.path / "messages")
+
     assert expected == sorted(messages.scan(selected_fields=("physical_offset",)).to_arrow()[0].to_pylist())
     assert expected == sorted(delta.to_pyarrow_table(columns=["physical_offset"])[0].to_pylist())
     for condition in FILTERS:
@@ -453,15 +475,19 @@ def test_iceberg_stays_readable_after_messages_are_deleted_by_the_documented_scr
             connection.execute("SET TimeZone = 'UTC'")
             connection.register("messages", delta.to_pyarrow_table())
             found = connection.sql(f"SELECT physical_offset FROM messages WHERE {condition}").fetchall()
+
         assert sorted(offset for (offset,) in found) == sorted(by_iceberg[0].to_pylist()), condition
     for name in ("consume_queue", "index_entries"):
         table = catalog().load_table(("rocketmq", name))
+
         assert table.scan(row_filter="topic = 'nowhere'").to_arrow().num_rows == 0
 
     # Nothing is written again, and the next run of the store continues.
     before = {ident: len(catalog().load_table(ident).snapshots()) for ident in catalog().list_tables("rocketmq")}
+
     assert ExitCode.CLEAN == register().code
     assert before == {ident: len(catalog().load_table(ident).snapshots()) for ident in before}
     store_with_lake.grow()
+
     assert ExitCode.CLEAN == register().code
     assert_equal_to_delta(store_with_lake.path)

@@ -61,6 +61,7 @@ def test_truncated_messages_are_superseded_and_their_replacements_are_ingested(
     assert ingest_into_own_lake(broker.root).run is None
     ingest_store(broker.root, tmp_path / "new")
     old, new_lake = (rows_of(tmp_path / name, "log_pieces") for name in ("lake", "new"))
+
     assert [row["physical_offset"] for row in new_lake] == [row["physical_offset"] for row in old]
 
 
@@ -79,7 +80,8 @@ def test_truncated_messages_are_superseded_and_their_replacements_are_ingested(
     ],
 )
 def test_messages_that_a_broker_writes_after_a_truncation_are_read(steps: str, tmp_path: Path) -> None:
-    broker, written = Broker(tmp_path / "store"), list[MessageRecord]()
+    broker = Broker(tmp_path / "store")
+    written = list[MessageRecord]()
     for number, step in enumerate(steps.split()):
         name, *values = step.split(":")
         count, size = (*map(int, values), 0, 0)[:2]
@@ -98,6 +100,7 @@ def test_messages_that_a_broker_writes_after_a_truncation_are_read(steps: str, t
             written += broker.append([new] * count)
 
     expected = encode_rows(one for one in written if one.topic == "Orders")
+
     assert raw_rows(tmp_path / "lake")[: len(expected)] == expected
 
 
@@ -110,6 +113,7 @@ def test_a_file_sealed_before_its_truncated_part_is_recognised(written: int, was
     broker = Broker(tmp_path / "store", segment_size=1 << 20)
     kept = broker.append(some_records(1000))
     tail = broker.append(some_records(2000, seed=2))
+
     assert broker.offset > TAIL_SIZE + tail[10].end_offset
     if was_sealed:
         broker.seal()
@@ -137,7 +141,8 @@ def test_a_bad_sector_in_the_ingested_part_does_not_change_the_identity_of_a_sto
     with fail_reads_of_first_segment(errno.EIO, lambda offset, length: offset < 100 and length > 8):
         summary = ingest_into_own_lake(broker.root)
 
-    assert (summary.superseded, summary.messages) == (None, len(more))
+    assert summary.superseded is None
+    assert summary.messages == len(more)
     assert len(list_known_stores(Lake(str(tmp_path / "lake")))) == 1
 
 
@@ -203,22 +208,27 @@ def test_two_brokers_that_receive_the_same_messages_at_the_same_time_are_two_sto
 ) -> None:
     """A producer that writes to two clusters sets the unique key once; sizes, CRCs, offsets and times may be equal."""
     messages = some_records(100)
-    brokers, lake = write_to_two_brokers(tmp_path, messages, born_host), tmp_path / "lake"
+    brokers = write_to_two_brokers(tmp_path, messages, born_host)
+    lake = tmp_path / "lake"
     for _ in range(2):
         for broker in brokers:
             summary = ingest_store(broker.root, lake, broker.root.name)
-            assert (summary.superseded, summary.exit_code) == (None, ExitCode.CLEAN)
+
+            assert summary.superseded is None
+            assert summary.exit_code == ExitCode.CLEAN
         for broker in brokers:
             broker.append(some_records(30, seed=broker.offset, stored=STORED + 100))
     rows = rows_of(lake)
 
     hosts = {"a": str(BROKER), "b": str(OTHER_BROKER)}
+
     assert Counter(row["broker"] for row in rows) == {"a": 130, "b": 130}
     assert all(row["store_host"] == hosts[row["broker"]] for row in rows if row["store_timestamp"] < STORED + 100)
 
 
 def test_a_label_that_contradicts_the_lake_names_both_stores(tmp_path: Path, run: Run) -> None:
-    brokers, lake = write_to_two_brokers(tmp_path, some_records(20)), tmp_path / "lake"
+    brokers = write_to_two_brokers(tmp_path, some_records(20))
+    lake = tmp_path / "lake"
     ids = [ingest_store(broker.root, lake, broker.root.name).store_id for broker in brokers]
     before = state_without_locks(lake)
     shutil.copytree(brokers[0].root, tmp_path / "copy")
@@ -241,11 +251,13 @@ def test_a_label_of_another_store_is_refused(tmp_path: Path, run: Run) -> None:
 
         assert code is ExitCode.USAGE
         assert all(name in json.loads(out)["error"] for name in (str(second.root), str(known), "'a'"))
+
     assert len(list_known_stores(Lake(str(lake)))) == 1
 
 
 def test_a_label_of_another_address_is_refused_although_its_messages_are_earlier(tmp_path: Path) -> None:
-    (first, second) = Broker(tmp_path / "a"), Broker(tmp_path / "b")
+    first = Broker(tmp_path / "a")
+    second = Broker(tmp_path / "b")
     first.append(some_records(20))
     later = some_records(20, seed=2, stored=STORED + 60_000)
     second.append(message._replace(store_host=OTHER_BROKER) for message in later)
@@ -256,14 +268,16 @@ def test_a_label_of_another_address_is_refused_although_its_messages_are_earlier
 
 
 def test_a_broker_that_starts_again_with_an_empty_log_keeps_its_label(tmp_path: Path) -> None:
-    broker, again = Broker(tmp_path / "store"), Broker(tmp_path / "again")
+    broker = Broker(tmp_path / "store")
+    again = Broker(tmp_path / "again")
     messages = broker.append(some_records(20))
     later = again.append(some_records(10, seed=2, stored=messages[-1].store_timestamp + 60_000))
     ingest_store(broker.root, tmp_path / "lake", "a")
 
     summary = ingest_store(again.root, tmp_path / "lake", "a")
 
-    assert (summary.messages, summary.exit_code) == (len(later), ExitCode.CLEAN)
+    assert summary.messages == len(later)
+    assert summary.exit_code == ExitCode.CLEAN
     assert any("so this store was added as a new store" in note for note in summary.notes)
 
 
@@ -275,12 +289,14 @@ def test_a_store_whose_name_in_its_configuration_differs_from_its_label_goes_on(
 
     summary = ingest_store(broker.root, tmp_path / "lake", conf=BrokerConf(broker_name="broker-a"))
 
-    assert (summary.messages, summary.broker) == (len(more), "shop")
+    assert summary.messages == len(more)
+    assert summary.broker == "shop"
     assert any("keep the label shop" in note for note in summary.notes)
 
 
 def test_a_store_in_which_every_body_is_damaged_is_quarantined(tmp_path: Path, run: Run) -> None:
-    broker, lake = Broker(tmp_path / "store"), tmp_path / "lake"
+    broker = Broker(tmp_path / "store")
+    lake = tmp_path / "lake"
     written = broker.append(record for record in some_records(40) if record.body)
     for record in written:
         file = broker.root / "commitlog" / f"{record.physical_offset // SEGMENT_SIZE * SEGMENT_SIZE:020}"
@@ -289,9 +305,11 @@ def test_a_store_in_which_every_body_is_damaged_is_quarantined(tmp_path: Path, r
     code, *_ = run("ingest", broker.root, "--lake", lake, "--broker", "a")
     again, *_ = run("ingest", broker.root, "--lake", lake, "--broker", "a")
 
-    assert (code, again) == (ExitCode.DAMAGE, ExitCode.DAMAGE)
+    assert code == ExitCode.DAMAGE
+    assert again == ExitCode.DAMAGE
     more = broker.append(some_records(3, seed=2))
     run("ingest", broker.root, "--lake", lake, "--broker", "a")
+
     assert [row["physical_offset"] for row in rows_of(lake, "quarantine")] == [one.physical_offset for one in written]
     assert raw_rows(lake) == encode_rows(more)
     assert len(list_known_stores(Lake(str(lake)))) == 1

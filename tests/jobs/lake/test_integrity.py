@@ -62,6 +62,7 @@ def test_a_lake_of_an_earlier_commit_is_continued(tmp_path: Path) -> None:
     extract(LAKES / "da301fd.tar.xz", tmp_path)
     store, lake = tmp_path / "store", tmp_path / "lake"
     broker = played(tmp_path / "again")
+
     assert read_files(store) == read_files(broker.root)
     before = {name: rows_before(lake, name) for name in ("messages", "consume_queue", "index_entries")}
 
@@ -70,8 +71,11 @@ def test_a_lake_of_an_earlier_commit_is_continued(tmp_path: Path) -> None:
     continued = ingest_store(broker.root, lake, "b")
     fresh = ingest_store(broker.root, tmp_path / "fresh", "b")
 
-    assert (unchanged.run, unchanged.messages) == (None, 0)
-    assert (continued.run, continued.messages, continued.units["matched"]) == (4, 50, 50)
+    assert unchanged.run is None
+    assert unchanged.messages == 0
+    assert continued.run == 4
+    assert continued.messages == 50
+    assert continued.units["matched"] == 50
     assert continued.index_entries == 3 * len(written)
     assert raw_rows(lake) == raw_rows(tmp_path / "fresh")
     assert fresh.messages == 60 + 20 + 40 + 60 + 50
@@ -82,6 +86,7 @@ def test_a_lake_of_an_earlier_commit_is_continued(tmp_path: Path) -> None:
     for table in WRITTEN_BY_RUNS:
         merge_small_files(of_lake, table)
     known = list_known_stores(of_lake)[0]
+
     assert raw_rows(lake) == raw_rows(tmp_path / "fresh")
     assert find_superseded_rows(of_lake, known, list_store(str(broker.root))) is None
     assert find_newest_run_by_table(of_lake, known, is_done=True, unchecked_tables=frozenset())["messages"] == 4
@@ -92,7 +97,8 @@ def test_a_lake_with_a_tier_is_read_and_continues_for_its_other_stores(
 ) -> None:
     """Earlier versions also ingested tiered storage."""
     extract(LAKES / "5c741c89-tiered.tar.xz", tmp_path)
-    store, lake = situation("b550-tiered") / "store", tmp_path / "lake"
+    store = situation("b550-tiered") / "store"
+    lake = tmp_path / "lake"
     before = sorted(map(repr, rows_of(lake, "tiered")))
 
     unchanged = ingest_store(store, lake, "b0")
@@ -103,8 +109,10 @@ def test_a_lake_with_a_tier_is_read_and_continues_for_its_other_stores(
     optimized = run("optimize", lake)
     restored = run("restore", lake, "--broker", "b0", "--out", tmp_path / "restored")
 
-    assert (None, 0) == (unchanged.run, unchanged.messages)
-    assert (1, 1) == (other.run, other.messages)
+    assert unchanged.run is None
+    assert 0 == unchanged.messages
+    assert 1 == other.run
+    assert 1 == other.messages
     assert [str(sum("'topic': 'Orders'" in row for row in before))] == counted.out.split()[1:]
     assert ExitCode.CLEAN == optimized.code, optimized.err
     assert ExitCode.CLEAN == restored.code, restored.err

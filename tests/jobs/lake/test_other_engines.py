@@ -44,13 +44,16 @@ def lake(spark: SparkSession, tmp_path: Path) -> SharedLake:
 
 def test_a_file_whose_rows_are_all_deleted_is_merged_away(lake: SharedLake) -> None:
     lake.sql(WITH_VECTORS, "DELETE FROM {messages} WHERE physical_offset >= 0 AND queue_id >= 0")
+
     assert lake.offsets() == []
 
     optimize(str(lake.path), SerialWorkers())
 
-    assert (lake.offsets(), lake.files()) == ([], 0)
+    assert lake.offsets() == []
+    assert lake.files() == 0
     new = lake.grow(4)
     lake.run()
+
     assert lake.offsets() == new
 
 
@@ -68,6 +71,7 @@ def test_the_open_index_file_is_continued_after_entries_that_vectors_deleted(lak
         sorted(one.rows(columns, table="index_entries"), key=lambda row: int(row["entry"])) for one in (lake, unharmed)
     )
     left = [row for row in whole if row["physical_offset"] % 3 or row["physical_offset"] >= old_end]
+
     assert found == left
     assert len(left) < len(whole)
 
@@ -90,7 +94,8 @@ def test_a_column_of_another_engine_keeps_its_values(lake: SharedLake) -> None:
     """`optimize` and superseding once replaced the values of such a column, which an UPDATE had filled, with NULL."""
     lake.sql("ALTER TABLE {messages} ADD COLUMNS (note STRING, place STRUCT<row: INT>)")
     lake.sql("UPDATE {messages} SET note = concat('n', physical_offset), place = named_struct('row', queue_id)")
-    notes, places = lake.values("note"), lake.values("place['row']")
+    notes = lake.values("note")
+    places = lake.values("place['row']")
     new = lake.grow(5)
     lake.run()
     optimize(str(lake.path), SerialWorkers())
@@ -100,10 +105,12 @@ def test_a_column_of_another_engine_keeps_its_values(lake: SharedLake) -> None:
     cut = lake.offsets()[15]
     lake.broker.truncate(cut)
     lake.broker.append(some_records(3, seed=78))
+
     assert lake.run().superseded is not None
 
     kept = {offset: note for offset, note in notes.items() if offset < cut}
     moved = {offset: note for offset, note in {**notes, **dict.fromkeys(new)}.items() if offset >= cut}
+
     assert {offset: note for offset, note in lake.values("note").items() if offset < cut} == kept
     assert lake.values("note", "superseded_messages") == moved
 
@@ -140,7 +147,8 @@ def test_a_registration_that_another_engine_deleted_can_be_restored(lake: Shared
     other = Broker(lake.root / "other")
     other.append(some_records(4, seed=80))
     ingest_store(other.root, lake.path, "other")
-    offsets, version = lake.offsets(), DeltaTable(lake.path / "runs").version()
+    offsets = lake.offsets()
+    version = DeltaTable(lake.path / "runs").version()
     lake.sql("DELETE FROM {runs} WHERE state = 'registered' AND broker = 'b'")
     new = lake.grow(5)
 
@@ -164,12 +172,14 @@ def test_times_rewritten_by_spark_keep_their_values(lake: SharedLake) -> None:
 
     assert lake.files() == 1
     born = lake.values("CAST(CAST(born_time AS BIGINT) / 1000 AS BIGINT)")
+
     assert [born[at] for at in placed] == far
 
 
 def test_readers_refuse_a_table_of_another_tables_files(lake: SharedLake, tmp_path: Path) -> None:
     """`restore` wrote wrong bytes with exit code 0. The features include other tables whose files lack their rows."""
-    offsets, backup = lake.offsets(), tmp_path / "backup" / "messages"
+    offsets = lake.offsets()
+    backup = tmp_path / "backup" / "messages"
     shutil.copytree(lake.path / "messages", backup)
     lake.sql("DELETE FROM {messages}", f"CREATE OR REPLACE TABLE {{messages}} SHALLOW CLONE delta.`{backup}`")
     (store,) = list_known_stores(lake.lake)
@@ -182,6 +192,7 @@ def test_readers_refuse_a_table_of_another_tables_files(lake: SharedLake, tmp_pa
     new = lake.grow(5)
     lake.run()
     optimize(str(lake.path), SerialWorkers())
+
     assert lake.read_by_spark() == [*offsets, *new]
 
 
@@ -191,6 +202,7 @@ def test_readers_leave_out_rows_of_another_engine(lake: SharedLake, tmp_path: Pa
     lake.sql(f"INSERT INTO {{messages}} ({columns}) VALUES ('b', '{store.store_id}', 'theirs', 0, 7, 'none')")
     source = open_lake(lake.path)
     snapshot = open_table(lake.lake, "messages")
+
     assert snapshot is not None
 
     compared = compare_with_lake(lake.broker.root, lake.path)
@@ -200,7 +212,8 @@ def test_readers_leave_out_rows_of_another_engine(lake: SharedLake, tmp_path: Pa
 
     assert restore_log(lake.path, tmp_path / "out").messages == compared.equal == 30
     assert sum(len(batch) for batch in exported if isinstance(batch, pa.RecordBatch)) == 30
-    assert ("theirs" in source.topics(), source.queue_offsets("theirs", 0)) == (False, None)
+    assert "theirs" not in source.topics()
+    assert source.queue_offsets("theirs", 0) is None
     assert source.by_offset(0) is not None
 
 
@@ -211,8 +224,10 @@ def test_the_change_feed_has_the_rows_of_runs_and_nothing_for_merges(lake: Share
     before = lake.offsets()
     new = lake.grow(6)
     lake.run()
+
     assert lake.changes(start) == ([], new)
     optimize(str(lake.path), SerialWorkers())
+
     assert lake.changes(start) == ([], new)
 
     merged = DeltaTable(lake.path / "messages").version() + 1
@@ -222,12 +237,14 @@ def test_the_change_feed_has_the_rows_of_runs_and_nothing_for_merges(lake: Share
     lake.run()
 
     gone = [offset for offset in [*before, *new] if offset >= cut]
+
     assert lake.changes(merged) == (sorted({*gone} - {*other}), sorted({*other} - {*gone}))
     assert lake.offsets() == sorted([*before[:20], *other])
 
 
 def test_a_prepared_run_is_completed_after_the_feature_is_dropped(lake: SharedLake) -> None:
     (store,) = list_known_stores(lake.lake)
+
     assert store.newest is not None
     tables = a_manifest(lake.lake, store, store.next_run).tables
     state = {**store.newest.state, TABLES_BEFORE_KEY: find_newest_run_by_table(lake.lake, store, is_done=True)}
@@ -240,7 +257,8 @@ def test_a_prepared_run_is_completed_after_the_feature_is_dropped(lake: SharedLa
 
     summary = lake.run()
 
-    assert (summary.recovered, summary.messages) == (store.next_run, 5)
+    assert summary.recovered == store.next_run
+    assert summary.messages == 5
     assert find_unfinished_run(lake.lake, list_known_stores(lake.lake)[0]) is None
     assert len(rows_of(lake.path, "quarantine")) == 1
 
@@ -273,6 +291,7 @@ def test_the_vacuum_leaves_the_vectors_that_a_table_needs(lake: SharedLake) -> N
     for path in (lake.path / "messages").glob("*.*"):
         os.utime(path, (time.time() - 8 * 86400,) * 2)
     vectors = sorted((lake.path / "messages").glob("deletion_vector_*.bin"))
+
     assert vectors
 
     optimize(str(lake.path), SerialWorkers())

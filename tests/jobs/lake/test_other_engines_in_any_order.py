@@ -155,7 +155,8 @@ class RandomSteps:
         self.state = self.state._replace(rows={at: row for at, row in self.state.rows.items() if at not in some})
 
     def update(self) -> None:
-        some, value = self._draw_offsets(), f"u{len(self.done)}"
+        some = self._draw_offsets()
+        value = f"u{len(self.done)}"
         column = "note" if self.state.has_note and self._random.random() < 0.5 else "tags"
         self.done.append(f"update {column} of {some}")
         self.lake.sql(f"UPDATE {{messages}} SET {column} = '{value}' WHERE physical_offset IN ({_join(some)})")
@@ -163,7 +164,8 @@ class RandomSteps:
 
     def merge(self) -> None:
         """Change some rows and delete others in one statement."""
-        changed, value = self._draw_offsets(), f"m{len(self.done)}"
+        changed = self._draw_offsets()
+        value = f"m{len(self.done)}"
         deleted = [at for at in self._draw_offsets() if at not in changed]
         self.done.append(f"merge: change {changed}, delete {deleted}")
         self.lake.sql(
@@ -205,7 +207,8 @@ class RandomSteps:
         )
 
     def write_with_deltalake(self) -> None:
-        table, some = DeltaTable(self.lake.path / "messages"), self._draw_offsets()
+        table = DeltaTable(self.lake.path / "messages")
+        some = self._draw_offsets()
         where = f"physical_offset IN ({_join(some)})"
         value = f"d{len(self.done)}"
         operations: dict[str, Callable[[], object]] = {
@@ -254,7 +257,8 @@ class RandomSteps:
 
     def enable_refused_feature(self) -> None:
         """Let the other engine enable a feature that runs refuse; then follow the remedy in the message."""
-        name, before = self._random.choice(sorted(REFUSED)), DeltaTable(self.lake.path / "messages").version()
+        name = self._random.choice(sorted(REFUSED))
+        before = DeltaTable(self.lake.path / "messages").version()
         self.done.append(name)
         try:
             self.lake.sql(*REFUSED[name])

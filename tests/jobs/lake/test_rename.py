@@ -58,10 +58,12 @@ def test_a_renamed_broker_continues_its_store_under_the_new_label(times: int, tm
     offsets = grown.grow()
     summary = ingest_store(grown.broker.root, grown.path, "new")
 
-    assert (3, len(offsets)) == (summary.run, summary.messages)
+    assert 3 == summary.run
+    assert len(offsets) == summary.messages
     assert before + offsets == [row["physical_offset"] for row in rows_of(grown.path)]
     for table in TABLES:
         order = "time" if table == "runs" else "physical_offset"
+
         assert {"new"} == {row["broker"] for row in rows_of(grown.path, table, order)}
     with pytest.raises(RequestError, match="which this lake has as broker 'new'"):
         grown.run()
@@ -115,7 +117,8 @@ def test_the_script_of_the_guide_undoes_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_the_rows_of_a_removed_store_do_not_come_back_and_others_stay(times: int, tmp_path: Path) -> None:
-    retired, other = LakeOfBroker(tmp_path / "retired"), LakeOfBroker(tmp_path / "other")
+    retired = LakeOfBroker(tmp_path / "retired")
+    other = LakeOfBroker(tmp_path / "other")
     other.broker.append(some_records(1, seed=12345))  # otherwise both would have the same bytes
     retired.grow()
     other.grow()
@@ -135,4 +138,5 @@ def test_the_rows_of_a_removed_store_do_not_come_back_and_others_stay(times: int
     assert kept + offsets == [row["physical_offset"] for row in rows_of(lake)]
     for table in ("consume_queue", "index_entries", "log_pieces", "config_files"):
         order = "to_offset" if table == "config_files" else "physical_offset"
+
         assert gone not in {row["store_id"] for row in rows_of(lake, table, order)}

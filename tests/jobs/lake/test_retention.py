@@ -95,13 +95,16 @@ def test_expired_messages_leave_all_tables_and_do_not_return(tmp_path: Path) -> 
 
     (summary,) = expire(lake, 25)
 
-    assert (25, records[25].physical_offset) == (summary.messages, summary.to_offset)
+    assert 25 == summary.messages
+    assert records[25].physical_offset == summary.to_offset
     assert expected == {**read_contents(lake), "log_pieces": expected["log_pieces"]}
     assert ingest_store(tmp_path / "store", lake).run is None
     type_orders(lake)
     shutil.copytree(tmp_path / "store", tmp_path / "replica")
+
     assert ingest_store(tmp_path / "replica", lake).messages == 0
     optimize(str(lake), SerialWorkers())
+
     assert expected == {**read_contents(lake), "log_pieces": expected["log_pieces"]}
     assert [file["physical_offset"] for file in rows_of(lake, "log_pieces") if file["kind"] == "file"] == [
         offset for offset in range(0, records[-1].end_offset, SEGMENT_SIZE) if offset + SEGMENT_SIZE > summary.to_offset
@@ -121,10 +124,12 @@ def test_expired_messages_are_not_reported_as_lost(tmp_path: Path) -> None:
         (Severity.HEALTHY, "expired: removed from the lake by `optimize --keep`")
     }
     assert sum(one.records for one in compared.differences) == 25
-    assert (restored.missing, restored.expired) == ([], [(end // SEGMENT_SIZE * SEGMENT_SIZE, end)])
+    assert restored.missing == []
+    assert restored.expired == [(end // SEGMENT_SIZE * SEGMENT_SIZE, end)]
     assert check.severity is Severity.NOT_VERIFIED
     log = b"".join(path.read_bytes() for path in sorted((tmp_path / "store" / "commitlog").iterdir()))
     again = b"".join(path.read_bytes() for path in sorted((tmp_path / "out" / "commitlog").iterdir()))
+
     assert log[end : records[-1].end_offset] == again[end - restored.from_offset :][: records[-1].end_offset - end]
 
 
@@ -163,6 +168,7 @@ def test_an_expiry_is_a_row_of_runs(tmp_path: Path) -> None:
     rows = [row for row in rows_of(lake, "runs", "time") if row["state"] == "expired" and row["run"]]
 
     found = [json.loads(row["detail"])["expired"] for row in rows]
+
     assert [(1, 10, records[10].physical_offset), (2, 15, records[25].physical_offset)] == [
         (one["number"], one["messages"], one["to_offset"]) for one in found
     ]
@@ -192,6 +198,7 @@ def test_messages_that_a_run_of_type_read_before_they_expired_leave_with_the_nex
     left = read_contents(lake)["typed/Orders"]
     shutil.rmtree(lake / "typed")
     shutil.copytree(old, lake / "typed")
+
     assert before == read_contents(lake)["typed/Orders"]
 
     place = Lake(str(lake))

@@ -77,7 +77,8 @@ def commit_eight(lake: Lake, store: KnownStore) -> None:
 def test_the_second_of_two_runs_with_the_same_number_is_refused_and_leaves_no_files(
     lake: Lake, store: KnownStore, newest: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    winner, loser = a_manifest(lake, store), a_manifest(lake, store)
+    winner = a_manifest(lake, store)
+    loser = a_manifest(lake, store)
     prepare_run(lake, winner)
     if newest is not None:  # the newest run when the loser looked it up
         monkeypatch.setattr("jobs.lake.runs.find_newest_transaction", lambda *_: newest)
@@ -85,6 +86,7 @@ def test_the_second_of_two_runs_with_the_same_number_is_refused_and_leaves_no_fi
         prepare_run(lake, loser)
     monkeypatch.undo()
     commit_prepared(lake, winner)
+
     assert len(rows_of(Path(lake.location), "quarantine")) == 1
     assert list_leftovers(Path(lake.location)) == []
 
@@ -93,9 +95,11 @@ def test_a_prepared_run_is_committed_once_from_its_manifest_alone(lake: Lake, st
     prepare_run(lake, a_manifest(lake, store))
     (found,) = list_known_stores(lake)
     leftover = find_unfinished_run(lake, found)
+
     assert leftover is not None
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: commit_prepared(lake, leftover), range(4)))
+
     assert len(rows_of(Path(lake.location), "quarantine")) == 1
     assert find_unfinished_run(lake, found) is None
     assert [row["state"] for row in rows_of(Path(lake.location), "runs", "time")] == ["registered", "prepared", "done"]
@@ -116,6 +120,7 @@ def test_a_lost_response_to_a_commit_is_not_treated_as_a_conflict(lake: Lake, st
 
     with patch.object(commits, "_write", write):
         prepare_run(lake, manifest)
+
     assert list_known_stores(lake)[0].newest == manifest
     assert Path(lake.location, "quarantine", manifest.tables["quarantine"][0].path).exists()
 
@@ -123,6 +128,7 @@ def test_a_lost_response_to_a_commit_is_not_treated_as_a_conflict(lake: Lake, st
 def test_the_second_of_two_registrations_checks_the_lake_again(lake: Lake, store: KnownStore) -> None:
     with pytest.raises(OtherRunActiveError):
         register_store(lake, KnownStore("", "b", (FIRST,)), 0)
+
     assert [known.store_id for known in list_known_stores(lake)] == [store.store_id]
 
 
@@ -152,6 +158,7 @@ def test_two_concurrent_compactions_keep_every_row_once(lake: Lake, store: Known
     commit_eight(lake, store)
     with ThreadPoolExecutor(4) as pool:
         saved = list(pool.map(lambda _: merge_small_files(lake, QUARANTINE), range(4)))
+
     assert sum(outcome.merged for outcome in saved) == 8
     assert [row["physical_offset"] for row in rows_of(Path(lake.location), "quarantine")] == list(range(1, 9))
     assert list_leftovers(Path(lake.location)) == []
@@ -165,12 +172,15 @@ def test_a_slow_merge_is_refused_after_its_files_were_deleted(lake: Lake, store:
     def merge(task: Callable[[MergeGroup], AddedFile | None], groups: Sequence[MergeGroup]) -> list[AddedFile | None]:
         merged = merge_here(task, groups)
         written = [Path(lake.locate(QUARANTINE.name, action.path)) for action in merged if action is not None]
+
         assert [True] == [path.exists() for path in written]
         delete_files_outside_manifest(lake, manifest)
+
         assert [False] == [path.exists() for path in written]
         return merged
 
     merge_small_files(lake, QUARANTINE, naming=FileNaming(store.store_id, 8), merge=merge)
+
     assert [row["physical_offset"] for row in rows_of(Path(lake.location), "quarantine")] == list(range(1, 9))
 
 
@@ -187,6 +197,7 @@ def test_a_merged_file_that_was_written_after_the_listing_is_kept(lake: Lake, st
 
     with patch("jobs.lake.runs._file_names", list_then_write):
         delete_files_outside_manifest(lake, a_manifest(lake, store, 8))
+
     assert late.exists()
 
 
@@ -205,9 +216,11 @@ def test_runs_merge_small_files_without_losing_rows(filled: LakeOfBroker) -> Non
     lake = filled.path
     with patch.object(upkeep, "MAX_SMALL_FILES", 4):
         run_often(filled, 7)
+
     assert len(raw_rows(lake)) == 7 * 3
     assert len(DeltaTable(lake / "messages").file_uris()) < 4 + 2
     files = DeltaTable(lake / "runs").file_uris()
+
     assert len(files) < 2 * 4 + 4
     assert sum("-0-registered-" in file for file in files) == 1  # not merged, as every run reads it
     assert {row["state"] for row in rows_of(lake, "runs", "time")} == {"registered", "prepared", "done"}
@@ -229,6 +242,7 @@ def test_merges_are_limited_to_the_size_of_one_full_file(filled: LakeOfBroker, m
     run_often(filled, 12)
 
     sizes = [of_run["messages"] for of_run in merged.values() if "messages" in of_run]
+
     assert len(sizes) >= 3
     assert max(sizes) < 2 * small
     assert all("index_entries" not in of_run for of_run in merged.values() if "messages" in of_run)
@@ -241,6 +255,7 @@ def test_files_of_a_task_that_died_and_was_repeated_are_deleted_at_the_end_of_th
     broker.append(some_records(5))
     workers = DisturbedWorkers(has_repeated=is_known, attempt=lambda work, is_of_pass: is_of_pass and work())
     ingest_into_own_lake(broker.root, workers=workers)
+
     assert len(raw_rows(tmp_path / "lake")) == 5
     assert (list_leftovers(tmp_path / "lake") == []) == is_known
 
@@ -259,8 +274,10 @@ def test_files_of_a_dead_task_are_left_to_the_vacuum_for_the_retention_of_their_
         left[-1].write_bytes(b"PAR1 and no end")
         os.utime(left[-1], (time.time() - days * 86400,) * 2)
     run_often(filled, 1)
+
     assert [path.exists() for path in left] == [True, True]
     optimize(str(lake), SerialWorkers())
+
     assert [path.exists() for path in left] == [True, False]  # a younger file may belong to a running run
     assert raw_rows(lake)[: len(rows)] == rows
 
@@ -294,6 +311,7 @@ def test_all_stores_of_a_lake_are_read_from_one_snapshot(tmp_path: Path) -> None
         patch("jobs.lake.runs.open_table", opening),
     ):
         stores = list_known_stores(Lake(str(tmp_path / "lake")))
+
     assert [f"broker-{number}" for number in range(4)] == [store.broker for store in stores]
     assert [1] * 4 == [store.newest.run for store in stores if store.newest is not None]
     assert 1 == opening.call_count

@@ -57,11 +57,14 @@ def test_a_snapshot_is_shared_by_nested_blocks_until_its_table_changes(lake: Lak
     with cache_snapshots():
         with cache_snapshots():
             before = open_table(lake, NAME)
+
         assert open_table(lake, NAME) is before
         assert open_table(lake, NAME, is_private=True) is not before
         add(tmp_path, 2)
         after = open_table(lake, NAME)
-        assert (numbers(before), numbers(after)) == ([1], [1, 2])
+
+        assert numbers(before) == [1]
+        assert numbers(after) == [1, 2]
         assert numbers(open_table(lake, NAME, is_private=True)) == [1, 2]
         assert open_table(lake, NAME) is after
 
@@ -87,12 +90,14 @@ def test_a_recreated_table_is_recognised_as_a_different_one(lake: Lake, tmp_path
     with cache_snapshots():
         assert numbers(open_table(lake, NAME)) == [1, 2]
         shutil.rmtree(tmp_path / NAME)
+
         assert open_table(lake, NAME) is None
         assert open_table(lake, NAME, is_private=True) is None
 
         for number in range(commits):
             add(tmp_path, number + 7)
         expected = list(range(7, 7 + commits))
+
         assert numbers(open_table(lake, NAME)) == expected
 
 
@@ -103,6 +108,7 @@ def test_a_checkpoint_that_lacks_files_is_reported(loss: str, lake: Lake, tmp_pa
     table.create_checkpoint()
     log = tmp_path / NAME / "_delta_log"
     (log / f"{0:020d}.json").unlink()
+
     assert numbers(open_table(lake, NAME)) == [1]
     checkpoint = log / f"{0:020d}.checkpoint.parquet"
     rows = pq.read_table(checkpoint)
@@ -139,8 +145,10 @@ def test_a_commit_that_a_power_failure_left_empty_or_torn_is_named_with_advice(
         open_table(lake, NAME)
 
     newest.unlink()
+
     assert numbers(open_table(lake, NAME)) == [1]
     newest.write_bytes(whole)
+
     assert numbers(open_table(lake, NAME)) == [1, 2]
 
 
@@ -192,7 +200,8 @@ def test_a_column_with_another_type_is_reported(
     table, column, is_dropped = case
     changed = Path(shutil.copytree(ingested, tmp_path / "lake"))
     rows = table_of(changed / table)
-    number, is_text = rows.schema.names.index(column), pa.types.is_string(rows.schema.field(column).type)
+    number = rows.schema.names.index(column)
+    is_text = pa.types.is_string(rows.schema.field(column).type)
     texts = [None if one is None else str(one) for one in rows.column(column).to_pylist()]
     other = pa.array([one and one.encode() for one in texts], pa.binary()) if is_text else pa.array(texts, pa.string())
     rows = rows.drop_columns([column]) if is_dropped else rows.set_column(number, column, other)
@@ -242,7 +251,8 @@ AnswersOf = Callable[[Path], Answers]
 @pytest.fixture(scope="module")
 def query_lake(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> AnswersOf:
     """Return a function that runs all queries on a lake, once for each lake."""
-    store, folder = golden("b533-base"), tmp_path_factory.mktemp("answers")
+    store = golden("b533-base")
+    folder = tmp_path_factory.mktemp("answers")
     return cache(lambda lake: _query_lake(store, lake, folder / sha256(bytes(lake)).hexdigest()))
 
 

@@ -137,7 +137,8 @@ class FeatureResults:
 def test_a_feature_is_kept_or_refused_as_documented(lake: SharedLake, tmp_path: Path, name: str) -> None:
     """Spark enables the feature; after each step, every reader returns the rows of the log, or nothing is written."""
     assert read_documented_features().keys() == FEATURES.keys()
-    offsets, original = lake.offsets(), raw_records(lake.broker.root)
+    offsets = lake.offsets()
+    original = raw_records(lake.broker.root)
     try:
         enable_feature(lake, name)
     except (AnalysisException, UnsupportedOperationException):  # Delta does not let our columns have the feature
@@ -159,7 +160,8 @@ def test_a_feature_is_kept_or_refused_as_documented(lake: SharedLake, tmp_path: 
         original = raw_records(lake.broker.root)
 
     if cells.perform("optimize", lambda: optimize(str(lake.path), SerialWorkers())):
-        assert (read_with_all(lake, left), lake.files()) == (reading, 1)
+        assert read_with_all(lake, left) == reading
+        assert lake.files() == 1
     if cells.perform("restore", lambda: restore_log(lake.path, tmp_path / "out")):
         assert raw_records(tmp_path / "out") == original
     assert_protocol(lake, name)
@@ -168,11 +170,13 @@ def test_a_feature_is_kept_or_refused_as_documented(lake: SharedLake, tmp_path: 
     if cells.seen["append"] == REFUSED:
         with pytest.raises(UnsupportedTableError) as refused:
             lake.run()
+
         assert str(refused.value).startswith(f"{lake.path}/messages: ")
         assert REFUSALS[name] in str(refused.value)
         lake.run_remedy(refused.value)
         lake.run()
         optimize(str(lake.path), SerialWorkers())
+
         assert read_with_all(lake, left) in {WORKS, reading}  # Delta in Spark keeps the feature
 
 
@@ -199,7 +203,8 @@ def test_a_row_keeps_its_id_when_files_are_merged(lake: SharedLake) -> None:
 def test_spark_adds_new_columns_and_properties(lake: SharedLake) -> None:
     """A lake of an older version lacks columns, and `--follow` shortens the retention of its tables."""
     lake.sql(*FEATURES["clustering"])
-    offsets, where = lake.offsets(), lake.lake
+    offsets = lake.offsets()
+    where = lake.lake
     new = (
         pa.field("later", pa.map_(pa.string(), pa.int64()), metadata={"comment": "it's \\ new"}),
         pa.field("last", pa.timestamp("us", "UTC")),
@@ -211,6 +216,7 @@ def test_spark_adds_new_columns_and_properties(lake: SharedLake) -> None:
     shorten_file_retention(where, 5)
 
     snapshot = DeltaTable(lake.path / "messages")
+
     assert [str(field.name) for field in snapshot.schema().fields][-2:] == ["later", "last"]
     assert snapshot.metadata().configuration[LOG_RETENTION_PROPERTY] == "interval 300 minutes"
     assert read_with_all(lake, offsets) == WORKS
@@ -225,12 +231,14 @@ def test_the_second_of_two_writers_of_one_run_is_refused(lake: SharedLake) -> No
         with suppress(StopIteration):
             next(first)
             commit(where, MESSAGES, (), transaction, {})
+
         assert snapshot.transaction_version("another application") is None
         return [], []
 
     first = iter([None])
     with pytest.raises(TransactionTakenError):
         commit(where, MESSAGES, (), transaction, {}, other)
+
     assert DeltaTable(lake.path / "messages").transaction_version("another application") == 7
 
 
@@ -238,16 +246,20 @@ def test_the_second_of_two_writers_of_one_run_is_refused(lake: SharedLake) -> No
 def test_without_java_such_a_table_is_refused_until_the_feature_is_dropped(lake: SharedLake, name: str) -> None:
     """Delta cannot drop `clustering`, and RESTORE would also remove the rows that runs have added since."""
     lake.sql(*FEATURES[name])
-    new, files = lake.grow(5), tree_state(lake.path)
+    new = lake.grow(5)
+    files = tree_state(lake.path)
     is_droppable = name == "rowTracking"
     with (
         patch.multiple(features, has_session=lambda: False, why_spark_cannot_start=lambda: "Java 17 is missing."),
         pytest.raises(UnsupportedTableError, match=f"{name}.*nothing was written.*Java 17 is missing") as refused,
     ):
         lake.run()
-    assert (files, is_droppable) == (tree_state(lake.path), "Spark SQL: " in str(refused.value))
+
+    assert files == tree_state(lake.path)
+    assert is_droppable == ("Spark SQL: " in str(refused.value))
     if is_droppable:
         lake.run_remedy(refused.value)
+
     assert lake.run().messages == len(new)
     assert needs_spark(DeltaTable(lake.path / "messages")) is not is_droppable
 
@@ -266,6 +278,7 @@ def gateway(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_killed_after_its_effects_is_finished_by_the_next(tmp_path: Path, stride: int) -> None:
     """The kills include moments before, during and after each commit by Spark."""
     result = run_campaign("tests.support.killed_verbs", "tracked", tmp_path, stride)
+
     assert result["reached"] > 0
     assert result["bad"] == []
 
@@ -275,5 +288,6 @@ def test_a_run_killed_after_its_effects_is_finished_by_the_next(tmp_path: Path, 
 @pytest.mark.timeout(14400)
 def test_commands_killed_during_a_commit_by_spark_lose_nothing(tmp_path: Path) -> None:
     result = run_campaign("tests.support.killed_verbs", "commits", tmp_path, STRIDE)
+
     assert result["reached"] > 30
     assert result["bad"] == []

@@ -64,6 +64,7 @@ def test_incompressible_bodies_are_stored_uncompressed(tmp_path: Path, bodies: l
     group = pq.read_metadata(path).row_group(0)
     columns = [group.column(at) for at in range(group.num_columns)]
     codecs = {column.path_in_schema: column.compression for column in columns}
+
     assert codecs.pop("body") == codec
     assert set(codecs.values()) == {"ZSTD"}
     assert pq.read_table(path, columns=["body"])["body"].to_pylist() == bodies
@@ -80,16 +81,19 @@ def test_random_numbers_are_stored_as_differences_without_compression(tmp_path: 
     path = tmp_path / table.name / "file.parquet"
     stored = pq.ParquetFile(path).metadata.row_group(0).column(3)
 
-    assert ("UNCOMPRESSED", True) == (stored.compression, "DELTA_BINARY_PACKED" in stored.encodings)
+    assert "UNCOMPRESSED" == stored.compression
+    assert "DELTA_BINARY_PACKED" in stored.encodings
     assert numbers == pq.read_table(path)["number"].to_pylist()
     assert numbers == [number for (number,) in duckdb.sql(f"SELECT number FROM '{path}'").fetchall()]
 
 
 def test_a_changed_byte_of_a_page_is_reported(tmp_path: Path) -> None:
     """Parquet's readers ignore it in a body or a number, unless the page has a checksum."""
-    lake, bodies = Lake(str(tmp_path)), [_RANDOM.randbytes(900) for _ in range(500)]
+    lake = Lake(str(tmp_path))
+    bodies = [_RANDOM.randbytes(900) for _ in range(500)]
     snapshot = ensure_table(lake, _TABLE)
     action = _action(tmp_path, physical_offset=list(range(500)), body=bodies)
+
     assert action is not None
     commit(lake, _TABLE, [action], ("s", 1), {})
     snapshot.update_incremental()
@@ -101,6 +105,7 @@ def test_a_changed_byte_of_a_page_is_reported(tmp_path: Path) -> None:
         list(read_batches(lake, _TABLE, file, ("body",)))
     with patch.dict(TABLES_BY_NAME, {_TABLE.name: _TABLE}), pytest.raises(OSError, match=str(path.parent)):
         read_rows_where(lake, snapshot, ["body"])
+
     assert find_damaged_file(lake, [f"{_TABLE.name}/{path.name}"], 10) is not None
     assert sum(batch.num_rows for batch in read_batches(lake, _TABLE, file, ("physical_offset",))) == 500
 
@@ -125,22 +130,29 @@ def test_a_page_that_lost_its_values_is_reported(tmp_path: Path) -> None:
 
 def test_a_file_declares_its_required_columns(tmp_path: Path) -> None:
     action = _action(tmp_path, physical_offset=[7, 9], body=[b"x", None])
+
     assert action is not None
     path = tmp_path / _TABLE.name / action.path
     schema = pq.ParquetFile(path).schema
     required_ = [one.path for one in map(schema.column, range(len(schema))) if one.max_definition_level == 0]
+
     assert required_ == ["broker", "store_id", "physical_offset"]
     stats = json.loads(action.stats)
+
     assert stats["nullCount"] == {"broker": 0, "store_id": 0, "physical_offset": 0}
-    assert (stats["minValues"]["physical_offset"], stats["maxValues"]["physical_offset"]) == (7, 9)
+    assert stats["minValues"]["physical_offset"] == 7
+    assert stats["maxValues"]["physical_offset"] == 9
     status = path.stat()
-    assert (action.size, action.row_count) == (status.st_size, 2)
+
+    assert action.size == status.st_size
+    assert action.row_count == 2
     assert abs(action.modification_time - status.st_mtime * 1000) < 60_000
 
 
 def test_a_row_without_a_required_column_is_refused(tmp_path: Path) -> None:
     with pytest.raises(pa.ArrowInvalid, match="physical_offset"):
         _write_file(tmp_path, physical_offset=[7, None], body=[b"x", b"y"])
+
     assert not list((tmp_path / _TABLE.name).iterdir())
 
 
@@ -150,6 +162,7 @@ def test_a_file_is_never_written_over_another(tmp_path: Path) -> None:
     taken.write_bytes(b"precious")
     with pytest.raises(FileExistsError), TableFile(Lake(str(tmp_path)), QUARANTINE, "f.parquet", _WHOSE) as file:
         file.write_rows([{"physical_offset": 4711, "sample": bytes(ROW_GROUP_BYTES)}])
+
     assert taken.read_bytes() == b"precious"
 
 
@@ -161,6 +174,7 @@ def test_small_batches_become_one_row_group(tmp_path: Path) -> None:
             file.write_rows([row])
         file.close()
     metadata = pq.read_metadata(tmp_path / QUARANTINE.name / "f.parquet")
+
     assert metadata.num_row_groups == 3
     assert pq.read_table(tmp_path / QUARANTINE.name / "f.parquet")["physical_offset"].to_pylist() == list(range(100))
 
@@ -183,7 +197,8 @@ WITH_VECTORS = {
 @pytest.mark.parametrize("form", ["", "checkpoint", "checkpoint.0000000001.0000000001"])
 def test_a_merge_removes_a_file_together_with_its_deletion_vector(tmp_path: Path, form: str) -> None:
     """Also in a typed table, whose log is one folder deeper."""
-    lake, stored = Lake(str(tmp_path)), replace(QUARANTINE, name="typed/Orders")
+    lake = Lake(str(tmp_path))
+    stored = replace(QUARANTINE, name="typed/Orders")
     log = tmp_path / stored.name / "_delta_log"
     for number in range(2):
         rows = [{"physical_offset": 10 * number + row, "run": 1} for row in range(3)]
@@ -205,9 +220,11 @@ def test_a_merge_removes_a_file_together_with_its_deletion_vector(tmp_path: Path
     merged = DeltaTable(log.parent)
     (file,) = list_snapshot_files(lake, merged, stored)
     batches = read_batches(lake, stored, file, ["physical_offset"])
+
     assert [0, 1, 2, 11, 12] == [row["physical_offset"] for batch in batches for row in batch.to_pylist()]
     actions = map(json.loads, (log / f"{merged.version():020}.json").read_text().splitlines())
     removed = [action["remove"] for action in actions if "remove" in action]
+
     assert {"0.parquet": None, "1.parquet": VECTOR} == {one["path"]: one.get("deletionVector") for one in removed}
 
 
@@ -253,7 +270,8 @@ def test_files_of_a_sorted_table_with_many_short_rows_are_not_merged(tmp_path: P
 @pytest.mark.parametrize("seed", _SEEDS)
 def test_clustering_keeps_all_rows_and_puts_each_hash_into_few_files(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
-    lake, table = Lake(str(tmp_path)), tmp_path / INDEX_ENTRIES.name
+    lake = Lake(str(tmp_path))
+    table = tmp_path / INDEX_ENTRIES.name
     for run in range(60):
         _add_file(table, random, random.choice(["a", "b"]), run)
         if run in {20, 40}:
@@ -263,6 +281,7 @@ def test_clustering_keeps_all_rows_and_puts_each_hash_into_few_files(tmp_path: P
     with patch.object(upkeep, "_MOST_ROWS", 500):
         cluster_by_hash(lake, INDEX_ENTRIES)
         files_of_hash = list_snapshot_files(lake, DeltaTable(table), INDEX_ENTRIES)
+
         assert cluster_by_hash(lake, INDEX_ENTRIES).merged == 0
 
     assert _rows(table) == before
@@ -271,6 +290,7 @@ def test_clustering_keeps_all_rows_and_puts_each_hash_into_few_files(tmp_path: P
         opened = [
             file for file in files_of_hash if file.may_have("store_id", store) and file.may_have("key_hash", key_hash)
         ]
+
         assert len(opened) < CROWDED_NODE_FILES * 5  # levels of the clustering of 30 files per store
 
 
@@ -279,20 +299,25 @@ def test_a_dry_run_plans_every_round_of_the_clustering(tmp_path: Path) -> None:
     for run in range(40):
         _add_file(tmp_path / INDEX_ENTRIES.name, Random(run), "a", run, (_LARGEST,))
     with patch.object(upkeep, "_MOST_ROWS", 500), patch.object(upkeep, "SMALL_FILE_BYTES", 0):
-        planned, done = upkeep.estimate_savings(lake, INDEX_ENTRIES), cluster_by_hash(lake, INDEX_ENTRIES)
+        planned = upkeep.estimate_savings(lake, INDEX_ENTRIES)
+        done = cluster_by_hash(lake, INDEX_ENTRIES)
+
     assert (planned.merged, planned.written) == (done.merged, done.written) > (40, 0)
 
 
 def test_a_failed_clustering_does_not_change_the_table(tmp_path: Path) -> None:
-    lake, table = Lake(str(tmp_path)), tmp_path / INDEX_ENTRIES.name
+    lake = Lake(str(tmp_path))
+    table = tmp_path / INDEX_ENTRIES.name
     for run in range(CROWDED_NODE_FILES):
         _add_file(table, Random(run), "a", run)
-    before, version = _rows(table), DeltaTable(table).version()
+    before = _rows(table)
+    version = DeltaTable(table).version()
 
     with pytest.raises(OSError, match="the disk is gone"):
         cluster_by_hash(lake, INDEX_ENTRIES, Mock(side_effect=OSError("the disk is gone")))
 
-    assert (_rows(table), DeltaTable(table).version()) == (before, version)
+    assert _rows(table) == before
+    assert DeltaTable(table).version() == version
 
 
 def test_a_column_without_limits_in_the_log_is_not_treated_as_null(store: Path, tmp_path: Path) -> None:

@@ -46,13 +46,16 @@ def test_a_decompressed_body_is_stored_next_to_the_compressed_one_which_is_resto
 
     bodies = {name: [(row["body_inflated"], row["body_error"]) for row in rows[name]] for name in rows}
     nothing = (None, None)
+
     assert [*[nothing] * 5, *EXPECTED, *[nothing] * 5] == bodies["with"]
     assert [nothing] * 14 == bodies["without"]
     assert [5, 6, 7, 8] == [number for number, row in enumerate(rows["with"]) if row["is_compressed"]]
     others = rows["with"][0].keys() - {"store_id", *LATER}
     stored, plain = ([{name: row[name] for name in others} for row in rows[lake]] for lake in rows)
+
     assert stored == plain
     restore_log(tmp_path / "with", tmp_path / "out")
+
     assert read_files(tmp_path / "out" / "commitlog") == read_files(broker.root / "commitlog")
 
 

@@ -140,6 +140,7 @@ def test_thinned_states_are_those_at_the_end_of_each_hour(made: LakeOfOffsets) -
         "s", {run: _NOW - 10 * _DAY - (30 - run) * 20 * _MINUTE for run in range(1, 31)}, _NOW
     )
     ends = [run for run in range(30) if run == 29 or hours.periods[run] != hours.periods[run + 1]]
+
     assert made.states == before
     assert [before[run] for run in ends] == [after[run] for run in ends]
     assert len(rows_of(made.path, "consumer_offsets", "run")) < rows
@@ -177,6 +178,7 @@ def test_the_newest_version_before_the_end_of_a_restored_log_is_restored(made: L
 
     (path,) = files
     newest = max(row["run"] for row in kept if row["run"] <= 17)
+
     assert {} == lost
     assert 0 < len(kept) < len(rows)
     assert next(row["bytes"] for row in rows if row["run"] == newest) == Path(path).read_bytes()
@@ -191,6 +193,7 @@ def test_versions_of_other_configuration_files_are_all_kept(made: LakeOfOffsets)
     made.thin(1, 100)
 
     names = [row["name"] for row in rows_of(made.path, "config_files", "run")]
+
     assert names.count("topics.json") == 6
     assert names.count("consumerOffset.json") <= 2
 
@@ -198,11 +201,13 @@ def test_versions_of_other_configuration_files_are_all_kept(made: LakeOfOffsets)
 def test_thinning_twice_rewrites_nothing(made: LakeOfOffsets) -> None:
     made.thin(20, 10)
     snapshot = open_table(made.lake, CONSUMER_OFFSETS.name)
+
     assert snapshot is not None
 
     made.thin(20, 10)
 
     again = open_table(made.lake, CONSUMER_OFFSETS.name)
+
     assert again is not None
     assert snapshot.version() == again.version()
 
@@ -213,8 +218,10 @@ def test_a_state_that_is_dropped_by_day_after_it_was_kept_by_hour(made: LakeOfOf
     made.thin(60, 100)
 
     snapshot = open_table(made.lake, CONSUMER_OFFSETS.name)
+
     assert snapshot is not None
     paths = [file.path for file in list_snapshot_files(made.lake, snapshot)]
+
     assert all(path.startswith(thinning.THINNED_PREFIX) for path in paths)
     assert len(rows_of(made.path, "consumer_offsets", "run")) <= 2 * len(paths) * _GROUPS
     assert made.states[-1] == made.read_states()[-1]
@@ -248,6 +255,7 @@ def test_readers_of_current_offsets_read_few_rows(made: LakeOfOffsets) -> None:
     since = made.open_source()._runs.full_state_run  # noqa: SLF001 - the limit, not the answer
 
     rows = [row for row in rows_of(made.path, "consumer_offsets", "run") if row["run"] >= since]
+
     assert since > 1
     assert len(rows) <= 5 * _GROUPS
     assert made.offsets == made.positions()
@@ -269,11 +277,15 @@ def test_manifests_have_only_changed_offsets(made: LakeOfOffsets, monkeypatch: p
         made.run(number % 4, 11)
         forget_state_files()
         (known,) = list_known_stores(made.lake)
+
         assert known.newest is not None
         state = known.newest.state["broker_config"]
+
         assert isinstance(state, dict)
 
         assert sum(len(queues) for *_, queues in state["offsets"]) <= 6
         _, offsets = read_state(made.lake, state)
+
         assert made.offsets == {f"{topic}@{group}": queues["0"] for (_, group, topic), queues in offsets.items()}
+
     assert made.offsets == made.read_states()[-1]

@@ -138,7 +138,8 @@ def test_the_launcher_uses_the_development_environment(checkout: Path) -> None:
     answer = launch(checkout / "spark-submit.sh", "verb")
 
     assert "requirements-dev.lock" in prepared_checkout.stderr
-    assert ("", ["verb"]) == (answer.stderr, read_answer(answer)["arguments"])
+    assert "" == answer.stderr
+    assert ["verb"] == read_answer(answer)["arguments"]
 
 
 @pytest.mark.parametrize("changed", [("requirements.lock",), ("requirements.lock", "requirements-dev.lock")])
@@ -157,8 +158,11 @@ def test_a_development_environment_is_not_replaced_by_the_released_one(
 
     assert ["verb"] == read_answer(first)["arguments"]
     assert "creating .venv from requirements-dev.lock" in first.stderr
-    assert ("", ["verb"]) == (second.stderr, read_answer(second)["arguments"])
-    assert (0, "", "") == (prepared.returncode, prepared.stdout, prepared.stderr)
+    assert "" == second.stderr
+    assert ["verb"] == read_answer(second)["arguments"]
+    assert 0 == prepared.returncode
+    assert "" == prepared.stdout
+    assert "" == prepared.stderr
 
 
 def test_a_development_environment_without_the_newest_tools_runs_commands(checkout: Path) -> None:
@@ -167,7 +171,8 @@ def test_a_development_environment_without_the_newest_tools_runs_commands(checko
 
     answer = launch(checkout / "spark-submit.sh", "verb")
 
-    assert ("", ["verb"]) == (answer.stderr, read_answer(answer)["arguments"])
+    assert "" == answer.stderr
+    assert ["verb"] == read_answer(answer)["arguments"]
 
 
 def test_an_environment_of_another_tool_is_not_changed(checkout: Path) -> None:
@@ -188,7 +193,8 @@ def test_a_python_that_is_too_old_is_refused_in_one_sentence(checkout: Path, tmp
 
     answer = launch(checkout / "spark-submit.sh", RMQ_LAKE_PYTHON=str(old))
 
-    assert (1, "") == (answer.returncode, answer.stdout)
+    assert 1 == answer.returncode
+    assert "" == answer.stdout
     assert [] == [word for word in ("3.11", "Debian", "Fedora", "macOS") if word not in answer.stderr]
     assert 1 == len(answer.stderr.splitlines())
 

@@ -110,6 +110,7 @@ def test_builds_from_the_same_source_or_its_archive_give_the_same_wheel(built: P
     subprocess.run([*command, "-d", tmp_path / "again"], cwd=root, check=True, capture_output=True)
 
     (again,) = (tmp_path / "again").glob("*.whl")
+
     assert wheel.read_bytes() == again.read_bytes()
 
 
@@ -172,7 +173,8 @@ def test_a_source_archive_is_a_checkout(built: Path, tmp_path: Path) -> None:
     (root,) = tmp_path.glob("rocketmq_lake-*")
     (root / ".venv").symlink_to((ROOT / ".venv").resolve())
 
-    python, store = root / ".venv" / "bin" / "python", unpack("b533-base", tmp_path)
+    python = root / ".venv" / "bin" / "python"
+    store = unpack("b533-base", tmp_path)
     done = run_checked([python, "-m", "jobs.main", "inspect", store], root, {**os.environ, "PYTHONPATH": str(root)})
 
     assert 0 == done.returncode, done.stderr

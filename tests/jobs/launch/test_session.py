@@ -153,6 +153,7 @@ def test_workers_import_from_one_directory_named_after_the_code(archive: Path, t
         "formats": str(directory / "rmq_formats" / "__init__.py"),
         "jobs": str(directory / "jobs" / "launch" / "__init__.py"),
     }
+
     assert [(expected, "")] * 4 == found
 
 
@@ -162,6 +163,7 @@ def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_one(archive: Pa
     found, errors = read_imports(work(archive, tmp_path / "file" / "cache", tmp_path))
 
     private = tmp_path / f"rocketmq-lake-{os.getuid()}"
+
     assert found["formats"].startswith(str(private))
     assert 0o700 == private.stat().st_mode & 0o777
     assert "cannot be written" in errors

@@ -49,6 +49,7 @@ def jvm_flags(submission: Submission) -> list[str]:
 def test_a_run_without_options_is_local_and_retries_tasks() -> None:
     """With plain local[*], a task has only one attempt, so a killed worker would end the run."""
     submission = prepare_submission([])
+
     assert ["local[*,4]"] == values(submission, "--master")
     assert ["spark-defaults.conf"] == [Path(path).name for path in values(submission, "--properties-file")]
     assert sys.executable == submission[1]["PYSPARK_PYTHON"]
@@ -97,9 +98,11 @@ def test_a_properties_file_of_the_user_replaces_ours_and_delta_stays(tmp_path: P
 
 def test_jars_of_the_user_are_added_and_those_of_s3_only_if_needed() -> None:
     """spark-submit uses only the last list."""
-    own, of_s3 = prepare_submission(["--jars", "mine.jar"]), prepare_submission([], s3=True)
+    own = prepare_submission(["--jars", "mine.jar"])
+    of_s3 = prepare_submission([], s3=True)
 
     names = [Path(path).name for path in values(own, "--jars")[-1].split(",")]
+
     assert ["io.delta_delta-spark_4.2_2.13-4.4.0.jar", "io.delta_delta-storage-4.4.0.jar", "mine.jar"] == names
     assert "hadoop-aws" in values(of_s3, "--jars")[-1]
 
@@ -109,6 +112,7 @@ def test_a_cluster_gets_our_code_and_not_our_jvm_flags() -> None:
     named = prepare_submission(["--master", "spark://host:7077", "--conf", "spark.pyspark.python=./bin/python"])
 
     shipped, mine = values(submission, "--py-files")[-1].split(",")
+
     assert "mine.zip" == mine
     assert {"jobs/__init__.py", "rmq_formats/__init__.py", "payload.zip"} <= set(ZipFile(shipped).namelist())
     assert [] == [flag for flag in jvm_flags(submission) if flag.startswith("-X")]
@@ -151,6 +155,7 @@ def test_the_cache_directory_is_the_users_setting_or_the_systems_default(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, str(tmp_path / value))
+
     assert tmp_path / expected == caches.cache_directory()
 
 
@@ -179,6 +184,7 @@ def test_a_failed_download_of_jars_is_reported_with_the_remedy(tmp_path: Path, m
         spark.fetch_jars("delta", find_java_home())
 
     text = str(error.value)
+
     assert "RMQ_LAKE_IVY_SETTINGS" in text
     assert f"copy the directory {tmp_path / 'jars'} from a machine" in text
     assert all(spark.jar_file_name(jar) in text for jar in spark.locked_jars("delta"))
@@ -208,7 +214,9 @@ def test_an_unknown_option_is_a_usage_error_and_the_last_of_repeated_options_cou
     with pytest.raises(click.UsageError):
         split_arguments(arguments)
     options = ("--master", "local", "--conf", "k=1", "--master", "yarn", "--conf", "k=2")
-    assert ("yarn", {"k": "2"}) == (find_option_value("--master", options), effective_spark_settings(options))
+
+    assert "yarn" == find_option_value("--master", options)
+    assert {"k": "2"} == effective_spark_settings(options)
 
 
 @pytest.fixture
@@ -234,6 +242,7 @@ def test_a_java_on_the_path_is_resolved_to_its_home(machine: Path) -> None:
     expected = install(machine / "somewhere" / "jdk", "17.0.1")
     (machine / "bin").mkdir()
     (machine / "bin" / "java").symlink_to(expected / "bin" / "java")
+
     assert expected == find_java_home()
 
 
@@ -258,6 +267,7 @@ def test_java_home_is_preferred_then_the_oldest_suitable_java(
         monkeypatch.setenv("JAVA_HOME", str(machine / java_home))
     for home, version in installed.items():
         install(machine / home, version)
+
     assert machine / expected == find_java_home()
 
 
@@ -267,9 +277,11 @@ def test_a_missing_java_is_reported_with_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(pwd, "getpwuid", dict[int, object]().__getitem__)
     monkeypatch.setattr(engine, "_USUAL", ("~/jdk*",))
+
     assert read_environment_settings({}) == {}
     with pytest.raises(SetupError) as caught:
         find_java_home()
     message = str(caught.value)
+
     assert [] == [word for word in ("Debian", "Fedora", "macOS", "JAVA_HOME") if word not in message]
     assert os.linesep not in message

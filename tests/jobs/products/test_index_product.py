@@ -90,13 +90,15 @@ def without_index(store: Path, folder: Path) -> Path:
 def test_index_entries_equal_the_brokers_files_in_one_run_or_several(
     golden: StoreOf, tmp_path: Path, name: str, *, whole: bool
 ) -> None:
-    store, lake = without_index(golden(name), tmp_path), tmp_path / "lake"
+    store = without_index(golden(name), tmp_path)
+    lake = tmp_path / "lake"
     if whole:
         run(store, lake, name)
     else:
         for _ in grow_in_steps(store, tmp_path / "growing"):
             run(tmp_path / "growing", lake, name)
     real = [path.read_bytes() for path in sorted((golden(name) / "index").iterdir())]
+
     assert lake_entries(lake) == read_index_entries(golden(name))
     assert complete_files(lake) == {
         number: hashlib.sha256(data).hexdigest()
@@ -107,6 +109,7 @@ def test_index_entries_equal_the_brokers_files_in_one_run_or_several(
         tuple(row[name] for name in ("hash_slot_count", "index_count", "end_timestamp")) for row in newest_headers(lake)
     ]
     expected = [decode_header(data) for data in real if decode_header(data).index_count > 1]
+
     assert headers == [(header.hash_slot_count, header.index_count, header.end_timestamp) for header in expected]
 
 
@@ -117,8 +120,10 @@ def test_threads_that_write_an_index_file_together_write_each_row_once(
     expected = ingest_and_list_entries(broker.root, tmp_path / "serial", SerialWorkers())
     monkeypatch.setattr(entries, "_LEAST_ROWS_PER_FILE", 1)
     monkeypatch.setattr(entries, "ROWS_PER_ROW_GROUP", 1)
+
     assert ingest_and_list_entries(broker.root, tmp_path / "threads", InProcessWorkers(width=3)) == expected
     files = DeltaTable(tmp_path / "threads" / "index_entries").file_uris()
+
     assert len(files) == 3  # one of each thread
 
 
@@ -135,11 +140,14 @@ def ingest_and_list_entries(store: Path, lake: Path, workers: Workers) -> list[R
 def test_the_first_run_takes_the_file_boundaries_from_the_brokers_own_files(
     golden: StoreOf, tmp_path: Path, name: str
 ) -> None:
-    store, lake = golden(name), tmp_path / "lake"
+    store = golden(name)
+    lake = tmp_path / "lake"
     run(store, lake, name)
+
     assert lake_entries(lake) == read_index_entries(store)
     assert [row["name"] for row in newest_headers(lake)] == sorted(path.name for path in (store / "index").iterdir())
     history = [row for row in entry_rows(lake) if row["topic"] is None]
+
     assert bool(history) == (SCENARIO[name] == "expired")
 
 
@@ -149,9 +157,11 @@ def test_entries_of_the_open_file_that_another_engine_has_deleted_are_rebuilt(
     golden: StoreOf, tmp_path: Path, predicate: str | None, *, log_is_there: bool
 ) -> None:
     """The next entries are chained to them, so later runs failed. They are rebuilt from the log or from messages."""
-    store, lake = without_index(golden("b533-base"), tmp_path), tmp_path / "lake"
+    store = without_index(golden("b533-base"), tmp_path)
+    lake = tmp_path / "lake"
     segments = grow_in_steps(store, tmp_path / "growing")
-    first, _ = next(segments), next(segments)
+    first = next(segments)
+    _ = next(segments)
     run(tmp_path / "growing", lake, "b533-base")
     open_file = max(row["index_file"] for row in rows_of(lake, "index_files", "index_file"))
     DeltaTable(lake / "index_entries").delete(predicate)
@@ -162,17 +172,20 @@ def test_entries_of_the_open_file_that_another_engine_has_deleted_are_rebuilt(
     run(tmp_path / "growing", lake, "b533-base")
 
     expected = read_index_entries(golden("b533-base"))
+
     assert lake_entries(lake) == [row for row in expected if row[0] >= open_file or row[:2] in known]
     assert None not in {row["key"] for row in entry_rows(lake) if row["index_file"] >= open_file}
     complete = complete_files(lake)
     real = [path.read_bytes() for path in sorted((golden("b533-base") / "index").iterdir())]
+
     assert complete == {number: hashlib.sha256(real[number]).hexdigest() for number in complete}
 
 
 @pytest.mark.parametrize("chosen", [True, False], ids=["chosen", "deleted"])
 def test_only_messages_that_the_lake_has_are_indexed(golden: StoreOf, tmp_path: Path, *, chosen: bool) -> None:
     """Keys are as private as bodies, but a later run added those of excluded and deleted messages."""
-    store, lake = without_index(golden("b533-base"), tmp_path), tmp_path / "lake"
+    store = without_index(golden("b533-base"), tmp_path)
+    lake = tmp_path / "lake"
     selection = Selection(exclude_topics=("T1",) if chosen else ())
     segments = grow_in_steps(store, tmp_path / "growing")
     next(segments)
@@ -184,6 +197,7 @@ def test_only_messages_that_the_lake_has_are_indexed(golden: StoreOf, tmp_path: 
         run(tmp_path / "growing", lake, "b533-base", change_topics=True)
     known = set(table_of(lake / "messages", ["physical_offset"])["physical_offset"].to_pylist())
     entries = lake_entries(lake)
+
     assert [row[:5] for row in entries] == [row[:5] for row in expected if row[3] in known]
     assert not any(row["topic"] == "T1" for row in entry_rows(lake) if row["physical_offset"] < 16384)
     assert entries
@@ -203,6 +217,7 @@ def test_entries_of_another_store_in_the_same_file_are_kept(tmp_path: Path) -> N
         read_index_file_entries(output, [SnapshotFile(path.name, 0, 0, {}, {})], 0, 1, ("key_hash",))[0]["key_hash"][0]
         for output in (RunOutput(lake, FileNaming(store, 1), "broker", datetime.now(UTC)) for store in ("a", "b"))
     ]
+
     assert found == [1, 2]
 
 
@@ -237,6 +252,7 @@ def test_a_file_is_named_after_its_first_message(time: int, zone: timezone, name
 )
 def test_files_sort_between_their_neighbours(times: list[int], before: str, following: str, ends: list[str]) -> None:
     names = file_names_between(times, UTC, DAY + before if before else "", DAY + following if following else "")
+
     assert names == [DAY + end for end in ends]
 
 
@@ -251,6 +267,7 @@ def test_an_error_is_raised_if_no_file_name_is_left(files: int, following: str) 
 def test_the_time_zone_is_that_of_most_file_names() -> None:
     times = [1_700_000_000_000, 1_700_000_100_000, 1_700_000_200_000]
     named = [(file_name_for_time(time, CHINA), time) for time in times]
+
     assert detect_zone([*named, (file_name_for_time(times[0], UTC), times[0])]) == CHINA
     assert detect_zone([("0", times[0]), (file_name_for_time(times[0] + 420_000, UTC), times[0])]) is None
     assert detect_zone([(file_name_for_time(times[0], UTC), times[0])]) is UTC
@@ -277,7 +294,8 @@ def test_entries_of_segments_deleted_after_they_were_read_are_built(
     ):
         summary = run(newer_store, tmp_path / "lake", "b551-base", tables=PRODUCT_NAMES)
 
-    assert (summary.quarantined, summary.gaps) == (wrong_bodies, [])
+    assert summary.quarantined == wrong_bodies
+    assert summary.gaps == []
     assert read_index_entries(golden("b551-base")) == lake_entries(tmp_path / "lake")
 
 
@@ -301,4 +319,5 @@ def test_a_run_adds_the_entries_of_earlier_runs_without_the_index(broker: Broker
         ingest_into_own_lake(broker.root, tables=tables)
 
     offsets = table_of(tmp_path / "lake/messages", ["physical_offset"])["physical_offset"].to_pylist()
+
     assert count_wrong_entries(tmp_path / "lake", offsets) == 0

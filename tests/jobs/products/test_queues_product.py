@@ -120,6 +120,7 @@ def test_every_unit_of_a_growing_store_becomes_one_row(
         if lag < 0:
             (store / "abort").unlink()
         _, summary, state = run(store, lake)
+
         assert summary.units.get("differences", 0) == 0
         assert state.get("dispatched", 0) <= dispatched
 
@@ -175,11 +176,13 @@ def test_every_unit_of_a_real_store_is_a_row_once(name: str, group_size: int, go
     store = golden(name)
     with patch("jobs.products.queues.unit_files._A_GROUP", group_size):
         _ingest(store, tmp_path, name)
+
     assert not [*tmp_path.rglob("*.units")]
     rows = [row for row in _rows(tmp_path) if row["status"] != "missing" and row["batch_count"] is None]
     segments = list_segments(store)
     log_end = max(record.end_offset for record, _ in read_records(segments))
     expected = [unit for unit in _units(store) if unit[3] < log_end]  # a live copy may have more units than records
+
     assert expected == columns_of(rows)
     assert [row["is_pre_blank"] for row in rows] == [unit[3:] == PRE_BLANK for unit in expected]
 
@@ -200,16 +203,20 @@ def test_every_unit_in_rocksdb_is_a_row_once(name: str, tmp_path: Path) -> None:
 
 def test_damage_in_a_block_that_only_the_join_reads_is_repaired_by_a_later_run(tmp_path: Path) -> None:
     name = "b551-rockscq-separate"
-    store, lake = unpack_feature(name, tmp_path).root, tmp_path / "lake"
+    store = unpack_feature(name, tmp_path).root
+    lake = tmp_path / "lake"
     database = store / "consumequeue_rocksdb"
     error = CorruptData("block checksum mismatch", None, str(database))
     with patch("jobs.products.queues.product.compare_queues", side_effect=error):
         damaged = _ingest(store, lake, name)
 
-    assert (damaged.severity, damaged.open.unreadable, damaged.messages) == (Severity.DAMAGE, 1, 138)
+    assert damaged.severity == Severity.DAMAGE
+    assert damaged.open.unreadable == 1
+    assert damaged.messages == 138
     assert damaged.unreadable[0].startswith(f"{database}: ")
     assert _rows(lake) == []
     _ingest(store, lake, name)
+
     assert units_of_rows(_rows(lake)) == units_of_log(store)
 
 
@@ -261,6 +268,7 @@ def test_units_of_records_that_are_deleted_while_a_run_reads_have_expired(offset
     assert {row["status"] for row in rows} == {"matched", "expired"}
     assert [unit[:4] for unit in _units(broker.root)] == columns_of(rows, UNIT_COLUMNS[:4])
     messages = {row["physical_offset"] for row in rows_of(tmp_path / "lake")}
+
     assert {row["physical_offset"] for row in rows if row["status"] == "matched"} == messages
 
 
@@ -282,8 +290,10 @@ def test_a_unit_that_overwrites_a_leftover_during_a_run_becomes_one_row(tmp_path
     ingest_into_own_lake(broker.root)
 
     rows = _rows(tmp_path / "lake")
+
     assert len(rows) == len({*columns_of(rows, UNIT_COLUMNS[1:4])})
     matched = {row["physical_offset"] for row in rows if row["status"] == "matched"}
+
     assert matched == {record.physical_offset for record in (old[0], *new)}
 
 
@@ -299,10 +309,13 @@ def test_rows_of_units_are_the_same_without_the_tags_and_topics_that_are_exclude
             ingest_store(store, tmp_path / "some", selection=Selection(exclude_topics=("T1",)))
 
     every = [row for row in rows_of(tmp_path / "all", "consume_queue") if row["topic"] != "T1"]
+
     assert {row["tags"] for row in every} - {None}
     some = [{**row, "store_id": ""} for row in rows_of(tmp_path / "some", "consume_queue")]
+
     assert some == [{**row, "store_id": "", "tags": None} for row in every]
     tags = {row["tags"] for row in rows_of(tmp_path / "all", "consume_queue")} - {None}
+
     assert written
     assert not [tag for tag in tags for data in written if f'"{tag}"'.encode() in data]
 
@@ -346,6 +359,7 @@ def test_blanks_are_assigned_to_lost_records_between_their_neighbours(
 
 def test_a_unit_of_queue_offset_0_at_another_position_restarts_its_queue() -> None:
     (restarted,) = classify_displaced(QueueName(QueueKind.PLAIN, "T", 0), [(4, 0)])
+
     assert restarted.kind is DifferenceKind.RESTARTED
 
 
@@ -353,7 +367,9 @@ def test_many_ranges_multiply_neither_the_reads_of_queues_nor_the_results_of_tas
     tmp_path: Path, golden: StoreOf
 ) -> None:
     """With 24 bytes for each pair of a range and a queue, 40,000 ranges and 50,000 queues needed 48 GB."""
-    store, reads, sizes = golden("b551-base"), list[int](), list[int]()
+    store = golden("b551-base")
+    reads = list[int]()
+    sizes = list[int]()
 
     def compare(*args: Any, **options: Any) -> Any:  # noqa: ANN401
         result = compare_queue_groups(*args, **options)
@@ -381,7 +397,8 @@ def test_many_ranges_multiply_neither_the_reads_of_queues_nor_the_results_of_tas
 def test_the_division_of_a_log_and_its_units_does_not_change_the_rows(
     range_size: int, window: int, at_once: int, tmp_path: Path, golden: StoreOf
 ) -> None:
-    store, parts = golden("b551-base"), list[int]()
+    store = golden("b551-base")
+    parts = list[int]()
     ingest_store(store, tmp_path / "whole", release="5.5.1")
 
     def finished(self: RangeUnitCollector) -> RangeUnits:
@@ -401,4 +418,5 @@ def test_the_division_of_a_log_and_its_units_does_not_change_the_rows(
     assert max(parts) > 2 or range_size == 2048
     assert not [*tmp_path.rglob("*.units")]
     whole, divided = ([row | {"store_id": ""} for row in _rows(tmp_path / name)] for name in ("whole", "divided"))
+
     assert whole == divided

@@ -83,10 +83,12 @@ def test_an_answer_is_complete_or_names_the_missing_part(
         whole = _open(stack, golden(name))
         for question in {str(question): question for question in _questions(whole, random)}.values():
             source = _open(stack, damaged)
-            truth, answer = offsets(question(whole)), question(source)
+            truth = offsets(question(whole))
+            answer = question(source)
             found = offsets(answer)
 
             said = bool(answer.reason or answer.warnings)
+
             assert found == truth or (said and set(found) < set(truth)), (question, lost.name)
             assert kind == "commitlog" or (found == truth and not said), (question, lost.name, answer.warnings)
     _check_readers(damaged, tmp_path / "lake", is_lost=kind == "commitlog")
@@ -117,9 +119,13 @@ def test_a_bit_in_the_newest_body_of_a_closed_store_is_damage_like_one_in_any_ot
     taken = ingest_store(store, tmp_path / "lake")
 
     assert ExitCode.DAMAGE == exported.code
-    assert (len(before) - 1, 1) == (exported.document["messages"], len(exported.document["damaged"]))
-    assert (len(before) - 1, 1) == (taken.messages, taken.quarantined)
-    lenient, strict = ReadOptions.parse(path), ReadOptions.parse({**path, "mode": "failfast"})
+    assert len(before) - 1 == exported.document["messages"]
+    assert 1 == len(exported.document["damaged"])
+    assert len(before) - 1 == taken.messages
+    assert 1 == taken.quarantined
+    lenient = ReadOptions.parse(path)
+    strict = ReadOptions.parse({**path, "mode": "failfast"})
+
     assert before[:-1] == read_offsets(RocketmqReader(lenient), RocketmqReader(lenient).partitions())
     assert before[:-1] == _read_stream(RocketmqStreamReader(lenient))
     with pytest.raises(CorruptData, match="wrong CRC"):
@@ -153,7 +159,8 @@ def _read_stream(reader: RocketmqStreamReader, *, available_now: bool = False) -
     """Return the offsets of all batches until nothing is new; *available_now* prepares that trigger like Spark."""
     if available_now:
         reader.prepareForTriggerAvailableNow()
-    start, found = reader.initialOffset(), list[int]()
+    start = reader.initialOffset()
+    found = list[int]()
     while (end := reader.latestOffset(start, ReadMaxBytes(5000))) != start:
         found += read_offsets(reader, reader.partitions(start, end))
         start = end
@@ -163,10 +170,12 @@ def _read_stream(reader: RocketmqStreamReader, *, available_now: bool = False) -
 def test_a_reader_after_a_lake_names_the_topics_that_runs_left_out(
     tmp_path: Path, golden: StoreOf, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    store, lake = golden("b533-base"), tmp_path / "lake"
+    store = golden("b533-base")
+    lake = tmp_path / "lake"
     for selection in (Selection(topics=("T1", "T2")), Selection(exclude_topics=("T2",)), Selection()):
         ingest_store(store, lake, selection=selection, change_topics=True)
     for topics, is_said in ("", True), ("T1", False), ("T1,T2", True):
         wanted = ReadOptions.parse({"path": str(store), "after": str(lake), "topics": topics})
         RocketmqReader(wanted).partitions()
+
         assert ("only some topics" in capfd.readouterr().err) is is_said

@@ -102,9 +102,11 @@ def test_a_key_finds_exactly_the_messages_that_have_it(
 
             assert under_key[-limit if limit else 0 :] == offsets(answer)
             assert bool(answer.reason) is not bool(under_key)
-            assert (under_id, under_id[:1]) == (offsets(by_id), offsets(first))
+            assert under_id == offsets(by_id)
+            assert under_id[:1] == offsets(first)
             assert tagged == offsets(by_tags)
             every = lookups.by_key(source, topic, key, limit=None, by_entry=True)
+
             assert [offset for offset in under_key for _ in range(times[offset])] == offsets(every)
 
 
@@ -127,9 +129,11 @@ def test_an_offset_in_a_queue_or_the_log_finds_exactly_its_message(
     with open_three_ways(records) as sources:
         for source in sources:
             answer = lookups.by_offset(source, topic, queue_id, number)
+
             assert expected == offsets(answer)
             assert not expected or answer.offsets == (0, len(queue))
             message = source.by_offset(record.physical_offset)
+
             assert message is not None
             assert [record.physical_offset] == offsets(lookups.by_offset_id(source, message.offset_id))
             assert source.by_offset(record.physical_offset + 1) is None
@@ -172,6 +176,7 @@ def test_both_ways_to_search_a_log_find_the_same_records(
             seen.clear()
             for _ in log_search.search_records(reader, "", lambda *place: seen.append(place)):
                 break
+
             assert (total, total) == seen[-1]  # clears the progress line
 
 
@@ -224,6 +229,7 @@ def test_a_lake_and_its_store_return_the_same_answers(  # noqa: PLR0913, PLR0917
                 )
                 for answer in answers
             ]
+
             assert [facts[0]] * 3 == facts
 
 
@@ -232,7 +238,8 @@ SENT = [Sent("Orders", ("4711", "it's"), f"ID{number}", body=b"%d" % number) for
 
 def test_a_store_and_a_lake_are_queried_by_the_same_functions(tmp_path: Path) -> None:
     records = stored(SENT)
-    store, lake = write_store(tmp_path / "store", records), tmp_path / "lake"
+    store = write_store(tmp_path / "store", records)
+    lake = tmp_path / "lake"
     write_lake(store, lake)
     conf = tmp_path / "broker.conf"
     conf.write_text(f"maxHashSlotNum={GEOMETRY.hash_slots}\nmaxIndexNum={GEOMETRY.index_num}\n")
@@ -248,6 +255,7 @@ def test_a_store_and_a_lake_are_queried_by_the_same_functions(tmp_path: Path) ->
             assert bodies(by_any_id(source, "ID1", "Orders")) == [b"1"]
             assert bodies(by_offset(source, "Orders", 0, 2)) == [b"2"]
             nothing = by_key(source, "Orders", "none").reason
+
             assert nothing is not None
             assert nothing.kind is ReasonKind.NOT_ON_DISK
             for wrong in ({"limit": 0}, {"kind": "banana"}):
@@ -256,6 +264,7 @@ def test_a_store_and_a_lake_are_queried_by_the_same_functions(tmp_path: Path) ->
             with pytest.raises(ValueError, match="limit is 0"):
                 by_unique_key(source, "Orders", "ID1", limit=0)
             (message,) = by_offset(source, "Orders", 0, 2).messages
+
             assert repr(message).startswith("<Message of Orders, queue 0 offset 2, at ")
     for name in (None, "a"):
         with pytest.raises(ValueError, match="pass exactly one of store and lake"), open_source(store=name, lake=name):

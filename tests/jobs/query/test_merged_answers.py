@@ -46,7 +46,8 @@ def test_a_key_is_found_on_all_brokers(lake: Path, truth: Truth, run: Run) -> No
     """A topic on two brokers could not be queried: `by-key` ended with "choose one"."""
     found = run("query", "by-key", "--lake", lake, "-t", "Orders", "-k", "k3", "--json")
 
-    assert (ExitCode.CLEAN, _expect(truth, key="k3")) == (found.code, _places(found.lines))
+    assert ExitCode.CLEAN == found.code
+    assert _expect(truth, key="k3") == _places(found.lines)
 
 
 @pytest.mark.parametrize("limit", [1, 5, 20])
@@ -85,6 +86,7 @@ def test_pages_of_a_list_have_every_message_once(
     assert len(expected) == len(places)
     ages: dict[tuple[object, object], int]
     ages = {(broker, record.physical_offset): record.store_timestamp for broker, record in truth}
+
     assert sorted((ages[place] for place in places), reverse=True) == [ages[place] for place in places]
 
 
@@ -137,10 +139,12 @@ def _find_in_queue(truth: Truth, queue_id: int, queue_offset: int) -> list[tuple
 def test_a_queue_offset_is_found_on_each_broker(lake: Path, truth: Truth, run: Run) -> None:
     """Each broker has a queue with this id: `by-offset` ended with "choose one"."""
     asked = ("query", "by-offset", "--lake", lake, "-t", "Orders", "-i", "1", "-o", "3", "--json")
-    found, of_one = run(*asked), run(*asked, "--broker", "broker-b")
+    found = run(*asked)
+    of_one = run(*asked, "--broker", "broker-b")
     expected = _find_in_queue(truth, 1, 3)
 
-    assert (ExitCode.CLEAN, expected) == (found.code, _places(found.lines))
+    assert ExitCode.CLEAN == found.code
+    assert expected == _places(found.lines)
     assert 3 == len(expected)
     assert [offset for broker, offset in expected if broker == "broker-b"] == [
         line["physical_offset"] for line in of_one.lines
@@ -164,11 +168,13 @@ def test_mqadmin_asks_all_brokers_and_answers_one_after_the_other(lake: Path, tr
 
 def test_mqadmin_answers_from_the_broker_that_a_line_names(lake: Path, truth: Truth, run: Run) -> None:
     asked = ("query", "mqadmin", "--lake", lake, "--json", "queryMsgByOffset", "-t", "Orders", "-i", "1", "-o", "3")
-    found, other = run(*asked, "-b", "broker-c"), run(*asked, "-b", "broker-d")
+    found = run(*asked, "-b", "broker-c")
+    other = run(*asked, "-b", "broker-d")
     expected = [offset for broker, offset in _find_in_queue(truth, 1, 3) if broker == "broker-c"]
 
     assert expected == [line["physical_offset"] for line in found.lines]
-    assert (ExitCode.NOT_FOUND, "other_broker") == (other.code, other.lines[0]["reason"])
+    assert ExitCode.NOT_FOUND == other.code
+    assert "other_broker" == other.lines[0]["reason"]
 
 
 def test_the_text_names_the_broker_of_each_message(lake: Path, run: Run) -> None:
@@ -194,14 +200,17 @@ def test_stores_that_follow_one_another_on_a_broker_need_a_choice(tmp_path: Path
         records = [one._replace(store_timestamp=one.store_timestamp + later) for one in stored(sent)]
         ingest_store(write_store(tmp_path / name, records), tmp_path / "lake", broker, **FORMS)
     asked = ("query", "by-key", "--lake", tmp_path / "lake", "-t", "Orders", "-k", "all", "--json")
-    refused, found = run(*asked), run(*asked, "--broker", "broker-b")
+    refused = run(*asked)
+    found = run(*asked, "--broker", "broker-b")
 
     assert ExitCode.USAGE == refused.code
     assert "broker-b" not in refused.err
     assert 2 == refused.err.count("broker-a (")
     assert 4 == len(found.lines)
     status = run("query", "mqadmin", "--lake", tmp_path / "lake", "topicStatus", "-t", "Orders")
-    assert (ExitCode.USAGE, 2) == (status.code, status.err.count("broker-a ("))
+
+    assert ExitCode.USAGE == status.code
+    assert 2 == status.err.count("broker-a (")
 
 
 def _places_of(answer: Answer) -> list[tuple[object, object]]:
@@ -220,6 +229,7 @@ def test_python_functions_answer_from_all_brokers(lake: Path, truth: Truth) -> N
         assert _expect(truth, key="all")[-5:] == _places_of(by_key(sources, "Orders", "all", limit=5))
         assert of_message == _places_of(by_unique_key(sources, "Orders", unique_key))
         (found,) = by_any_id(sources, unique_key, None).messages
+
         assert of_message == [(found.broker, found.record.physical_offset)]
         assert of_message[0] in _places_of(by_offset_id(sources, found.offset_id, ignore_host=True))
         assert sorted(same_place) == sorted(_places_of(by_offset(sources, "Orders", *at)))

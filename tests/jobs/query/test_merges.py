@@ -131,7 +131,8 @@ def test_pages_are_parts_of_the_merged_list(given: tuple[str, ...], limit: int, 
 def test_pages_end_where_a_broker_has_more(lake: Path) -> None:
     """A message of another broker may come after those that were read: it belongs to a later page."""
     sources = open_lake_stores(str(lake))
-    wanted, before = ListConditions("Orders"), None
+    wanted = ListConditions("Orders")
+    before = None
     ages: list[int] = []
     for _ in range(1000):
         merged = list_newest(sources, wanted, before, 9, 60).answer

@@ -45,12 +45,14 @@ def test_a_time_is_printed_as_java_prints_it(milliseconds: int, zone: tzinfo) ->
     except OverflowError:
         assert shown.count(":") == len("::")
         return
+
     assert f"{moment.year:04d}-{moment:%m-%d %H:%M:%S},{moment.microsecond // 1000:03d}" == shown
 
 
 def test_values_are_printed_as_java_prints_them() -> None:
     """Java's calendar ends later than Python's, the buckets of its maps grow, and it counts UTF-16 units."""
     many = {f"n{number}": "v" for number in range(13)}
+
     assert "292278994-08-17 07:12:55,807" == time_text((1 << 63) - 1, UTC)
     assert "[2001:db8:0:0:0:0:0:1]:10911" == host_port_text(Host(bytes.fromhex(f"20010db8{1:024x}"), 10911))
     assert hash_map_text(many, 32) == hash_map_text(many, 16)
@@ -80,6 +82,7 @@ def test_progress_is_the_offsets_and_limits_that_the_broker_answered(name: str, 
     code, out, _ = mqadmin(unpacked.root, "consumerProgress -g G", "--release", "5.5.1")
 
     rows = [line.split()[:7] for line in out.splitlines() if line.startswith("Orders")]
+
     assert code == ExitCode.CLEAN
     assert rows == [
         ["Orders", "b0", queue, str(end), str(offsets[queue]), str(end - offsets[queue]), "0"]
@@ -93,7 +96,9 @@ def test_an_unreadable_configuration_is_reported(tmp_path: Path, mqadmin: Run, m
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
     code, out, err = mqadmin(root, "consumerProgress -g G", "--release", "5.5.1")
-    assert (code, out) == (ExitCode.NOT_FOUND, "")
+
+    assert code == ExitCode.NOT_FOUND
+    assert out == ""
     assert "pip install" in err
 
 
@@ -110,6 +115,7 @@ def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(  # noqa: PLR091
     if source == "RocksDB up to a damaged block":
         damage = CorruptData("block checksum mismatch", None, f"{store}/consumequeue")
         monkeypatch.setattr(DatabaseQueueOpener, "read_units", Mock(side_effect=damage))
+
         assert "queues in RocksDB are not counted" in render_page(QueryTarget(str(store)), "/topics").text
     elif source == "the log alone":
         monkeypatch.setitem(sys.modules, "rocksdict", None)
@@ -117,7 +123,9 @@ def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(  # noqa: PLR091
     code, out, err = mqadmin(store, line, "--release", "5.5.0", "--body-dir", str(tmp_path))
 
     expected = ROCKSDB[line]["stdout"].replace("/tmp/rocketmq/msgbodys/", f"{tmp_path}/")
+
     assert out == expected.replace("WARN: No Consumer", "")
     assert code == ExitCode.CLEAN
     is_from_log = source != "RocksDB" and line.split(maxsplit=1)[0] != "queryMsgByKey"
+
     assert ("taken from the log instead" in err) == is_from_log

@@ -40,6 +40,7 @@ def test_a_small_command_imports_only_what_it_uses(
 ) -> None:
     """Imports take half of the time of such a command."""
     loaded = packages_loaded_by(*line.format(store=golden("b551-base"), lake=newer_lake).split())
+
     assert not loaded & unused
 
 
@@ -79,6 +80,7 @@ def test_a_message_cannot_control_the_terminal(
     sys.stdout.flush()
     captured = capfdbinary.readouterr()
     shown = captured.out.decode()
+
     assert "owned" in shown
     assert all(character.isprintable() for character in shown.replace("\n", ""))
     assert "\nrmq-lake: all is well" not in shown
@@ -126,6 +128,7 @@ def _query_duckdb(lake: Path, sql: str) -> list[dict[str, Any]]:
 def test_a_statement_returns_the_same_rows_as_another_engine(run: Run, newer_lake: Path, sql: str) -> None:
     expected = _query_duckdb(newer_lake, sql)
     answer = run("query", "sql", "--lake", newer_lake, sql, "--output", "ndjson")
+
     assert answer.code is ExitCode.CLEAN
     assert expected == answer.lines != []
 
@@ -177,6 +180,7 @@ def test_every_output_format_has_the_same_rows(run: Run, newer_lake: Path, tmp_p
     cells = list(csv.DictReader(io.StringIO(run("query", "sql", "--lake", newer_lake, sql, "--output", "csv").out)))
     parquet = run("query", "sql", "--lake", newer_lake, sql, "--output", "parquet", "--out", tmp_path / "rows.parquet")
     stored = pq.read_table(tmp_path / "rows.parquet").to_pylist()
+
     assert parquet.code is ExitCode.CLEAN
     assert lines == array
     assert [line["uniq_key"] for line in lines] == [cell["uniq_key"] for cell in cells]
@@ -187,6 +191,7 @@ def test_every_output_format_has_the_same_rows(run: Run, newer_lake: Path, tmp_p
 
 def test_without_a_statement_tables_and_views_are_listed(run: Run, newer_lake: Path) -> None:
     named = {row["name"]: row for row in run("query", "sql", "--lake", newer_lake, "--output", "ndjson").lines}
+
     assert {path.parent.name for path in newer_lake.glob("*/_delta_log")} <= {*named}
     assert {"dead_letters", "transactions", "timers_pending"} <= {*named}
     assert all(row["row"] for row in named.values())
@@ -198,6 +203,7 @@ def test_a_limit_on_time_ends_a_statement_that_the_engine_does_not_end(newer_lak
     crossed = "SELECT count(*) FROM messages " + " ".join(f"CROSS JOIN messages m{n}" for n in range(12))
     line = ["query", "sql", "--lake", str(newer_lake), crossed, "--timeout", "0.5"]
     ended = subprocess.run([sys.executable, "-m", "jobs.main", *line], capture_output=True, check=False, timeout=60)
+
     assert ended.returncode == ExitCode.FAILED
     assert b"stopped after 0.5 s" in ended.stderr
 
@@ -209,7 +215,9 @@ def test_a_statement_that_needs_more_memory_than_the_limit_is_an_error(
     pairs = "select a.body, count(*) from messages a, messages b group by a.body, b.body"
     code, _, err = run("query", "sql", pairs, "--lake", newer_lake)
     error = "out of memory: the statement needs more than 512.0 KiB, half of the memory that this process may use"
-    assert (ExitCode.FAILED, f"rmq-lake: {error}. Read fewer rows or columns\n") == (code, err)
+
+    assert ExitCode.FAILED == code
+    assert f"rmq-lake: {error}. Read fewer rows or columns\n" == err
 
 
 @pytest.mark.parametrize("place", ["store", "lake"])
@@ -252,7 +260,8 @@ def test_times_that_python_does_not_have_are_printed(
     statement = f"SELECT DISTINCT {expression} AS value FROM messages"
     outcome = run("query", "sql", "--lake", newer_lake, statement, "--output", "json")
 
-    assert (ExitCode.CLEAN, "") == (outcome.code, outcome.err)
+    assert ExitCode.CLEAN == outcome.code
+    assert "" == outcome.err
     assert [{"value": expected}] == outcome.document
 
 
@@ -275,7 +284,8 @@ def test_numbers_that_are_hardly_milliseconds_are_refused(
     """They were times in 1970, and the answer had all messages or none."""
     outcome = run("query", "list", "--store", golden("b551-base"), option, number)
 
-    assert (ExitCode.USAGE, "") == (outcome.code, outcome.out)
+    assert ExitCode.USAGE == outcome.code
+    assert "" == outcome.out
     assert f"{number} milliseconds since 1970 would be" in outcome.err
     assert instead in outcome.err
 
@@ -320,7 +330,8 @@ def test_a_refused_statement_has_its_own_reason(statement: str, reason: str, new
     """SELECT … INTO printed nothing, and ended with 0."""
     outcome = run("query", "sql", "--lake", newer_lake, statement, "--output", "json")
 
-    assert (ExitCode.USAGE, "") == (outcome.code, outcome.out)
+    assert ExitCode.USAGE == outcome.code
+    assert "" == outcome.out
     assert outcome.err.startswith(f"rmq-lake: {reason}")
 
 
@@ -330,6 +341,7 @@ def test_columns_with_chinese_text_are_aligned(newer_lake: Path, run: Run) -> No
     outcome = run("query", "sql", "--lake", newer_lake, f"SELECT * FROM ({rows}) AS t(topic, name, number)")
 
     expected = ["topic   name  number", "订单    a          1", "Orders  b         22", "e\u0301       c        333"]
+
     assert expected == outcome.out.splitlines()
 
 
@@ -341,7 +353,8 @@ def test_a_list_of_many_values_does_not_crash_the_process(newer_lake: Path) -> N
     done = subprocess.run([*command, statement], capture_output=True, text=True, cwd=ROOT, check=False)
     expected = sum(row["physical_offset"] < 22_000 for row in rows_of(newer_lake))
 
-    assert (ExitCode.CLEAN, {"messages": expected}) == (done.returncode, json.loads(done.stdout))
+    assert ExitCode.CLEAN == done.returncode
+    assert {"messages": expected} == json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("sql", ["SELECT 1 FROM messages LIMIT 1", "SELECT 'x' FROM (SELECT * FROM messages LIMIT 2)"])
@@ -350,5 +363,6 @@ def test_a_limit_that_the_engine_ignores_is_refused(sql: str, newer_lake: Path, 
     refused = run("query", "sql", "--lake", newer_lake, sql)
     found = run("query", "sql", "--lake", newer_lake, "SELECT 1, topic FROM messages LIMIT 1", "--output", "ndjson")
 
-    assert (ExitCode.USAGE, True) == (refused.code, "reads no column of messages" in refused.err)
+    assert ExitCode.USAGE == refused.code
+    assert "reads no column of messages" in refused.err
     assert 1 == len(found.lines)

@@ -101,7 +101,8 @@ _END_WITH_A_QUEUE_FILE = ("printMsg-tag", "queryCq-tail")
 def test_each_recorded_line_is_answered_byte_for_byte(
     name: str, place: str, golden: StoreOf, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    store, lake = golden(name), tmp_path / "lake"
+    store = golden(name)
+    lake = tmp_path / "lake"
     before_check = {case for of, case in _ANSWERED_BEFORE_THE_END if of == name}
     earlier = copy_before_check(store, tmp_path) if before_check else store
     if place == "lake":
@@ -120,17 +121,21 @@ def test_each_recorded_line_is_answered_byte_for_byte(
         captured = capfdbinary.readouterr()
 
         expected = call.stdout.replace(_TRACKS, b"").replace(_BODY_PATH, f"{bodies}/".encode())
+
         assert expected == captured.out, path.name
         is_hit = bool(expected)
         # The earlier log ends before messages to which the final index points.
         codes = {0, 3} if is_earlier else {0}
+
         assert code in (codes if is_hit else {5}), (path.name, captured.err)
         assert is_hit or captured.err.startswith(b"rmq-lake: "), path.name
         found = {body.name: body.read_bytes() for body in bodies.glob("*")}
+
         assert sorted(call.new_bodies) == sorted(found), path.name
         written |= found
 
     recorded = {path.name: path.read_bytes() for path in (store / "EXPECT" / "msgbodys").iterdir()}
+
     assert written == {name: body for name, body in recorded.items() if place == "store" or name in written}
 
 
@@ -154,6 +159,7 @@ def test_light_queues_that_a_killed_broker_had_in_memory_are_answered_from_the_l
             if topic.startswith("%LMQ%$"):  # of a LITE topic, whose units the broker has written to RocksDB
                 limits = source.queue_offsets(topic, int(queue_id))
                 units = [source.read_unit(topic, int(queue_id), number) for number, *_ in expected["units"]]
+
                 assert limits == (expected["min"], expected["max"]) > (0, 0)
                 assert [unit.physical_offset for unit in units if unit] == [place for _, place, *_ in expected["units"]]
 
@@ -175,10 +181,12 @@ def test_every_queue_has_the_limits_and_messages_that_the_broker_answered(
         for queue, expected in answered.items():
             topic, _, queue_id = queue.rpartition("/")
             limits = source.queue_offsets(topic, int(queue_id))
+
             assert limits is not None or place == "lake", queue
             assert (limits or (0, 0)) == (expected["min"], expected["max"]) or topic in WRITTEN_BY_THE_STOP, queue
             for number, *unit in expected["units"]:
                 message = source.by_queue_offset(topic, int(queue_id), number)
+
                 assert message is not None, (queue, number)
                 assert message.record.physical_offset == unit[0], (queue, number)
                 if place == "store":
@@ -198,6 +206,7 @@ def test_a_key_has_the_messages_that_the_broker_answered(recorded: Recorded, nam
             if topic in WRITTEN_BY_THE_STOP:
                 continue
             hits = islice(source.by_key_hash(KeyQuery(KeyKind.KEY, topic, key)), KEY_QUERY_LIMIT)
+
             assert sorted(hit.record.physical_offset for hit in hits) == expected, question
 
 
@@ -215,9 +224,11 @@ def test_a_transaction_in_rocksdb_is_open_rolled_back_or_committed(recorded: Rec
     halves: dict[ReasonKind | None, set[int]] = {}
     with open_source(store=str(recorded(name).root)) as source:
         limits = source.queue_offsets(rocksdb_rows.ROCKSDB_HALF_TOPIC, 0)
+
         assert limits is not None
         for number in range(limits.maximum):
             half = source.by_queue_offset(rocksdb_rows.ROCKSDB_HALF_TOPIC, 0, number)
+
             assert half is not None
             answer = lookups.by_unique_key(source, "Tx", half.message_id)
             kind = answer.reason.kind if answer.reason else None
@@ -228,4 +239,5 @@ def test_a_transaction_in_rocksdb_is_open_rolled_back_or_committed(recorded: Rec
     rows = recorded("b551-transrocks").answers_on_disk["rocksdbstore"]["trans"]
     keys = [bytes.fromhex(key) for key, _ in rows]
     pending = {int.from_bytes(key[:8], "big") for key in keys if key != rocksdb_rows.LAST_OFFSET_KEY}
+
     assert name.endswith("killed") or halves[ReasonKind.HALF] == pending

@@ -121,10 +121,12 @@ def _request(url: str) -> PageRequest:
 def test_a_page_is_the_same_after_other_pages(kind: str, seed: int, golden: StoreOf, tmp_path: Path) -> None:
     random = Random(f"pages {kind} {seed}")
     place = _draw_place(kind, random, golden, tmp_path)
-    pages, seen = Pages(place), list[str]()
+    pages = Pages(place)
+    seen = list[str]()
     for step in range(STEPS):
         url = _draw_url(random, seen)
-        expected, reply = Pages(place).answer(0, _request(url)), pages.answer(0, _request(url))
+        expected = Pages(place).answer(0, _request(url))
+        reply = pages.answer(0, _request(url))
 
         assert expected == reply, (step, url)
         hrefs = re.findall(r'href="(/[^"]*)"', reply.content.decode("utf-8", "replace"))
@@ -145,7 +147,8 @@ def test_the_page_of_a_complete_topic_says_nothing_about_a_topic_viewed_before(t
 
 def _draw_questions(random: Random) -> Iterator[tuple[str, tuple[object, ...]]]:
     for _ in range(STEPS):
-        topic, key = random.choice(TOPICS), random.choice(("k1", "id7", "nothing"))
+        topic = random.choice(TOPICS)
+        key = random.choice(("k1", "id7", "nothing"))
         yield random.choice(
             (
                 ("by_key", (topic, key)),

@@ -70,11 +70,14 @@ def _offsets(messages: Sequence[Message | None]) -> list[int]:
 def test_every_message_is_found_at_its_offset_only(source: Source, records: list[MessageRecord]) -> None:
     for record in records:
         message = source.by_offset(record.physical_offset)
+
         assert message is not None
         assert record == message.record
         assert source.by_offset(record.physical_offset + 1) is None
     covered = source.coverage()
-    assert (records[0].physical_offset, records[-1].end_offset) == (covered.first_offset, covered.end_offset)
+
+    assert records[0].physical_offset == covered.first_offset
+    assert records[-1].end_offset == covered.end_offset
     assert records[0].store_timestamp == covered.first_time
 
 
@@ -120,6 +123,7 @@ def test_a_list_has_exactly_the_messages_that_match(source: Source, records: lis
     """The next page begins at the end of the previous one, even if a limit ends a page early."""
     conditions, is_wanted = CASES[case]
     expected = [record.physical_offset for record in reversed(records) if is_wanted(record)]
+
     assert (case == "quote") == (not expected)
 
     for most, seconds, max_bytes in ((len(records), 60, inf), PAGES[[*CASES].index(case) % len(PAGES)]):
@@ -127,16 +131,19 @@ def test_a_list_has_exactly_the_messages_that_match(source: Source, records: lis
         before = None
         while True:
             page = read_page(source, conditions, before, most, seconds, max_bytes)
+
             assert len(page.messages) <= most
             assert sum(message.record.total_size for message in page.messages[:-1]) < max_bytes
             found += _offsets(page.messages)
             before = page.next_before_offset
             if before is None:
                 break
+
         assert expected == found, (most, seconds, max_bytes)
 
     narrow = conditions._replace(key=None, tag=None, body_text=None)
     everything = [message for _, message in source.read_before(narrow, MAX_TIME, 1000) if message is not None]
+
     assert sum(map(narrow.matches_except_topic, everything)) == source.count(narrow)
 
 
@@ -150,11 +157,14 @@ def test_a_page_of_a_topic_in_a_large_log_reads_few_units(tmp_path: Path, monkey
         patch.object(StoredQueue, "read_unit", autospec=True, side_effect=StoredQueue.read_unit) as read,
     ):
         newest = read_page(source, ListConditions("Orders"), None, 5, 60)
-        assert (expected[:5], True) == (_offsets(newest.messages), read.call_count < 200)
+
+        assert expected[:5] == _offsets(newest.messages)
+        assert read.call_count < 200
         assert expected[5:] == _offsets(
             read_page(source, ListConditions("Orders"), newest.next_before_offset, 1000, 60).messages
         )
         narrow = ListConditions("Orders", begin=records[300].store_timestamp, end=records[310].store_timestamp)
+
         assert expected[-311:-300] == _offsets(read_page(source, narrow, None, 1000, 60).messages)
 
 
@@ -167,7 +177,8 @@ def test_a_text_that_is_not_a_position_is_refused(position: str) -> None:
 def test_a_lake_reads_few_of_the_offsets_under_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = write_store(tmp_path / "store", stored([Sent(keys=("k",))] * 300))
     ingest_store(store, tmp_path / "lake", release="5.5.1", hash_slots=7, index_num=9)
-    read_integers, counts = LakeTables.read_integers, list[int]()
+    read_integers = LakeTables.read_integers
+    counts = list[int]()
 
     def count_rows(self: LakeTables, sql: str) -> list[int]:
         found = read_integers(self, sql)
@@ -189,10 +200,12 @@ def test_a_histogram_counts_messages_by_store_time(
         times = [record.store_timestamp for record in records if topic in {None, record.topic}]
         for lists in both:
             found = lists.histogram(ListConditions(topic=topic))
+
             assert found is not None
             counted = [0] * len(found.counts)
             for time in times:
                 counted[(time - found.start) // found.step] += 1
+
             assert counted == list(found.counts)
 
 
@@ -203,7 +216,9 @@ def test_topics_and_groups_are_those_of_the_log(both: list[PageLists], records: 
     for lists in both:
         rows = lists.topics()
         at = rows.columns.index("messages")
+
         assert expected == {row[0]: row[at] for row in rows.rows if row[at]}
+
     assert groups[0] == groups[1]
     assert groups[0]
 
@@ -214,10 +229,13 @@ def test_index_chains_point_to_their_message(both: list[PageLists]) -> None:
         shown.append(set())
         for message in read_page(lists.source, ListConditions(), None, 20, 60).messages:
             chains = list(lists.index_chains(message))
+
             assert chains
             at, most = message.record.physical_offset, MAX_CHAIN_ENTRIES_SHOWN
+
             assert all(len(chain.entries) > most or at in {entry[1] for entry in chain.entries} for chain in chains)
             shown[-1] |= {(at, chain.key, chain.slot, str(chain.entries[:most])) for chain in chains}
+
     assert shown[0] == shown[1]
 
 
@@ -228,15 +246,18 @@ def test_a_page_of_a_table_has_its_newest_rows_or_says_that_they_are_not_sorted(
     """The queues have one row for each record with a unit, so the last rows are those of the last records."""
     monkeypatch.setattr("jobs.browse.lake_lists._MOST_SORTED", most_sorted)
     of_lake = both[1]
+
     assert isinstance(of_lake, LakeLists)
     table = of_lake.table("consume_queue", {}, 2, 7)
     of_queue = of_lake.table("consume_queue", {"queue_id": "1", "topic": "T1"}, 0, 1000)
 
     at = table.columns.index("physical_offset")
     newest = [record.physical_offset for record in reversed(records)][2:9]
+
     assert (most_sorted > 0) is ([row[at] for row in table.rows] == newest)
     assert (most_sorted == 0) is ("too many rows to sort" in table.note)
     of_t1 = [record.physical_offset for record in records if (record.topic, record.queue_id) == ("T1", 1)]
+
     assert of_t1 == sorted(int(row[at] or 0) for row in of_queue.rows) != []
 
 

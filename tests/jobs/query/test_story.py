@@ -69,11 +69,9 @@ def check_sent(source: Source, line: SentLine) -> Story:
     """Compare a story with the reply to the producer; each unit and key of an intact store points to its copy."""
     story = read_story(source, line.unique_key, line.topic)
     first = story.copies[0]
-    assert (line.offset_id, line.queue_id, line.queue_offset) == (
-        first.message.offset_id,
-        first.message.record.queue_id if first.role is Role.SENT else line.queue_id,
-        first.message.record.queue_offset if first.role is Role.SENT else line.queue_offset,
-    )
+    assert line.offset_id == first.message.offset_id
+    assert line.queue_id == (first.message.record.queue_id if first.role is Role.SENT else line.queue_id)
+    assert line.queue_offset == (first.message.record.queue_offset if first.role is Role.SENT else line.queue_offset)
     checks = {fact.check for copy in story.copies for fact in copy.queues}
     checks |= {fact.check for copy in story.copies for fact in copy.keys}
     assert {PointerCheck.LEADS_THERE} == checks, line
@@ -83,12 +81,14 @@ def check_sent(source: Source, line: SentLine) -> Story:
 @pytest.mark.sample(3, always=["b551-rockscq"])
 @pytest.mark.parametrize("name", TOLD)
 def test_a_story_matches_the_notes_of_the_driver(golden: StoreOf, tmp_path: Path, name: str) -> None:
-    store, release = golden(name), Release.from_version(release_of(name))
+    store = golden(name)
+    release = Release.from_version(release_of(name))
     ingest_store(store, tmp_path / "lake")
     lake = open_lake(tmp_path / "lake", release)
     with opened(store, release, None) as source:
         consumed = _CONSUMED.findall((store / "EXPECT" / "sent.txt").read_text())
         lines = sent_lines(store)
+
         assert lines
         for number, line in enumerate(lines):
             story = check_sent(source, line)
@@ -96,6 +96,7 @@ def test_a_story_matches_the_notes_of_the_driver(golden: StoreOf, tmp_path: Path
             assert_in_chinese(story)
             if number % _LAKE_IS_ASKED == 0:
                 again = check_sent(lake, line)
+
                 assert roles(story) == roles(again)
                 assert story.state == again.state
                 assert_in_chinese(again)
@@ -114,7 +115,8 @@ def assert_as_sent(line: SentLine, story: Story, store: str, consumed: list[tupl
             assert tries == [0, *retries][: len(tries)], line.name  # the driver ended before the last ones
         (group,) = story.copies[0].groups
         is_again = len(story.copies) > 1
-        assert ("cg", ConsumptionState.FAILED if is_again else ConsumptionState.CONSUMED) == (group.group, group.state)
+        assert "cg" == group.group
+        assert (ConsumptionState.FAILED if is_again else ConsumptionState.CONSUMED) == group.state
         failed = "retried, not yet consumed by cg" if store == "b551-retry" else "dead letter of cg"
         assert story.state == (failed if is_again else "sent, consumed by cg")
         if story.state == "dead letter of cg":
@@ -140,7 +142,8 @@ def assert_in_chinese(story: Story) -> None:
 
 @pytest.mark.parametrize("name", golden_stores("base"))
 def test_transactions_end_as_the_driver_recorded(golden: StoreOf, name: str) -> None:
-    store, release = golden(name), Release.from_version(release_of(name))
+    store = golden(name)
+    release = Release.from_version(release_of(name))
     with opened(store, release, None) as source:
         stories = {
             key: list(timeline.find_stories(source, timeline.find_copies_by_key(source, "T1", key).messages))
@@ -149,6 +152,7 @@ def test_transactions_end_as_the_driver_recorded(golden: StoreOf, name: str) -> 
         if not any(stories.values()):
             pytest.fail("no transaction in the store")
         ((committed,), (rolled_back,), (unknown,)) = stories.values()
+
         assert [Role.HALF, Role.COMMITTED] == roles(committed)
         assert committed.copies[0].text.endswith(": committed")
         assert Role.COMMITTED not in roles(rolled_back)
@@ -157,10 +161,12 @@ def test_transactions_end_as_the_driver_recorded(golden: StoreOf, name: str) -> 
 
 
 def test_a_message_truncated_by_a_promotion_is_reported_as_such(situation: StoreOf, tmp_path: Path) -> None:
-    disk, lake = situation("b551-controller-failover"), str(tmp_path / "lake")
+    disk = situation("b551-controller-failover")
+    lake = str(tmp_path / "lake")
     for store in ("old-master-killed", "store"):
         ingest_store(disk / store, lake, "b")
     unreplicated = json.loads((disk / "EXPECT.json").read_text())["unreplicated"]
+
     assert unreplicated
     source = open_lake(lake)
     for reply in unreplicated:
@@ -168,14 +174,19 @@ def test_a_message_truncated_by_a_promotion_is_reported_as_such(situation: Store
             story = read_story(source, message_id)
             (copy,) = story.copies
             record = copy.message.record
+
             assert (reply["message-id"], int(reply["queue"]), int(reply["queue-offset"])) == (
                 copy.message.unique_key, record.queue_id, record.queue_offset
             )  # fmt: skip
             assert "lost: its broker truncated the log" == story.state
-            assert ("superseded_messages", [], []) == (copy.place.name, copy.queues, copy.keys)
+            assert "superseded_messages" == copy.place.name
+            assert [] == copy.queues
+            assert [] == copy.keys
             assert_in_chinese(story)
+
             assert copy.message.record == find_message_at(source, message_reference(copy.message)).record
             wanted = KeyQuery(KeyKind.UNIQUE, copy.message.topic, reply["message-id"])
+
             assert ([], []) == (
                 list(source.by_key_hash(wanted)),
                 source.remarks.warnings,
@@ -185,4 +196,5 @@ def test_a_message_truncated_by_a_promotion_is_reported_as_such(situation: Store
 def test_a_story_fits_a_terminal(golden: StoreOf, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobs.verbs.query.line_width_limit", lambda _stream: 80)
     story = run("query", "story", "-t", "T1", "-k", "k1", "--store", golden("b551-base")).out
+
     assert max(map(len, story.splitlines())) <= 80

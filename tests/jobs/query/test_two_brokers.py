@@ -66,14 +66,20 @@ def test_each_verb_reads_only_the_rows_of_one_store(
         run("export", "--lake", lake_of_all, *place, tmp_path / "exported").code,
         run("type", lake_of_all, "--types", tmp_path / "types.toml").code,
     ]
+
     assert [ExitCode.CLEAN, ExitCode.DAMAGE, ExitCode.DAMAGE, ExitCode.CLEAN, ExitCode.CLEAN] == codes
-    assert (11, 1, of_store["store_id"]) == (compared["equal"], len(compared["differences"]), compared["store_id"])
+    assert 11 == compared["equal"]
+    assert 1 == len(compared["differences"])
+    assert of_store["store_id"] == compared["store_id"]
     for path in (Path("restored", "commitlog"), Path("repaired", "work", "log")):
         assert (whole / segment).read_bytes() == (tmp_path / path / Path(segment).name).read_bytes()
+
     assert {of_store["store_id"]} == {row["store_id"] for row in rows_of(lake_of_all, "findings", "offset")}
     exported = map(json.loads, (tmp_path / "exported").read_text().splitlines())
+
     assert sorted(f"{name}-id{n}" for n in range(12)) == sorted(row["message_id"] for row in exported)
     typed = {(row["uniq_key"], row["store_id"], row["id"]) for row in rows_of(lake_of_all, "typed/Orders")}
+
     assert {
         (f"{one}-id{n}", known[f"{one}-id{n}"]["store_id"], f"{one}{n}") for one in "abc" for n in range(0, 12, 2)
     } == typed
@@ -85,4 +91,5 @@ def test_a_histogram_counts_the_messages_of_one_store(
 ) -> None:
     monkeypatch.setattr("jobs.browse.lake_lists._MOST_COUNTED", most_counted)
     found = [LakeLists(source).histogram(ListConditions()) for source in open_lake_stores(str(lake))]
+
     assert [12, 12, 12] == [sum(histogram.counts) for histogram in found if histogram is not None]

@@ -57,7 +57,8 @@ def rebuilt_index(store: Path, *, lost_only: bool = True) -> IndexRebuildSummary
 def rebuilt(store: Path, folder: str, *, lost_only: bool = True) -> Rebuilt:
     if folder == INDEX:
         return rebuilt_index(store, lost_only=lost_only)
-    out, conf = store.parent / "out", BrokerConf(consume_queue_size=200)
+    out = store.parent / "out"
+    conf = BrokerConf(consume_queue_size=200)
     request = RebuildQueuesRequest(
         str(store), out, given_settings=GivenSettings(release="5.3.3", conf=conf), lost_only=lost_only
     )
@@ -86,6 +87,7 @@ def test_lost_files_are_installed_into_the_store(
     delete_files(store, folder)
     inodes = {path: path.stat().st_ino for path in (store / folder).rglob("*") if path.is_file()}
     install(make_plan(store, folder))
+
     assert [*read_files(store / folder).values()] == [*read_files(golden(STORE) / folder).values()]
     assert {path: path.stat().st_ino for path in inodes} == inodes
     assert not list(store.glob("*.*-*"))
@@ -99,6 +101,7 @@ def test_the_times_of_a_kept_file_do_not_change_the_checkpoint(store: Path) -> N
     kept.write_bytes(kept.read_bytes()[:8] + bytes([0x20]) + kept.read_bytes()[9:])  # an end time in the future
 
     [plan] = plan_index_installation(str(store), made, advance_checkpoint=True)
+
     assert plan.target_folder.name == INDEX
 
 
@@ -119,6 +122,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_set_whole(store: Path, fol
         assert read_files(victim / folder) in (old, new), steps[number]
         if read_files(victim / folder) == old:
             install(plan_of(victim, made))
+
         assert read_files(victim / folder) == new
         assert not list(victim.glob("*.attempt-*"))
 
@@ -156,7 +160,9 @@ def test_the_broker_cannot_start_while_files_are_installed(store: Path) -> None:
     with lock_store(str(store), store.parent / "out"):
         assert find_broker_process(str(store)) is None
         (store / "lock").read_bytes()
+
         assert subprocess.run(broker, check=False, capture_output=True, input=b"\n").returncode != 0
+
     assert subprocess.run(broker, check=False, capture_output=True, input=b"\n").returncode == 0
 
 
@@ -178,6 +184,7 @@ def test_a_file_that_differs_from_the_manifest_stops_the_installation(store: Pat
         damaged.write_bytes(change)
         with pytest.raises(OSError, match="size or SHA-256 differs from the manifest"):
             install(plan)
+
         assert tree_state(store / folder) == before
         assert list(store.glob("*.attempt-*")) == []
 
@@ -189,9 +196,11 @@ def test_too_little_room_and_another_user_are_refused(
     delete_files(store, folder)
     made = rebuilt(store, folder)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 30, 0, 1 << 26))  # noqa: SLF001
-    plan, before = plan_of(store, made), tree_state(store)
+    plan = plan_of(store, made)
+    before = tree_state(store)
     with pytest.raises(NotInstalledError, match="bytes are needed, 67,108,864 are free, and 67,108,864 must stay free"):
         install(plan)
+
     assert tree_state(store) == before
     monkeypatch.undo()
     monkeypatch.setattr(os, "geteuid", lambda: store.stat().st_uid + 1)
@@ -251,10 +260,8 @@ def test_files_installed_by_root_cannot_leave_the_store_through_a_link_of_its_ow
 ) -> None:
     delete_files(foreign_store, folder)
     plan = make_plan(foreign_store, folder)
-    untouched, attack = (
-        read_everything(foreign_store.parent / "victim"),
-        link_to_victim(foreign_store, f"{folder}{pattern}"),
-    )
+    untouched = read_everything(foreign_store.parent / "victim")
+    attack = link_to_victim(foreign_store, f"{folder}{pattern}")
 
     def step(name: str) -> None:
         if name.startswith(before):
@@ -273,8 +280,10 @@ def test_files_installed_by_root_cannot_leave_the_store_through_a_link_of_its_ow
 def test_root_installs_into_the_store_of_another_user(golden: StoreOf, foreign_store: Path, folder: str) -> None:
     delete_files(foreign_store, folder)
     install(make_plan(foreign_store, folder))
+
     assert [*read_files(foreign_store / folder).values()] == [*read_files(golden(STORE) / folder).values()]
     found = [path.lstat() for path in (foreign_store / folder, *(foreign_store / folder).rglob("*"))]
+
     assert {(NOBODY, NOBODY)} == {(it.st_uid, it.st_gid) for it in found}
     assert os.geteuid() == os.getegid() == 0
 

@@ -89,6 +89,7 @@ def read_real_files(store: Path) -> dict[str, bytes]:
 def test_rebuilt_queue_files_equal_the_brokers_files(golden: StoreOf, tmp_path: Path, name: str) -> None:
     store = golden(name)
     rebuild_queues(request_for(store, tmp_path / "out", name), SerialWorkers())
+
     assert read_real_files(store) == read_rebuilt_files(tmp_path / "out")
 
 
@@ -105,6 +106,7 @@ def test_spark_tasks_build_the_same_files_from_small_ranges(
 
     assert read_real_files(golden(name)) == read_rebuilt_files(tmp_path / "out")
     broker = read_files(golden("b533-base") / "index")  # a file is named later than its first message
+
     assert [*broker.values()] == [*read_rebuilt_files(tmp_path / "index").values()]
 
 
@@ -116,7 +118,8 @@ def test_a_truncated_scratch_file_is_an_error(
     opened = Scratch.open
 
     def truncating(self: Scratch, name: str) -> AbstractContextManager[Reader]:
-        reader, file = opened(self, name), Path(self.location) / name
+        reader = opened(self, name)
+        file = Path(self.location) / name
         os.truncate(file, max(file.stat().st_size - lost, 1))  # after its size was determined
         return reader
 
@@ -170,6 +173,7 @@ def test_a_dead_attempt_leaves_no_incomplete_files(golden: StoreOf, tmp_path: Pa
         sorted(str(path.relative_to(tmp_path / name)) for path in (tmp_path / name).rglob("*"))
         for name in ("once", "again")
     )
+
     assert whole == again
 
 
@@ -222,13 +226,16 @@ def test_rebuilt_rows_equal_those_of_the_broker(name: str, tmp_path: Path) -> No
     root = unpack_feature(name, tmp_path).root
     folder = rocksdb_queue_folder(list_store(str(root))) or ""
     build(root, tmp_path / "out")
-    broker, rebuilt = rows_in(root / folder), rows_in(tmp_path / "out" / folder)
+    broker = rows_in(root / folder)
+    rebuilt = rows_in(tmp_path / "out" / folder)
 
     assert rebuilt.keys() == broker.keys()
     assert rebuilt[UNIT_FAMILY] == broker[UNIT_FAMILY]
     lasts = [{key: value for key, value in rows[BOUND_FAMILY].items() if _is_last(key)} for rows in (rebuilt, broker)]
+
     assert lasts[0] == lasts[1]
     firsts = {key: value for key, value in rebuilt[BOUND_FAMILY].items() if not _is_last(key)}
+
     assert all(broker[BOUND_FAMILY].get(key) in {None, value, bytes(16)} for key, value in firsts.items())
 
 
@@ -248,6 +255,7 @@ def test_rows_built_from_files_equal_those_of_the_scalar_module(name: str, golde
     for unit in (unit for record, _ in read_store_records(store) for unit in expected_units(record, rules)):
         key = encode_unit_key(unit.queue, unit.queue_offset)
         expected[key] = UNIT_VALUE.pack(unit.physical_offset, unit.size, unit.tags_code, unit.store_timestamp)
+
     assert rows_in(tmp_path / "out" / "consumequeue")[UNIT_FAMILY] == expected
 
 
@@ -276,13 +284,16 @@ def test_a_queue_without_messages_in_the_log_continues_at_its_end(newer_store: P
     bounds = rows_in(tmp_path / "out" / "consumequeue")[BOUND_FAMILY]
     quiet = QueueName(QueueKind.PLAIN, "Quiet", 3)
     row = decode_bound_row(key := encode_bound_key(quiet, is_max=True), bounds[key])
+
     assert row == (quiet, True, (end - 1, place))
     assert any(note.startswith("queues without messages in the log: 1 (") for note in summary.notes)
     shutil.rmtree(newer_store / "consumequeue")
     (tmp_path / "out/consumequeue").rename(newer_store / "consumequeue")
     build(newer_store, tmp_path / "again")
+
     assert rows_in(tmp_path / "again" / "consumequeue")[BOUND_FAMILY] == bounds
     back = build(newer_store, tmp_path / "back", FILES)
+
     assert any(
         "1 (Quiet/3). No files are written for these queues, so the broker restarts them at queue offset 0" in note
         for note in back.notes
@@ -299,6 +310,7 @@ def test_light_queues_with_invalid_folder_names_get_rows(tmp_path: Path) -> None
     units = (decode_unit_row(*row) for row in rows_in(tmp_path / "out" / "consumequeue")[UNIT_FAMILY].items())
 
     expected = {("Orders", 0), ("%LMQ%$Lite$a/b", 7), ("%LMQ%..", 8), ("Ä" * 60, 5), ("Od\ufffd", 9)}
+
     assert expected == {(queue.topic, queue_offset) for queue, queue_offset, *_ in units}
 
 
@@ -307,6 +319,7 @@ def test_a_table_that_cannot_be_written_is_an_error_with_its_file(tmp_path: Path
 
     with pytest.raises(OSError, match="No such file or directory") as raised:
         queue_database.write_table(str(path), [([b"k"], [b"v"])])
+
     assert raised.value.filename == str(path)
 
 
@@ -325,6 +338,7 @@ def test_a_segment_that_the_disk_cannot_read_is_named(golden: StoreOf, tmp_path:
         summary = rebuild_queues(request_for(golden("b533-base"), tmp_path / "out", "b533-base"), SerialWorkers())
 
     (note,) = (note for note in summary.notes if note.startswith("damaged bytes"))
+
     assert re.search(r" \(commitlog/00000000000000000000 @\d+\)", note)
 
 
@@ -332,7 +346,8 @@ def test_a_failed_rebuild_leaves_nothing_of_its_own(
     golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Queue files without a manifest look like a complete answer."""
-    store, out = golden("b533-base"), tmp_path / "out"
+    store = golden("b533-base")
+    out = tmp_path / "out"
     out.mkdir()
     (out / "notes.txt").touch()
     monkeypatch.setattr(LocalStorage, "create", Mock(side_effect=OSError(errno.ENOSPC, "disk full", "MANIFEST.json")))
@@ -359,7 +374,8 @@ def _count_effects_of_one_lost_queue(folder: Path, queues: int) -> tuple[int, in
     (store / "consumequeue" / MANIFEST_FILE).unlink()
     lost = read_files(store / "consumequeue" / "T" / "1")
     shutil.rmtree(store / "consumequeue" / "T" / "1")
-    created, original = list[str](), os.open
+    created = list[str]()
+    original = os.open
 
     def open_(path: str, flags: int, *more: int, **options: int) -> int:
         if flags & os.O_CREAT and re.search(r"/\d{20}$", os.fspath(path)):
@@ -399,5 +415,6 @@ def test_the_lost_files_alone_are_written(golden: StoreOf, tmp_path: Path, name:
     rebuild_queues(replace(request_for(store, tmp_path / "out", name), lost_only=True), SerialWorkers())
 
     made = read_rebuilt_files(tmp_path / "out")
+
     assert missing <= made.keys()
     assert {path: before[path] for path in made} == made

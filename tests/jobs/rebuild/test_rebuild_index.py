@@ -81,6 +81,7 @@ def rebuilt(
 )
 def test_all_files_are_rebuilt_from_the_log_with_detected_settings(golden: StoreOf, name: str, tmp_path: Path) -> None:
     result = rebuilt(golden(name), tmp_path / "out")
+
     assert read_all(tmp_path / "out") == read_all(golden(name) / "index")
     assert result.settings.geometry.origin == result.settings.rules.origin == "detected"
     assert result.exit_code is ExitCode.CLEAN
@@ -106,6 +107,7 @@ def test_the_newest_file_is_completed_when_messages_are_missing_in_it(store: Pat
         store, tmp_path / "running", GivenSettings(100, 20, "5.3.3"), lost_only=True, is_broker_running=True
     )
     stopped = rebuilt(store, tmp_path / "stopped", GivenSettings(100, 20, "5.3.3"), lost_only=True)
+
     assert running.files == []
     assert (tmp_path / "stopped" / names[-2]).read_bytes() == whole
     assert len(stopped.files) == 2
@@ -124,6 +126,7 @@ def test_files_of_a_crashed_store_are_kept_and_lost_ones_before_the_crash_are_re
     for lost_name in lost:
         (store / "index" / lost_name).unlink()
     result = rebuilt(store, tmp_path / "out", lost_only=True)
+
     assert read_all(tmp_path / "out") == [whole[lost_name] for lost_name in lost]
     assert {entry.verdict.role for entry in result.explained_files} == {"kept"}
     assert result.exit_code is ExitCode.CLEAN
@@ -138,6 +141,7 @@ def test_one_process_builds_the_same_index_files_on_any_number_of_cores(
     monkeypatch.setattr("jobs.products.index.key_sequence.KEYS_PER_BLOCK", 3)
     request = RebuildIndexRequest(str(golden("b533-base")), str(tmp_path / "out"), range_size=range_size)
     rebuild_index(request, InProcessWorkers(width=cores))
+
     assert read_all(tmp_path / "out") == read_all(golden("b533-base") / "index")
     assert not list((tmp_path / "out").glob(".*"))
 
@@ -150,6 +154,7 @@ def test_a_full_last_file_is_followed_by_an_empty_one(tmp_path: Path, files: int
     given_settings = GivenSettings(10, 120 // files + 1, "5.3.3")
     result = rebuilt(tmp_path / "store", tmp_path / "out", given_settings)
     rebuilt(tmp_path / "store", tmp_path / "by scratch files", given_settings, lost_only=True)
+
     assert [file.keys for file in result.files] == [120 // files] * files + [0]
     assert list_names(tmp_path / "out") == list_names(tmp_path / "by scratch files")
     assert read_all(tmp_path / "out") == read_all(tmp_path / "by scratch files")
@@ -202,7 +207,8 @@ def built(build: BuildTask) -> bytes:
 @pytest.mark.parametrize("name", UNDISTURBED)
 def test_any_lost_files_of_an_undisturbed_store_are_rebuilt(golden: StoreOf, name: str, tmp_path: Path) -> None:
     root = golden(name)
-    store, rules = list_store(str(root), commitlog=log_folders(root)), RULES.get(name, release_of(name))
+    store = list_store(str(root), commitlog=log_folders(root))
+    rules = RULES.get(name, release_of(name))
     settings = IndexSettings(
         Known(TINY, "given", ""),
         Known(Writers(parse_rules(rules), rules), "given", ""),

@@ -26,6 +26,7 @@ def test_topics_that_may_have_been_deleted_have_one_note(store: Path, run: Run, 
     lines = run("repair", store, "--out", tmp_path / "repair").out.splitlines()
 
     (note,) = [line for line in lines if "were not rebuilt" in line]
+
     assert "2 topics (T1, T2)" in note
     assert "repair --accept 'consumequeue/*/*'" in note
 
@@ -52,5 +53,6 @@ def test_directories_that_a_printed_command_set_aside_are_known(store: Path, run
     shutil.copytree(store / "consumequeue", store / "consumequeue.replaced")
 
     outcome = run("inspect", store)
+
     assert "consumequeue.replaced: set aside by repair or --install" in outcome.out
     assert "named like segments" not in outcome.out

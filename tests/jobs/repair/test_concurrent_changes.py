@@ -102,7 +102,8 @@ def make_repair_case(healthy: Path, damage: Callable[[Path], None], folder: Path
     damaged = folder / "damaged"
     ingest_store(healthy, folder / "lake", release="5.3.3")
     damage(Path(shutil.copytree(healthy, damaged)))
-    lake, store = Lake(str(folder / "lake")), folder / "store"
+    lake = Lake(str(folder / "lake"))
+    store = folder / "store"
     request = RepairRequest(str(store), folder / "repair", lake, None, given_settings=SETTINGS, apply=True)
     shutil.copytree(damaged, store)
     planned: list[Installation] = []
@@ -265,7 +266,8 @@ PARTS = 12
 
 
 def damage_all_parts(store: Path) -> None:
-    segments, queue = sorted((store / "commitlog").iterdir()), store / "consumequeue/T1/0"
+    segments = sorted((store / "commitlog").iterdir())
+    queue = store / "consumequeue/T1/0"
     segments[1].unlink()
     segments[-1].write_bytes(segments[-1].read_bytes()[:600] + bytes(100) + segments[-1].read_bytes()[700:])
     (queue / f"{QUEUE_FILE:020d}").unlink()
@@ -287,6 +289,7 @@ def test_a_killed_repair_is_undone(scene: RepairCase) -> None:
     for number in scene.steps:
         scene.kill_before_step(number)
         undo(str(scene.store), scene.request.out)
+
         assert read_store_files(scene.store) == damaged, number
         assert not list(scene.store.glob("*.*-*")), number
 
@@ -311,6 +314,7 @@ def test_an_undo_that_is_killed_after_a_step_is_completed_by_the_next_undo(
         journal = Journal.read(scene.request.out)
         if journal is not None and journal.entries:
             undo(str(scene.store), scene.request.out)
+
         assert read_store_files(scene.store) == read_store_files(scene.damaged), number
 
 
@@ -337,8 +341,11 @@ def test_changes_by_a_broker_after_a_killed_repair_are_kept_or_the_undo_refuses(
             outcomes.append("undone")
         except RequestError:
             outcomes.append("refused")
+
             assert read_store_files(scene.store) == before, number
+
         assert all(path.read_bytes().startswith(data) for path, data in written.items()), number
+
     assert {*outcomes} == {"undone", "refused"}
 
 
@@ -347,9 +354,11 @@ def test_changes_by_a_broker_after_a_killed_repair_are_kept_or_the_undo_refuses(
 def test_a_killed_repair_is_repeated_and_both_are_undone(scene: RepairCase, part: int) -> None:
     for number in scene.steps[part::PARTS]:
         scene.kill_before_step(number)
+
         assert repair(scene.request, SerialWorkers()).exit_code == 0, number
         assert read_store_files(scene.store) == scene.repaired, number
         undo(str(scene.store), scene.request.out)
+
         assert read_store_files(scene.store) == read_store_files(scene.damaged), number
 
 
@@ -463,6 +472,7 @@ def test_changes_by_another_process_are_kept(
     disturbed: Callable[[str], DisturbedCommand], verb: str, seeds: range
 ) -> None:
     kept = KEPT_SEEDS.get(verb, ()) if seeds.start == 0 else ()
+
     assert [] == [fault for seed in (*kept, *seeds) for fault in disturbed(verb).draw(seed)]
 
 
@@ -494,5 +504,6 @@ def test_nothing_is_installed_into_a_store_that_changed_meanwhile(scene: RepairC
         assert done.code is ExitCode.USAGE
         assert re.search(r"changed (this file )?while this command ran", " ".join(done.err.split()))
         segment, content = appended.pop()
+
         assert segment.read_bytes().startswith(content)
         assert verb == "repair" or not list(scene.store.glob("*.replaced-*"))

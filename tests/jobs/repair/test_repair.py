@@ -84,10 +84,12 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(store: Path, la
     summary = repair_store(store, lake)
 
     assert summary.verdict_after is not None
-    assert (0, []) == (summary.exit_code, summary.verdict_after.findings)
+    assert 0 == summary.exit_code
+    assert [] == summary.verdict_after.findings
     assert bool(summary.plan) == (read_store_files(store) != damaged)
     if summary.plan:
         undo(str(store), store.parent / "repair")
+
         assert read_store_files(store) == damaged
         assert not list(store.rglob("*.replaced-*"))
 
@@ -107,6 +109,7 @@ def test_a_repair_without_read_permission_changes_nothing(
 
         assert str(error.value.filename).endswith(fault.file)
         (store / fault.file).chmod(0o644)
+
         assert read_store_files(store) == read_store_files(healthy)
 
 
@@ -122,6 +125,7 @@ def test_a_plan_needs_neither_a_lock_nor_space_nor_permissions(
     with hold_lock(store):
         before = tree_state(store)
         plan = repair_store(store, lake, apply=False)
+
         assert before == tree_state(store)
         with pytest.raises(NotInstalledError, match="a broker is running"):
             repair_store(store, lake)
@@ -172,7 +176,8 @@ def test_a_row_that_another_engine_changed_replaces_neither_a_sound_record_nor_a
     damaged = read_store_files(store)
     summary = repair_store(store, altered)
 
-    assert (ExitCode.DAMAGE, damaged) == (summary.exit_code, read_store_files(store))
+    assert ExitCode.DAMAGE == summary.exit_code
+    assert damaged == read_store_files(store)
     assert any("not used" in note and f"{at:,}" in note for note in summary.notes)
 
 
@@ -198,7 +203,8 @@ class Kind(NamedTuple):
 
     def repair_store(self, *, with_lake: bool) -> RepairSummary:
         wanted = GivenSettings(GEOMETRY.hash_slots, GEOMETRY.index_num, release_of(self.name), conf=self.conf)
-        lake, out = Lake(str(self.lake)) if with_lake else None, self.store.parent / "repair"
+        lake = Lake(str(self.lake)) if with_lake else None
+        out = self.store.parent / "repair"
         folders = log_folders(self.store)
         request = RepairRequest(str(self.store), out, lake, None, given_settings=wanted, apply=True, commitlog=folders)
         return repair(request, SerialWorkers())
@@ -257,15 +263,19 @@ def test_a_fault_in_a_store_of_another_kind_is_repaired_and_can_be_undone(
     if with_lake:
         kinds = {finding.kind for finding in summary.verdict_after.findings}
         undecided = (ExitCode.DAMAGE, {DELETED_OR_LOST_QUEUE})
+
         assert (summary.exit_code, kinds) == (undecided if is_undecided(kind, fault) else (ExitCode.CLEAN, set()))
         intact, repaired = ([path.read_bytes() for path in one.segments()] for one in (healthy_kind, kind))
+
         assert intact == repaired
     else:
         is_of_queues = fault == "queues missing" or is_undecided(kind, fault)
+
         assert left == ({LOG} if fault in OF_THE_LOG else {QUEUES} if is_of_queues else set())
         assert summary.asks_for_sizes == (fault == "queues missing")  # their former size is unknown
     if summary.plan:
         undo(str(kind.store), kind.store.parent / "repair")
+
     assert read_store_files(kind.store) == damaged
 
 

@@ -116,7 +116,8 @@ def update_with_spark(lake: Path, changes: Sequence[Update]) -> None:
     """Update, merge and delete rows, after an update of all rows that is reverted."""
     from pyspark.sql import SparkSession
 
-    sql, table = SparkSession.active().sql, f"delta.`{lake / 'messages'}`"
+    sql = SparkSession.active().sql
+    table = f"delta.`{lake / 'messages'}`"
     before = DeltaTable(lake / "messages").version()
     sql(f"UPDATE {table} SET body = NULL")
     sql(f"RESTORE TABLE {table} TO VERSION AS OF {before}")
@@ -220,7 +221,8 @@ def test_a_plan_looks_at_each_file_once_and_gives_a_task_only_the_files_of_its_s
     segments: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each segment was compared with each file, and each task carried all files with other bytes."""
-    size, looked_at = 1 << 20, Counter[str]()
+    size = 1 << 20
+    looked_at = Counter[str]()
 
     def make_file(table: Table, number: int) -> SnapshotFile:
         limits = {"store_id": "s", "segment": number * size, "physical_offset": number * size}

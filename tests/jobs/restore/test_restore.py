@@ -53,6 +53,7 @@ def test_a_full_disk_names_the_segment(lake: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("jobs.restore.segment.write_all", full)
     with pytest.raises(OSError, match="bytes are free") as error:
         restore_log(lake, tmp_path / "out")
+
     assert error.value.filename == str(tmp_path / "out" / "commitlog" / f"{0:020d}")
 
 
@@ -74,8 +75,10 @@ def test_a_check_finds_what_a_restore_finds_and_writes_nothing(
     (check,) = check_restore(RestoreRequest(Lake(str(copy))), SerialWorkers()).stores
 
     assert check.restored is not None
-    assert (expected.messages, expected.missing) == (check.restored.messages, check.restored.missing)
-    assert (expected.severity, expected.config) == (check.severity, check.restored.config)
+    assert expected.messages == check.restored.messages
+    assert expected.missing == check.restored.missing
+    assert expected.severity == check.severity
+    assert expected.config == check.restored.config
     assert sorted(tmp_path.rglob("*")) == files
 
 
@@ -90,6 +93,7 @@ def test_a_resumed_restore_writes_only_the_missing_files(
     first.unlink()
 
     summary = restore_log(lake, tmp_path / "out", resume=True)
+
     assert log_of(base) == log_of(tmp_path / "out")
     assert summary.resumed == summary.segments - 1
 
@@ -98,6 +102,7 @@ def test_a_resumed_restore_writes_only_the_missing_files(
 @pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.campaign), 97])
 def test_a_restore_killed_after_any_effect_is_resumed_to_the_same_bytes(stride: int, tmp_path: Path) -> None:
     result = run_campaign("tests.support.killed_verbs", "restores", tmp_path, stride)
+
     assert result["reached"] > (100 if stride == 1 else 0)
     assert result["bad"] == []
 
@@ -119,11 +124,15 @@ ROWS = 100_000  # rows of one file of the table
 def test_a_time_is_found_in_memory_that_does_not_grow_with_the_messages(lake: Path, tmp_path: Path) -> None:
     """All later offsets were once read into one table: 146 MB for two million messages."""
     copy = Path(shutil.copytree(lake, tmp_path / "lake"))
-    store_id, count, later = rows_of(copy)[0]["store_id"], 1 << 21, 10**13
-    numbers, ids = pa.array(np.arange(count) + later), pa.repeat(pa.scalar(store_id), count)
+    store_id = rows_of(copy)[0]["store_id"]
+    count = 1 << 21
+    later = 10**13
+    numbers = pa.array(np.arange(count) + later)
+    ids = pa.repeat(pa.scalar(store_id), count)
     rows = pa.table({"store_id": ids, "physical_offset": numbers, "store_timestamp": numbers})
     write_deltalake(copy / "messages", rows, mode="append", schema_mode="merge")
     found, peak = measure_arrow_peak(lambda: find_offset_at_time(Lake(str(copy)), store_id, later + 7))
+
     assert found == later + 7
     assert peak < 64 << 20
 
@@ -144,15 +153,19 @@ def test_counting_messages_of_a_deleted_topic_takes_the_same_memory_for_twice_as
         (store_id,) = row.column("store_id").to_pylist()
         ranges = [(0, files * ROWS)]
         counts, peak = measure_arrow_peak(lambda: count_messages_in_ranges(Lake(str(lake)), store_id, {"Gone"}, ranges))
+
         assert {"Gone": files * ROWS} == counts
         return peak
 
-    few, many = count(4), count(8)
+    few = count(4)
+    many = count(8)
+
     assert many < 1.2 * few
 
 
 def test_restoring_the_configuration_reads_only_the_chosen_versions_into_memory(tmp_path: Path) -> None:
-    lake, size = Lake(str(tmp_path / "lake")), 100_000
+    lake = Lake(str(tmp_path / "lake"))
+    size = 100_000
     for run in range(1, 41):
         rows = [
             {"name": name, "sha256": None if is_deleted else "-", "bytes": None if is_deleted else bytes([run]) * size}
@@ -190,6 +203,7 @@ def test_a_release_that_ingest_assumed_is_not_called_detected(
     )
 
     (line,) = (line for line in out.splitlines() if "format: RocketMQ" in line)
+
     assert 0 == code
     assert f"({origin}" in line
 
@@ -243,6 +257,7 @@ class TestAnIndexOfUnknownSizes:
         code, _, err = run("restore", lake, "--out", lake.parent / "out", *given)
 
         (restored,), (original,) = ((lake.parent / name / "index").iterdir() for name in ("out", "store"))
+
         assert 0 == code, err
         assert original.read_bytes() == restored.read_bytes()
 
@@ -269,5 +284,6 @@ class TestAnIndexOfUnknownSizes:
         code, _, err = run("restore", lake, "--out", lake.parent / "out")
 
         restored, original = (sorted((lake.parent / name / "index").iterdir()) for name in ("out", "store"))
+
         assert 0 == code, err
         assert [file.read_bytes() for file in original] == [file.read_bytes() for file in restored]

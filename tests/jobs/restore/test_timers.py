@@ -85,7 +85,9 @@ def test_a_restored_store_continues_with_the_first_pending_timer_message(
 
     restored = run("restore", lake, "--out", out)
     progress = decode_timer_progress((out / "config/timercheck").read_bytes())
-    assert (progress.queue_offset, progress.master_queue_offset) == (6, 6)
+
+    assert progress.queue_offset == 6
+    assert progress.master_queue_offset == 6
     assert "timer message" not in restored.out
     assert run("verify", out).code == ExitCode.CLEAN
 
@@ -98,12 +100,16 @@ def test_a_restored_wheel_has_only_pending_timer_messages(tmp_path: Path, run: R
     restored = run("restore", tmp_path / "lake", "--out", out, *_OPTIONS)
     progress = decode_timer_progress((out / "config/timercheck").read_bytes())
     last = decode_timer_unit((out / "timerlog/00000000000000000000").read_bytes()[104:156], 104)
+
     assert last is not None
 
     assert "2 pending timer messages in timerwheel and timerlog" in restored.out
-    assert (progress.queue_offset, progress.master_queue_offset) == (7, 7)
+    assert progress.queue_offset == 7
+    assert progress.master_queue_offset == 7
     assert [unit.physical_offset for unit in _read_units(list_store(str(out)))] == [places[1], places[4]]
-    assert (last.physical_offset, last.previous, last.due_ms < progress.read_timestamp) == (places[6], -1, True)
+    assert last.physical_offset == places[6]
+    assert last.previous == -1
+    assert last.due_ms < progress.read_timestamp
     assert run("verify", out).code == ExitCode.CLEAN
 
 

@@ -51,6 +51,7 @@ def _read(store: Path, **options: str) -> list[int]:
 def test_every_record_of_a_real_store_is_a_row_that_encodes_to_its_bytes(name: str, golden: StoreOf) -> None:
     reader = _batch_reader(golden(name))
     rows = read_rows(reader, reader.partitions())
+
     assert [record.raw for record in read_store_records(golden(name))] == [
         encode_record(record_from_row(row)) for row in rows
     ]
@@ -65,13 +66,16 @@ def test_topics_times_bodies_and_the_size_of_partitions_can_be_chosen(tmp_path: 
     store = write_store(tmp_path / "store", records)
     middle = records[20]
     offsets = [record.physical_offset for record in records]
+
     assert offsets[1::2] == _read(store, topics="B*")
     assert offsets[:20] == _read(store, toTime=str(middle.store_timestamp))
     assert offsets[20:] == _read(store, fromTime=str(middle.store_timestamp))
     without = _batch_reader(store, body="false")
+
     assert {None} == {row["body"] for row in read_rows(without, without.partitions())}
     for size in (300, 2000, SEGMENT_SIZE):
         parts = _batch_reader(store, partitionSize=str(size)).partitions()
+
         assert len(parts) > len(list((store / "commitlog").iterdir())) or size == SEGMENT_SIZE
         assert offsets == _read(store, partitionSize=str(size))
 
@@ -102,6 +106,7 @@ def test_conditions_of_a_query_narrow_the_read(condition: Filter, expected: slic
     """Spark evaluates all conditions again."""
     records = _orders_and_bills()
     reader = _batch_reader(write_store(tmp_path / "store", records))
+
     assert [condition] == [*reader.pushFilters([condition])]
     assert _offsets(records[expected]) == read_offsets(reader, reader.partitions())
 
@@ -112,7 +117,8 @@ def test_only_the_columns_of_a_given_schema_are_decoded(tmp_path: Path) -> None:
     expected = [{"tags": "paid", "topic": "Orders"}]
     some = StructType().add("tags", "string").add("topic", "string")
 
-    batch, stream = source.reader(some), source.streamReader(some)
+    batch = source.reader(some)
+    stream = source.streamReader(some)
     ends = stream.initialOffset(), stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
     for reader, parts in ((batch, batch.partitions()), (stream, stream.partitions(*ends))):
         assert expected == read_rows(reader, parts)
@@ -128,9 +134,11 @@ def test_spark_reads_the_selected_rows_and_columns(tmp_path: Path, spark: "Spark
     frame = spark.read.format("rocketmq-store").option("fromOffset", middle).load(store)
     # Arrow keeps the order of a map's entries, which `collect` would lose in a Java map.
     rows = frame.where("topic = 'Orders'").orderBy("physical_offset").toArrow().to_pylist()
+
     assert STORED_MESSAGES.schema.names == frame.columns
     assert [*map(encode_record, records[20::2])] == [encode_record(record_from_row(row)) for row in rows]
     some = spark.read.format("rocketmq-store").schema("tags string, topic string").option("fromOffset", middle)
+
     assert [{"tags": "tag", "topic": name} for name in ("Orders", "Bills") * 10] == some.load(
         store
     ).toArrow().to_pylist()
@@ -229,6 +237,7 @@ def test_rows_after_a_version_neither_repeat_nor_miss_messages(ingested: PartlyI
     stream = RocketmqStreamReader(ingested.make_options())
     start = stream.initialOffset()
     ingested.run()
+
     assert ingested.read_after_lake() == []
     assert _read_remaining(stream, start) == ingested.offsets[50:]
 
@@ -240,6 +249,7 @@ def test_rows_of_a_prepared_run_are_read_from_the_store(ingested: PartlyIngested
         ingested.run()
 
     (known,) = list_known_stores(ingested.lake)
+
     assert known.newest is not None
     assert known.newest.to_offset == ingested.broker.offset
     assert len(rows_of(ingested.path)) == before
@@ -261,6 +271,7 @@ def test_a_lake_without_the_store_or_its_history_is_refused(ingested: PartlyInge
 def test_a_missing_file_before_the_first_wanted_offset_is_not_a_loss(tmp_path: Path) -> None:
     store = _write(tmp_path / "store", _records(60))
     (store / "commitlog" / f"{SEGMENT_SIZE:020d}").unlink()
+
     assert RocketmqReader(ReadOptions(str(store), from_offset=2 * SEGMENT_SIZE)).partitions()
 
 
@@ -275,6 +286,7 @@ def test_messages_deleted_before_they_were_ingested_are_an_error_or_skipped(tmp_
     with pytest.raises(DataLossError):
         ingested.read_after_lake(broker="b")
     kept = [offset for offset in ingested.offsets if offset >= start]
+
     assert ingested.read_after_lake(broker="b", failOnDataLoss="false") == kept
 
 
@@ -328,6 +340,7 @@ def test_batches_of_any_limit_have_every_record_once_and_in_order(tmp_path: Path
 
     assert _offsets(records) == [offset for _, rows in batches for offset in rows]
     longest = max(record.total_size for record in records)
+
     assert all(after - before <= max(limit, longest) for before, after in pairwise(ends))
     assert records[-1].end_offset == ends[-1]
 
@@ -360,6 +373,7 @@ def test_a_query_can_end_or_start_at_the_end_of_a_growing_log(tmp_path: Path) ->
     assert _offsets(records[:40]) == [offset for _, rows in batches for offset in rows]
     again = _reader(store)
     again.prepareForTriggerAvailableNow()
+
     assert _offsets(records[40:]) == _read_remaining(again, batches[-1][0], 900)
     assert _offsets(records[40:]) == _read_remaining(latest, end)
 
@@ -377,6 +391,7 @@ def test_damage_is_skipped_or_ends_the_read_depending_on_the_mode(tmp_path: Path
     assert kept == _read(store)
     for limit in (1, 900, 1 << 40):
         reader = _reader(store)
+
         assert kept == _read_remaining(reader, reader.initialOffset(), limit)
     strict = _reader(store, mode="FAILFAST")
     with pytest.raises(CorruptData, match="wrong CRC"):
@@ -397,6 +412,7 @@ def test_deleted_segments_are_an_error_or_are_skipped_depending_on_the_option(tm
         _reader(store).latestOffset(start, EVERYTHING)
     tolerant = _reader(store, failOnDataLoss="false")
     rest = _read_remaining(tolerant, start, 1000)
+
     assert [record.physical_offset for record in records if record.physical_offset >= 2 * SEGMENT_SIZE] == rest
     assert _reader(store).initialOffset()["offset"] == 2 * SEGMENT_SIZE
 
@@ -419,8 +435,10 @@ def test_segments_deleted_after_a_batch_was_planned_are_lost_or_left_out(tmp_pat
         [*strict.read(planned[0])]
     with pytest.raises(DataLossError):
         _reader(store).partitions(start, end)
+
     assert kept == _read_batch(_reader(store, failOnDataLoss="false"), start, end)
     (store / "commitlog" / f"{SEGMENT_SIZE:020d}").unlink()
+
     assert _read_batch(_reader(store, failOnDataLoss="false"), start, end) == []
 
 
@@ -435,6 +453,7 @@ def test_records_after_pages_of_zeros_are_read(tmp_path: Path) -> None:
     end = reader.latestOffset(before, EVERYTHING)
 
     after = [record.physical_offset for record in records if record.physical_offset >= start + 8192]
+
     assert after == _read_batch(reader, before, end)
     assert after
 
@@ -479,7 +498,8 @@ def test_an_idle_store_is_polled_rarely(tmp_path: Path, monkeypatch: pytest.Monk
     """Spark polls without a pause; the source waits only after a poll that finds nothing."""
     records = _records(20)
     store = _write(tmp_path / "store", records[:10])
-    clock, waits = [100.0], list[float]()
+    clock = [100.0]
+    waits = list[float]()
 
     def wait(seconds: float) -> None:
         waits.append(seconds)
@@ -510,6 +530,7 @@ def test_an_empty_store_is_read_once_it_has_a_log(tmp_path: Path) -> None:
     (store / "checkpoint").write_bytes(bytes(4096))
     reader = _reader(store)
     start = reader.initialOffset()
+
     assert reader.latestOffset(start, EVERYTHING) == start
     records = _records(20)
     _write(store, records)
@@ -541,5 +562,6 @@ def test_an_incomplete_record_after_the_end_of_a_batch_is_read_later(broker: Bro
     assert end == waiting
     answers = (reader.latestOffset(waiting, EVERYTHING) for _ in range(60))  # a slow probe delays the next one
     after = next((answer for answer in answers if answer != waiting), waiting)
+
     assert broker.offset == after["offset"]
     assert len(_read_batch(reader, waiting, after)) == len(later)

@@ -59,6 +59,7 @@ def test_a_streamed_topic_arrives_exactly_once_after_interruptions(
     records = broker.append(some_records(150))
     checkpoint, table = tmp_path / "checkpoints" / "orders", tmp_path / "orders"
     stream_orders(spark, tmp_path)
+
     assert expected_rows(records) == raw(spark, table)
 
     newest = max(
@@ -96,6 +97,7 @@ def test_lake_and_store_together_have_each_row_once_while_runs_go_on(spark: "Spa
     assert expected == sorted(row.physical_offset for row in union.select("physical_offset").collect())
     names = run_example(2, spark, tmp_path)
     lake.grow(5)
+
     assert len(names["messages"].select("physical_offset").collect()) == len(expected) + 5
 
 
@@ -122,6 +124,7 @@ def test_a_stream_of_a_lakes_messages_sees_runs_but_no_merges_and_stops_at_a_rew
     optimize(str(lake.path), SerialWorkers())
     follow()
     offsets = lake.offsets()
+
     assert offsets == read_seen()
 
     lake.broker.truncate(offsets[20])
@@ -129,7 +132,9 @@ def test_a_stream_of_a_lakes_messages_sees_runs_but_no_merges_and_stops_at_a_rew
     lake.run()
     with pytest.raises(Exception, match="DELTA_SOURCE_TABLE_IGNORE_CHANGES"):
         follow()
+
     assert offsets == read_seen()
     run_example(3, spark, tmp_path)["query"].awaitTermination()
     copy = spark.read.format("delta").load(str(tmp_path / "copy")).select("physical_offset").collect()
+
     assert lake.offsets() == sorted(row.physical_offset for row in copy)

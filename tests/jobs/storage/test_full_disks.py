@@ -63,6 +63,7 @@ def test_an_error_without_a_file_gets_the_place(error: Exception, message: str, 
     line = (
         str(caught.value) if isinstance(caught.value, ConnectionError | ValueError) else one_line_message(caught.value)
     )
+
     assert line.startswith(message.format(place=tmp_path))
 
 
@@ -274,6 +275,7 @@ def test_an_output_that_cannot_be_written_is_named_and_no_part_of_it_is_left(  #
     words = [word.format(**places) for word in shlex.split(line)]
     places["out"].mkdir()
     shutil.copytree(newer_lake, places["lake"])
+
     assert run(*words).code is ExitCode.CLEAN  # compiles before the size of files is limited
     shutil.rmtree(places["out"])
     places["out"].mkdir()
@@ -286,6 +288,7 @@ def test_an_output_that_cannot_be_written_is_named_and_no_part_of_it_is_left(  #
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     named = re.fullmatch(rf"rmq-lake: {places['out']}/(\S+): File too large\n", outcome.err)
+
     assert outcome.code is ExitCode.FAILED
     assert named is not None
     assert [] == [path for path in places["out"].iterdir() if path.name == named[1] or path.name.startswith(".")]

@@ -42,7 +42,8 @@ def test_a_wrong_value_is_named_with_its_key(text: str, problem: str) -> None:
     with pytest.raises(CorruptData) as raised:
         parse_json_file(text.encode(), _SHAPE, "/a/file")
 
-    assert (problem, "/a/file") == (raised.value.reason, raised.value.file)
+    assert problem == raised.value.reason
+    assert "/a/file" == raised.value.file
 
 
 def test_an_optional_key_may_be_missing_or_null() -> None:
@@ -57,12 +58,14 @@ _PAST_MANIFESTS = (1000, 1003, 1004, 1007, 1009, 1010, 1014, 1019)
 
 def test_a_hostile_journal_is_refused_or_undone(store: Path, tmp_path: Path, run: Run) -> None:
     min((store / "index").iterdir()).unlink()
-    damaged, out = read_store_files(store), tmp_path / "repair"
+    damaged = read_store_files(store)
+    out = tmp_path / "repair"
     repaired, journal = damaged, b""
     for seed in (*range(8), *_PAST_JOURNALS):
         if not out.exists():
             assert run("repair", store, "--out", out, "--apply").code is ExitCode.CLEAN
-            repaired, journal = read_store_files(store), (out / JOURNAL_FILE).read_bytes()
+            repaired = read_store_files(store)
+            journal = (out / JOURNAL_FILE).read_bytes()
         (out / JOURNAL_FILE).write_bytes(hostile_json(journal, Random(seed)))
 
         done = run("repair", store, "--out", out, "--undo")

@@ -52,6 +52,7 @@ def test_created_files_are_listed_until_they_are_deleted(storage: Storage, folde
     assert [("1", 3), ("2/c", 5)] == [file[:2] for file in storage.list_files(f"{folder}/a")]
     for _ in range(2):  # the second time, the file does not exist
         storage.delete(f"{folder}/a/2/c")
+
     assert ["a/1", "ab", "b"] == [file.name for file in storage.list_files(folder)]
 
 
@@ -60,6 +61,7 @@ def test_an_existing_name_and_a_missing_file_or_directory_are_refused(storage: S
 
     with pytest.raises(FileExistsError):
         storage.create(f"{folder}/file", b"second")
+
     assert b"first" == storage.read(f"{folder}/file", 0, 10)
     with pytest.raises(FileNotFoundError):
         storage.list_files(f"{folder}/fil")
@@ -82,14 +84,17 @@ def test_a_read_only_storage_refuses_writes() -> None:
 
 
 def test_every_reader_fills_a_buffer_and_reports_where_data_continues(storage: Storage, folder: str) -> None:
-    location, buffer = f"{folder}/file", bytearray(6)
+    location = f"{folder}/file"
+    buffer = bytearray(6)
     storage.create(location, b"0123456789")
 
     with storage.open(location) as reader:
         counts = [reader.read_into(position, memoryview(buffer)) for position in (7, 2)]
         written = reader.next_written(4)
 
-    assert ([3, 6], b"234567", 4) == (counts, bytes(buffer), written)
+    assert [3, 6] == counts
+    assert b"234567" == bytes(buffer)
+    assert 4 == written
 
 
 def test_read_limits_and_settings_are_passed_to_tasks(tmp_path: Path) -> None:
@@ -99,7 +104,8 @@ def test_read_limits_and_settings_are_passed_to_tasks(tmp_path: Path) -> None:
     with sent.open(str(tmp_path / "file")) as reader:
         assert isinstance(reader, LocalReader)
 
-    assert ({"fs.s3a.endpoint": "e"}, ReadLimits(5)) == (sent.options, sent.read_limits)
+    assert {"fs.s3a.endpoint": "e"} == sent.options
+    assert ReadLimits(5) == sent.read_limits
     assert "endpoint" not in repr(sent)
     assert LocalStorage(ReadLimits(5)) == storage_for(str(tmp_path), sent.options, sent.read_limits)
 
@@ -118,7 +124,8 @@ def test_a_directory_that_is_deleted_during_the_listing_is_omitted(tmp_path: Pat
 
 def test_two_processes_with_one_number_do_not_write_into_one_file(tmp_path: Path) -> None:
     """Two containers on a shared file system both run as process 7."""
-    link, path = os.link, str(tmp_path / "commit")
+    link = os.link
+    path = str(tmp_path / "commit")
 
     def link_after_another(attempt: Path, name: Path) -> None:
         with patch("os.link", link):

@@ -57,7 +57,9 @@ def _failure(line: tuple[str, ...], place: str, endpoint: str, run: Run, monkeyp
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", endpoint)
     outcome = run(*(word.format(place=place) for word in line))
-    assert (ExitCode.FAILED, "", 1) == (outcome.code, outcome.out, outcome.err.count("\n"))
+    assert ExitCode.FAILED == outcome.code
+    assert "" == outcome.out
+    assert 1 == outcome.err.count("\n")
     assert outcome.err.startswith(f"rmq-lake: {place}/")
     return outcome.err.rstrip()
 
@@ -77,6 +79,7 @@ def test_a_missing_bucket_or_container_is_one_line_without_the_server_s_xml(  # 
         said = _failure(LINES[line], place, f"http://{address}", run, monkeypatch)
 
     does_not_exist = f": the {missing} nobucket does not exist on http://{address} ({code})"
+
     assert said.endswith(f"{does_not_exist}; check its name and {setting}, or create it")
 
 

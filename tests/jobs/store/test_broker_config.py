@@ -38,7 +38,9 @@ def consumers(config: BrokerConfig) -> dict[str, dict[str, int]]:
 @pytest.mark.parametrize("name", FEATURES)
 def test_offsets_topics_and_groups_are_those_that_the_broker_answered(name: str, tmp_path: Path) -> None:
     unpacked = unpack_feature(name, tmp_path)
-    config, answers = config_of(unpacked.root), unpacked.answers_on_disk
+    config = config_of(unpacked.root)
+    answers = unpacked.answers_on_disk
+
     assert config.unread_reason is None
     assert consumers(config) == answers["consumerOffsets"]
     if name != _V2:
@@ -59,6 +61,7 @@ def test_unchanged_offsets_are_shared_with_the_previous_state(store: Path) -> No
         (store / "config" / "consumerOffset.json").write_text(json.dumps(table))
         states.append(known := find_new_state(config_of(store), known))
     (_, before), (_, after) = states
+
     assert [after[key] is queues for key, queues in before.items() if key[2] == "T1"] == [True, False]
 
 
@@ -66,8 +69,10 @@ def test_a_half_written_file_is_read_again(store: Path, monkeypatch: pytest.Monk
     path = store / "config" / "consumerOffset.json"
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
+
     assert config_of(store).unread_reason
     monkeypatch.setattr("jobs.store.repeated_reads.sleep", lambda _: path.write_bytes(whole))
+
     assert config_of(store).unread_reason is None
 
 
@@ -75,7 +80,8 @@ def test_a_half_written_file_is_read_again(store: Path, monkeypatch: pytest.Monk
 def test_ingested_offsets_of_rocksdb_stay_when_they_cannot_be_read(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, lake = unpack_feature(name, tmp_path).root, tmp_path / "lake"
+    store = unpack_feature(name, tmp_path).root
+    lake = tmp_path / "lake"
     ingest_store(store, lake, release="5.5.1")
     before = rows_of(lake, "consumer_offsets", "run")
     with monkeypatch.context() as without:

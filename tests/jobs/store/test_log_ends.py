@@ -34,9 +34,11 @@ def test_times_of_files_tell_a_log_that_was_copied_first_from_one_that_lost_its_
     found = find_end_after_crash(list_store(str(broker.root)), kept[-1].end_offset)
 
     assert found is not None
-    assert (found.log_end, found.newest_offset) == (kept[-1].end_offset, lost.physical_offset)
+    assert found.log_end == kept[-1].end_offset
+    assert found.newest_offset == lost.physical_offset
     assert found.newest_end == lost.end_offset
-    assert (bool(found.copy_evidence), bool(found.loss_evidence)) == (is_copy, is_lost)
+    assert bool(found.copy_evidence) == is_copy
+    assert bool(found.loss_evidence) == is_lost
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 12, 40], ids=["no byte", "less than its offset", "its beginning"])

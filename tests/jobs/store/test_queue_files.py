@@ -40,6 +40,7 @@ def queue_with_holes(folder: Path, holes: Container[int], first: int = 0) -> Sto
 def test_the_first_unit_without_offset_or_size_ends_the_written_part(units: list[tuple[int, int]]) -> None:
     data = b"".join(UNIT.pack(offset, size, -1) for offset, size in units)
     written = [offset >= 0 and size > 0 for offset, size in units]
+
     assert find_first_unwritten_unit(QueueKind.PLAIN, data) == ([*written, False]).index(False)
 
 
@@ -60,6 +61,7 @@ def test_a_sparse_queue_file_of_a_terabyte_is_not_read(newer_store: Path) -> Non
 def test_a_unit_of_a_deleted_file_is_none(newer_store: Path) -> None:
     store = list_store(str(newer_store))
     (newer_store / T1.path / file_name_of_offset(0)).unlink()
+
     assert queue_of(store).read_unit(3) is None
     assert queue_of(store).read_unit(12) is not None
 
@@ -74,6 +76,7 @@ def test_the_short_search_for_the_end_agrees_with_the_full_search(
 
     near = [queue_ends.probe_queue_end(*arguments) for arguments in asked]
     monkeypatch.setattr(queue_ends, "_end_near", lambda *_: None)
+
     assert [queue_ends.probe_queue_end(*arguments) for arguments in asked] == near
 
 
@@ -94,6 +97,7 @@ def test_a_queue_with_a_new_unit_is_read_once(newer_store: Path) -> None:
 def test_the_first_unit_of_a_part_of_the_log_is_found_over_a_hole(hole: range, first: int, tmp_path: Path) -> None:
     found = queue_with_holes(tmp_path, hole).first_unit_pointing_from(first * 100, 64)
     written = [at for at in range(64) if at not in hole]
+
     assert [at for at in written if at >= found] == [at for at in written if at >= first]
 
 

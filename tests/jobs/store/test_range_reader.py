@@ -92,6 +92,7 @@ def test_a_page_that_was_read_before_the_broker_filled_it_is_read_again(log: byt
 def test_a_log_is_read_twice_only_if_a_broker_may_be_writing_it(tmp_path: Path, reads: Counter[int]) -> None:
     def bytes_read() -> int:
         reads.clear()
+
         assert read(tmp_path) == (20, [PieceKind.UNWRITTEN])
         return reads.total()
 
@@ -113,6 +114,7 @@ def test_bytes_that_remain_invalid_are_damage(log: bytes, tmp_path: Path) -> Non
     damaged[2 * _PAGE - 1100 : 2 * _PAGE] = bytes(1100)
     (tmp_path / f"{0:020d}").write_bytes(damaged)
     records, others = read(tmp_path)
+
     assert records < 20
     assert others == [PieceKind.DAMAGE, PieceKind.UNWRITTEN]
 
@@ -122,6 +124,7 @@ def test_bytes_that_remain_invalid_are_damage(log: bytes, tmp_path: Path) -> Non
 def test_a_page_without_a_checksum_is_also_read_again(tmp_path: Path, page: int) -> None:
     raw = make_log([make_record(properties=b"KEYS\x01" + b"k" * 16_000) for _ in range(40)], 0)
     (tmp_path / f"{0:020d}").write_bytes(raw.ljust(_SIZE, b"\0"))
+
     assert set(raw[page * _PAGE : (page + 1) * _PAGE]) == set(b"k")
 
     reader = reader_of(tmp_path)
@@ -140,7 +143,10 @@ _BASE = 1 << 30
 
 def _collect_pieces(raw: bytes, framing: Framing, *, final: bool) -> tuple[object, ...]:
     """Return records, topics, offsets of wrong CRCs, the newest time, other pieces and the end."""
-    records, topics, newest, end = 0, Counter[str](), None, _BASE
+    records = 0
+    topics = Counter[str]()
+    newest = None
+    end = _BASE
     wrong: list[int] = []
     others = []
     for part in walking.walk_pieces(SegmentBytes.from_buffer(raw, _BASE, framing), 0, final=final):
@@ -182,6 +188,7 @@ def test_the_compiled_walk_yields_the_same_pieces_as_the_scalar_one(  # noqa: PL
     monkeypatch.setattr(walking, "COMPILED_WALK_MIN_BYTES", len(raw))
     expected = _collect_pieces(raw, framing, final=final)
     monkeypatch.setattr(walking, "COMPILED_WALK_MIN_BYTES", data.draw(st.integers(-1, len(raw))))
+
     assert _collect_pieces(raw, framing, final=final) == expected
 
 
@@ -198,7 +205,10 @@ def test_as_many_threads_as_the_width_return_results_in_the_order_of_the_items()
 
 def test_the_first_error_in_the_order_of_the_items_is_raised_and_stops_the_other_threads() -> None:
     """The second item fails first; the third, which would never end, stops at its next check."""
-    second_failed, third_begun, stopped, begun = Event(), Event(), Event(), list[int]()
+    second_failed = Event()
+    third_begun = Event()
+    stopped = Event()
+    begun = list[int]()
 
     def work(number: int) -> None:
         begun.append(number)
@@ -228,7 +238,8 @@ def test_the_first_error_in_the_order_of_the_items_is_raised_and_stops_the_other
 @pytest.mark.timeout(100)  # reading the whole file at this rate takes 128 seconds
 def test_a_thread_that_waits_for_its_rate_is_stopped_between_two_reads(tmp_path: Path) -> None:
     (tmp_path / f"{0:020d}").write_bytes(bytes(8 << 20))
-    slow, begun = LocalStorage(ReadLimits(max_rate=1 << 16)), Event()
+    slow = LocalStorage(ReadLimits(max_rate=1 << 16))
+    begun = Event()
 
     def work(number: int) -> None:
         if number == 0:
@@ -244,9 +255,11 @@ def test_a_thread_that_waits_for_its_rate_is_stopped_between_two_reads(tmp_path:
 
 def test_threads_of_one_process_share_all_of_its_rate(golden: StoreOf) -> None:
     """With a fixed part of the rate for each thread, waiting threads would leave their part unused."""
-    limits, storages = ReadLimits(1 << 30), list[object]()
+    limits = ReadLimits(1 << 30)
+    storages = list[object]()
     workers = DisturbedWorkers(width=4, before_range=lambda range_: storages.append(range_.storage))
     verify(VerifyRequest(str(golden("b551-base")), read_limits=limits), workers)
+
     assert {limits} == {storage.read_limits for storage in storages if isinstance(storage, AnyStorage)}
 
 

@@ -44,7 +44,8 @@ def test_an_index_file_without_any_key_is_all_zeros(tmp_path: Path, release: str
     verdict = verify_store(store.root, settings)
 
     assert not any(file.read_bytes())
-    assert (Severity.HEALTHY, []) == (verdict.severity, verdict.findings)
+    assert Severity.HEALTHY == verdict.severity
+    assert [] == verdict.findings
 
 
 def test_an_index_file_that_was_zeroed_is_damaged(tmp_path: Path) -> None:
@@ -81,7 +82,8 @@ class TestAReleaseThatOnlyIndexFilesShow:
 
         verdict = verify_store(store.root, GivenSettings())
 
-        assert (Severity.HEALTHY, []) == (verdict.severity, verdict.findings)
+        assert Severity.HEALTHY == verdict.severity
+        assert [] == verdict.findings
         assert len(tags) == len(store.records)
 
     def test_ingest(self, tmp_path: Path, release: str, tags: Sequence[str | None]) -> None:
@@ -97,8 +99,10 @@ class TestAReleaseThatOnlyIndexFilesShow:
         second = ingest_store(root, tmp_path / "lake", "b0")
 
         rows = rows_of(tmp_path / "lake")
+
         assert tags == [row["tags"] for row in rows]
-        assert (0, 0) == (first.contradictions, second.contradictions)
+        assert 0 == first.contradictions
+        assert 0 == second.contradictions
 
     def test_export(self, run: Run, tmp_path: Path, release: str, tags: Sequence[str | None]) -> None:
         store = write_release_store(tmp_path / "store", [Message(release, properties=one) for one in _ODD])
@@ -107,6 +111,7 @@ class TestAReleaseThatOnlyIndexFilesShow:
         code, _, err = run("export", "--store", store.root, "--format", "ndjson", "--out", out)
 
         rows = [json.loads(line) for line in out.read_text().splitlines()]
+
         assert 0 == code, err
         assert tags == [row["tags"] for row in rows]
 
@@ -116,6 +121,7 @@ class TestAReleaseThatOnlyIndexFilesShow:
         code, out, err = run("query", "list", "--store", store.root, "--output", "json")
 
         rows = sorted((one for one in json.loads(out) if "tags" in one), key=itemgetter("physical_offset"))
+
         assert 0 == code, err
         assert tags == [row["tags"] for row in rows]
 
@@ -129,6 +135,7 @@ class TestAReleaseThatOnlyIndexFilesShow:
         for file in (store.root / "consumequeue").rglob("0*"):
             if file.is_file():
                 rebuilt = tmp_path / "out" / file.relative_to(store.root / "consumequeue")
+
                 assert file.read_bytes() == rebuilt.read_bytes()
 
 
@@ -154,7 +161,8 @@ def test_small_index_files_are_not_taken_for_those_of_another_release(
 
     verdict = verify_store(store.root, GivenSettings())
 
-    assert (Severity.HEALTHY, []) == (verdict.severity, verdict.findings)
+    assert Severity.HEALTHY == verdict.severity
+    assert [] == verdict.findings
     assert read_index(store.root) == rebuild(store.root, tmp_path / "out")
 
 
@@ -204,8 +212,10 @@ class TestAStoreOfRocketmqRust:
     def test_nothing_is_called_damage(self, store: LegalStore) -> None:
         verdict = verify_store(store.root, GivenSettings())
 
-        assert (Severity.HEALTHY, []) == (verdict.severity, verdict.findings)
+        assert Severity.HEALTHY == verdict.severity
+        assert [] == verdict.findings
         (note,) = (one for one in verdict.parts["index"].notes if "Java broker" in one)
+
         assert "rocketmq-rust wrote the index" in note
 
     def test_the_index_is_rebuilt(self, store: LegalStore, tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ def test_segments_deleted_before_a_step_are_not_a_finding(store: Path, step: str
     with patch(name, call_before(resolve_name(name), delete) if step else resolve_name(name)):
         verdict = verify_store(store, SerialWorkers() if step else DisturbedWorkers(happens=delete))
     queues, index = verdict.parts["queues"].numbers, verdict.parts["index"].numbers
+
     assert verdict.findings == []
     assert list_segments(store)[0].name == f"{2 * 16384:020}"
     assert index["files"] == len(list((store / "index").iterdir()))
@@ -88,6 +89,7 @@ def test_a_query_is_answered_while_a_broker_deletes_files_and_appends_units(stor
     ends = call_after(StoredQueue.find_written_end, append)
     with patch("jobs.query.place.detect_likely_writers", writers), patch.object(StoredQueue, "find_written_end", ends):
         verb, *rest = words.split()
+
         assert run("query", verb, "--store", store, *rest).code is ExitCode.CLEAN
 
 
@@ -100,7 +102,9 @@ def test_messages_in_a_segment_that_is_newer_than_the_list_of_files_are_not_miss
 def test_a_first_run_continues_without_index_files_that_are_deleted_meanwhile(store: Path) -> None:
     listed = list_store(str(store))
     summary = ingest_into_own_lake(store, workers=DisturbedWorkers(happens=partial(expire, store, 0)))
-    assert (summary.messages, len(list_index_files(listed))) == (65, len(listed.index_files) - 3)
+
+    assert summary.messages == 65
+    assert len(list_index_files(listed)) == len(listed.index_files) - 3
 
 
 def test_index_rows_in_rocksdb_of_deleted_messages_are_not_wrong(situation: StoreOf, tmp_path: Path) -> None:
@@ -159,6 +163,7 @@ def test_files_are_built_from_the_remaining_log(
 
     rebuild(store, tmp_path / "meanwhile", DisturbedWorkers(before_range=happens))
     rebuild(store, tmp_path / "before", SerialWorkers())
+
     assert content(tmp_path / "meanwhile") == content(tmp_path / "before")
     assert content(tmp_path / "before")
 

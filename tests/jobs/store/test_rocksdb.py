@@ -56,6 +56,7 @@ def test_a_queue_is_one_file_however_its_rows_are_cut(
     root = unpack_feature("b551-lmq-rockscq", tmp_path).root
     monkeypatch.setattr(rocksdb.Database.rows, "__defaults__", (b"", size))
     queues = list_queues(list_store(str(root)))
+
     assert len(queues) == 10
     assert sum(queue.capacity_end - queue.first_unit_number for queue in queues) == 200
 
@@ -76,6 +77,7 @@ def test_a_database_whose_tables_are_merged_during_the_copy_is_copied_again(
     monkeypatch.setattr(rocksdb, "_copy", interrupt_copy)
     with open_database(str(folder), AnyStorage()) as database:
         rows = sum(len(keys) for keys, _ in database.rows(UNIT_FAMILY))
+
     assert rows == 149
     assert len(calls) == 3
 
@@ -136,6 +138,7 @@ def test_a_row_that_no_broker_writes_is_damage_of_its_database(folder: str, fami
     rows[next(rows.keys())] = b"["
     del rows
     database.close()
+
     assert [finding.file for finding in verify(VerifyRequest(str(root)), SerialWorkers()).findings] == [folder]
     assert ingest_store(root, tmp_path / "lake").messages == 149
 
@@ -146,6 +149,7 @@ def test_a_queue_whose_units_were_all_deleted_has_its_end(tmp_path: Path, run: R
     key = encode_bound_key(QueueName(QueueKind.PLAIN, "Gone", 0), is_max=True)
     database.get_column_family("offset")[key] = encode_bound_value(UnitOffsets(11, 900))
     database.close()
+
     assert (
         "0     12                    12 " in run("query", "mqadmin", "--store", root, "topicStatus", "-t", "Gone").out
     )
@@ -172,10 +176,12 @@ def test_following_keeps_no_copy_of_the_queues(tmp_path: Path, monkeypatch: pyte
     for step in range(5):
         os.utime(table, (step, step))
         seen = probe_queue_ends(SerialWorkers(), list_store(str(tmp_path / "store")))
+
         assert [one.end for one in seen.probed_queues] == [5000]
         del seen
 
     files = [path for path in temporary.rglob("*") if path.is_file() and not path.is_symlink()]
+
     assert len(list(temporary.iterdir())) == 1
     assert sum(path.stat().st_size for path in files) < table.stat().st_size
 
@@ -196,6 +202,7 @@ def test_probing_queues_in_rocksdb_reads_only_new_rows(tmp_path: Path, monkeypat
     monkeypatch.setattr(rocksdb.Database, "rows", count_reads)
     name = QueueName(QueueKind.PLAIN, "T", 0)
     seen = probe_queue_ends(SerialWorkers(), list_store(str(tmp_path)), {name: 4990}, 4990 * 100)
+
     assert [(one.processed_end, one.end) for one in seen.probed_queues] == [(4990, 5000)]
     assert read < 100
 
@@ -208,7 +215,10 @@ def test_rows_are_read_as_a_file_of_units(tmp_path: Path) -> None:
 
     for start, stop in ((0, 10), (3, 5), (9, 40), (60, 64), (64, 70), (5, 5)):
         assert queue.read(start, stop) == b"".join(expected[start:stop])
-    assert (queue.first_unit_number, queue.capacity_end, queue.find_written_end()) == (0, 64, 64)
+
+    assert queue.first_unit_number == 0
+    assert queue.capacity_end == 64
+    assert queue.find_written_end() == 64
 
 
 def test_timer_messages_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,6 +240,7 @@ def test_timer_messages_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pyte
     part = PartReport()
     _, verify_peak = measure_peak(lambda: verify_waiting_messages(part, store))
     state, inspect_peak = measure_peak(lambda: inspect_state(store, [], Problems()))
+
     assert state.rocksdb is not None
     assert state.rocksdb.waiting_timers == pending + 20_000
     assert [(finding.kind, finding.times) for finding in part.findings] == [(ORPHANED_TIMER_ROW, 20_000)]

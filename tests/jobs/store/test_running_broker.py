@@ -70,6 +70,7 @@ def test_priorities_are_lowered_once_and_inherited(store: Path) -> None:
             [sys.executable, "-c", PRIORITIES, str(store)], capture_output=True, text=True, check=True, cwd=ROOT
         )
     before, after, child = (tuple(map(int, line.split())) for line in answer.stdout.splitlines())
+
     assert (max(before[0], 10), 3) == after == child
 
 
@@ -99,6 +100,7 @@ def test_verbs_that_read_the_log_limit_their_load(
 
 def test_half_of_the_cores_are_used_unless_a_master_is_given() -> None:
     cores = max(len(os.sched_getaffinity(0)) // 2, 1)
+
     assert ["--master", f"local[{cores},4]"] == list(use_half_the_cores([]))
     assert ["--master", "yarn"] == use_half_the_cores(["--master", "yarn"])
 
@@ -107,6 +109,7 @@ def test_read_limits_are_shared_among_tasks(store: Path) -> None:
     careful = list_store(str(store), read_limits=ReadLimits(9000).share_among(3))
 
     copies = [pickle.loads(pickle.dumps(range_)) for range_ in plan_ranges(careful)]  # noqa: S301 - our own data
+
     assert {ReadLimits(3000)} == {copy.storage.read_limits for copy in copies}
     assert list_store(str(store)).storage.read_limits is None
 
@@ -180,7 +183,8 @@ def pages_after_reading(path: Path, step: int) -> tuple[list[bool], list[bool]]:
     The kernel may evict pages for other processes at any time, but an effect of reads occurs each time. So if pages of
     the second half are missing, the read is repeated.
     """
-    after, middle = list[bool](), path.stat().st_size // PAGE // 2
+    after = list[bool]()
+    middle = path.stat().st_size // PAGE // 2
     for _ in range(1 + AGAIN):
         cache_half(path)
         with storage_for(str(path), read_limits=ReadLimits()).open(str(path)) as reader:
@@ -204,6 +208,7 @@ def test_reading_leaves_the_page_cache_unchanged(
     """
     request.getfixturevalue(kernel)
     first, second = pages_after_reading(half_cached, step)
+
     assert sum(first) * PAGE <= AT_ONCE * (kernel == "older_kernel" and MIB % step > 0)
     assert all(second)
 
@@ -249,6 +254,7 @@ def test_a_lake_that_would_fill_the_disk_of_the_broker_is_refused(
             verify(VerifyRequest(str(store)), SerialWorkers())
 
     alone: Summary = ingest(IngestRequest(str(store), lake), SerialWorkers())
+
     assert 0 < alone.messages
 
 

@@ -98,7 +98,8 @@ def test_the_first_error_in_the_order_of_the_items_is_raised_as_it_was(workers: 
     with pytest.raises(CorruptData, match="the fourth item") as raised:
         workers.map(range(8), fail_at_three_and_five, "", [1] * 8)
 
-    assert ("commitlog/0", 7) == (raised.value.file, raised.value.offset)
+    assert "commitlog/0" == raised.value.file
+    assert 7 == raised.value.offset
     assert [0, 1, 2] == workers.map(range(3), fail_at_three_and_five, "", [1] * 3)
 
 
@@ -106,7 +107,8 @@ def test_an_error_of_the_system_names_its_file(workers: ProcessWorkers) -> None:
     with pytest.raises(FileNotFoundError) as raised:
         workers.map([5, 6], fail_at_three_and_five, "", [1, 1])
 
-    assert ("file", errno.ENOENT) == (raised.value.filename, raised.value.errno)
+    assert "file" == raised.value.filename
+    assert errno.ENOENT == raised.value.errno
 
 
 def test_a_killed_worker_is_an_error(workers: ProcessWorkers) -> None:

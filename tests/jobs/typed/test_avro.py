@@ -110,6 +110,7 @@ def test_a_value_is_read_exactly_or_rejected_with_its_position(type_: object, bo
 
 def test_a_time_without_a_zone_is_in_the_declared_zone() -> None:
     (found,) = read(b"\x00", TimeDefaults(zone=ZoneInfo("Asia/Shanghai")), v=_LOCAL)  # type: ignore[misc]
+
     assert dt.datetime(1969, 12, 31, 16, tzinfo=dt.UTC) == found
 
 
@@ -169,10 +170,12 @@ def _as_column(name: str, value: Any) -> object:  # noqa: ANN401
 def test_a_body_is_read_as_by_fastavro_or_is_refused(good: bytes, at: int, new: bytes, size: int) -> None:
     at %= len(good) + 1
     for body in (good, good[:at] + new + good[at + size :]):
-        found, judged = results_of(_READER(pa.array([body])), 1)[0], _read_with_fastavro(body)
+        found = results_of(_READER(pa.array([body])), 1)[0]
+        judged = _read_with_fastavro(body)
         if isinstance(found, list):  # fastavro may encode the value with fewer bytes, or in other blocks
             again = judged or schemaless_reader(BytesIO(body), _PARSED, None)
             expected = [_as_column(field.name, again[field.name]) for field in _READ]  # type: ignore[index]
+
             assert expected == found or "nan" in repr(found)
         else:
             assert judged is None or found.reason in _OF_VALUES
@@ -182,6 +185,7 @@ def test_a_body_is_read_as_by_fastavro_or_is_refused(good: bytes, at: int, new: 
 def test_every_truncation_is_rejected(body: bytes) -> None:
     found = _READER(pa.array([body[:at] for at in range(len(body))])).refusals
     reasons = {"truncated", "an empty body", "a block declares more items than the body has bytes"}
+
     assert reasons >= {result.reason for result in found.values()}
     assert len(body) == len(found)
 

@@ -124,6 +124,7 @@ def test_a_value_is_the_same_in_every_format(  # noqa: PLR0913, PLR0917 - cells 
         found[3] = read(spelled.text, "(?P<v>.*)", f"v {column}")
 
     shown = ["-" if value is None else format_as_on_page(value).replace("`None`", "`NULL`") for value in found]
+
     assert [json, avro, protobuf, text] == shown
 
 
@@ -217,7 +218,8 @@ FORMATS: Mapping[str, tuple[BodyFormat, Callable[[int], bytes]]] = {  # and a fu
 def _mutated(body: bytes, random: Random) -> bytes:
     """Replace, delete or repeat some bytes of a body."""
     for _ in range(random.randrange(1, 4)):
-        at, size = random.randrange(len(body) + 1), random.randrange(4)
+        at = random.randrange(len(body) + 1)
+        size = random.randrange(4)
         new = random.choice((random.randbytes(size), random.choice(_PIECES), body[at : at + 8] * 2))
         body = body[:at] + new + body[at + size :]
     return body
@@ -240,7 +242,9 @@ def test_each_of_many_bodies_is_a_row_or_a_dead_letter(name: str, count: int, tm
 
     rows = table_of(tmp_path / "lake" / "typed" / "Orders", ["physical_offset"]).column("physical_offset").to_pylist()
     dead = [row["physical_offset"] for row in rows_of(tmp_path / "lake", "dead_letters")]
-    assert (len(rows), len(dead)) == (summary.rows, summary.dead_letters)
+
+    assert len(rows) == summary.rows
+    assert len(dead) == summary.dead_letters
     assert sorted([*rows, *dead]) == placed, "a body is in neither table, or in both"
     assert set(placed[1::2]) <= set(rows)
     assert dead
@@ -264,11 +268,15 @@ def test_the_tutorial_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.
         elif language == "console":
             command, *lines = text.splitlines()
             outcome = run(*command.split()[2:], "--engine", "local")
+
             assert ExitCode.CLEAN is outcome.code
             assert lines == outcome.out.splitlines()[: len(lines)]
         else:
             found = connection.sql(text).fetchall()
+
             assert [f"| {' | '.join(map(str, row))} |" for row in found] == answer.splitlines()[2:]
+
     assert ["json", "toml", "console", "sql", "sql", "toml", "console", "sql"] == shown
     (words,) = re.findall(r"`rmq-lake (query sql [^`]+)`", TUTORIAL)
+
     assert ExitCode.CLEAN is run(*shlex.split(words)).code

@@ -183,6 +183,7 @@ def test_a_message_without_one_of_its_required_fields_is_refused() -> None:
     found = results_of(read_old(pa.array([b"\x08\1\x10\2", b"\x08\1", b"\x10\2"])), 3)
 
     missing = "a required value is missing"
+
     assert [[1, 2], Refusal(missing, "$.b at byte 2"), Refusal(missing, "$.a at byte 2")] == found
 
 
@@ -278,4 +279,5 @@ def test_a_body_is_read_as_by_the_package_or_is_refused(good: bytes, at: int, ne
             if _read_with_google(body) is None:
                 assert expected["m"].items() <= ours["m"].items()
                 expected["m"] = ours["m"]
+
             assert ours == expected or "nan" in repr(found)

@@ -74,8 +74,11 @@ def test_only_avro_and_protobuf_need_the_libraries_of_the_extra_types(
 
 def test_an_incremental_model_of_typed_rows_loses_no_row_of_the_slower_of_two_brokers(tmp_path: Path) -> None:
     """The recipe of the guide: all rows of later runs of `type` than those that were loaded."""
-    slow, fast = Broker(tmp_path / "slow"), Broker(tmp_path / "fast")
-    lake, newest, found = tmp_path / "lake", 0, list[tuple[str, int]]()
+    slow = Broker(tmp_path / "slow")
+    fast = Broker(tmp_path / "fast")
+    lake = tmp_path / "lake"
+    newest = 0
+    found = list[tuple[str, int]]()
     expected = set[tuple[str, int]]()
 
     def load() -> None:
@@ -104,6 +107,7 @@ def test_typed_rows_have_the_start_of_their_typing_unless_the_body_has_such_a_co
     typed(tmp_path, ORDERS.replace("name string", "typing string"))
 
     (row,) = rows_of(tmp_path / "lake", "typed/Orders")
+
     assert "x" == row["typing"]
     assert before <= row["ingested_at"] <= datetime.now(UTC)
 
@@ -116,13 +120,19 @@ def test_readers_skip_files_by_the_day_and_by_declared_columns(tmp_path: Path) -
     (file,) = pa.table(table.get_add_actions(flatten=True)).to_pylist()
 
     days = {row["store_time"].date() for row in rows_of(tmp_path / "lake", "typed/Orders")}
+
     assert days == {row["store_date"] for row in rows_of(tmp_path / "lake", "typed/Orders")}
-    assert (min(days), max(days)) == (file["min.store_date"], file["max.store_date"])
-    assert (7, 9, "a", "b") == (file["min.id"], file["max.id"], file["min.name"], file["max.name"])
+    assert min(days) == file["min.store_date"]
+    assert max(days) == file["max.store_date"]
+    assert 7 == file["min.id"]
+    assert 9 == file["max.id"]
+    assert "a" == file["min.name"]
+    assert "b" == file["max.name"]
 
 
 def test_optimize_merges_typed_tables_dead_letters_and_the_runs_of_type(tmp_path: Path, run: Run) -> None:
-    broker, lake = Broker(tmp_path / "store"), tmp_path / "lake"
+    broker = Broker(tmp_path / "store")
+    lake = tmp_path / "lake"
     for number in range(4):
         write(broker, b'{"id": %d, "name": "a"}' % number, b"-")
         ingested(tmp_path)
@@ -138,6 +148,7 @@ def test_optimize_merges_typed_tables_dead_letters_and_the_runs_of_type(tmp_path
     assert [1, 1, 2] == [len(DeltaTable(lake / table).file_uris()) for table in tables]
     write(broker, b'{"id": 9, "name": "a"}')
     ingested(tmp_path)
+
     assert typed(tmp_path).topics[0].rows == 1
     count_rows_and_dead_letters(lake)
 
@@ -150,6 +161,7 @@ def test_messages_of_a_gap_that_was_filled_later_are_typed_once(tmp_path: Path) 
     lost.unlink()
     ingested(tmp_path)
     typed(tmp_path)
+
     assert len(rows_of(tmp_path / "lake", "typed/Orders")) < len(records)
     lost.write_bytes(data)
     ingested(tmp_path)
@@ -187,9 +199,11 @@ def test_files_of_a_prepared_typing_that_a_vacuum_deleted_are_typed_again(
         typed(tmp_path)
     again = typed(tmp_path, both)
 
-    assert (3, None) == (again.number, again.recovered)
+    assert 3 == again.number
+    assert again.recovered is None
     for topic in ("Orders", "Payments"):
         assert (2, 2) == count_rows_and_dead_letters(tmp_path / "lake", f"typed/{topic}", topic)
+
     assert typed(tmp_path, both).number is None
 
 
@@ -236,11 +250,13 @@ def test_spark_types_the_same_rows(spark: SparkSession, tmp_path: Path, run: Run
         fitting = b'{"id": 1, "d": 1.5, "at": "2026-11-23T10:00:00Z", "who": {"n": [1, null]}}'
         ingested(folder, *[body for body in (fitting, b'{"id": 1.5}', b"") for _ in range(20)])
         command = ("type", folder / "lake", "--types", tmp_path / "types.toml", "--engine", engine)
+
         assert ExitCode.CLEAN is run(*command, "--max-dead-letters", "100%").code
         assert len(DeltaTable(folder / "lake" / "messages").file_uris()) > 1  # one task for each
         assert (20, 40) == count_rows_and_dead_letters(folder / "lake")
         rows = [rows_of(folder / "lake", table) for table in ("typed/Orders", "dead_letters")]
         found.append([[{**row, "store_id": "", "ingested_at": None} for row in some] for some in rows])
+
     assert found[0] == found[1]
 
     path = str(tmp_path / "spark" / "lake" / "typed" / "Orders")
@@ -254,6 +270,7 @@ def test_spark_types_the_same_rows(spark: SparkSession, tmp_path: Path, run: Run
     connection.execute(f"LOAD '{delta_extension()}'")
     names = ", ".join(f'"{name}"' for name in columns)
     of_duckdb = connection.sql(f"SELECT {names} FROM delta_scan('{path}') ORDER BY physical_offset")
+
     assert ours == of_polars == of_duckdb.to_arrow_table().to_pylist()
     assert {(1, "1.50", 1795428000000000, '{"n":[1,null]}')} == {
         (row.id, str(row.d), row.at, row.who) for row in of_spark.collect()
@@ -343,7 +360,8 @@ MIXED = (b'{"id": 1}', b'{"id": "two", "name": "a"}', b'{"id": 3.50}', b'{"id": 
 
 
 def test_a_number_that_became_text_is_typed_in_a_json_column_over_several_runs(tmp_path: Path, run: Run) -> None:
-    broker, lake = Broker(tmp_path / "store"), tmp_path / "lake"
+    broker = Broker(tmp_path / "store")
+    lake = tmp_path / "lake"
     declared = ORDERS.replace("id bigint", "id json")
     for body in MIXED:
         write(broker, body)

@@ -38,16 +38,20 @@ def printed_names(text: str) -> list[str]:
 def test_a_bridged_place_of_the_log_can_be_accepted(bridged: Path, run: Run) -> None:
     """`verify` had ended with 3 and printed `repair --lake`, run after run, until the segment expired."""
     before = run("verify", bridged)
+
     assert before.code == ExitCode.DAMAGE
     (name,) = printed_names(before.out)
+
     assert re.fullmatch(r"damaged_range:commitlog/0{15}16384@11229#[0-9a-f]{16}", name)
 
     after = run("verify", bridged, "--accept", name)
+
     assert after.code == ExitCode.CLEAN
     assert "accepted: damaged_range: commitlog/00000000000000016384 @11229" in after.out
     assert "repair" not in after.out.replace("a repair wrote a bridge", "")
 
     document = run("verify", bridged, "--accept", name, "--json").document
+
     assert [] == document["findings"]
     assert [("damaged_range", name, None)] == [
         (one["kind"], one["accept_as"], one["accepted_at"]) for one in document["accepted"]
@@ -94,6 +98,7 @@ def test_other_damage_at_an_accepted_place_is_found(bridged: Path, run: Run) -> 
     overwrite(list_segments(bridged)[1], _ZEROED + 20, b"\x55" * 60)
 
     outcome = run("verify", bridged, "--accept", name)
+
     assert outcome.code == ExitCode.DAMAGE
     assert "damage damaged_range: commitlog/00000000000000016384 @11229" in outcome.out
     assert f"no finding is called {name}" in outcome.out
@@ -104,6 +109,7 @@ def test_damage_elsewhere_still_decides_the_exit_code(bridged: Path, run: Run) -
     overwrite(bridged / "consumequeue" / "T1" / "0" / f"{200:020}", 48, b"\0\0\0\x4d")
 
     outcome = run("verify", bridged, "--accept", name)
+
     assert outcome.code == ExitCode.MISMATCH
     assert "accepted: damaged_range" in outcome.out
     assert "1 problem found" in outcome.out
@@ -113,19 +119,20 @@ def test_a_lake_keeps_which_findings_were_accepted(bridged: Path, run: Run, tmp_
     lake = tmp_path / "lake"
     (name,) = printed_names(run("verify", bridged, "--findings-lake", lake).out)
     accepted = run("verify", bridged, "--findings-lake", lake, "--accept", name)
+
     assert accepted.code == ExitCode.CLEAN
 
     again = run("verify", bridged, "--findings-lake", lake)
+
     assert again.code == ExitCode.CLEAN
     assert re.search(r"accepted on 20\d\d-\d\d-\d\d: damaged_range: commitlog/0{15}16384 @11229", again.out)
 
     (row,) = json.loads(run("query", "sql", "--lake", lake, "SELECT * FROM accepted_findings", "--output", "json").out)
-    assert (name, "damaged_range", "commitlog/00000000000000016384", 11229) == (
-        row["accept_as"],
-        row["kind"],
-        row["file"],
-        row["offset"],
-    )
+
+    assert name == row["accept_as"]
+    assert "damaged_range" == row["kind"]
+    assert "commitlog/00000000000000016384" == row["file"]
+    assert 11229 == row["offset"]
 
 
 def test_a_repair_knows_the_findings_that_a_lake_has_as_accepted(bridged: Path, run: Run, tmp_path: Path) -> None:
@@ -136,6 +143,7 @@ def test_a_repair_knows_the_findings_that_a_lake_has_as_accepted(bridged: Path, 
 
     for more in (("--lake", lake), ("--accept", name)):
         outcome = run("repair", bridged, "--out", tmp_path / f"plan{len(more[0])}", *_SIZES, *more)
+
         assert outcome.code == ExitCode.CLEAN
         assert "damaged_range: commitlog/00000000000000016384 @11229" in outcome.out
         assert "accepted" in outcome.out
@@ -144,15 +152,18 @@ def test_a_repair_knows_the_findings_that_a_lake_has_as_accepted(bridged: Path, 
 def test_a_pattern_is_accepted_only_into_a_lake(bridged: Path, run: Run, tmp_path: Path) -> None:
     """Without a lake, a pattern would accept damage that does not exist yet."""
     refused = run("verify", bridged, "--accept", "damaged_range:*")
+
     assert refused.code == ExitCode.USAGE
     assert "--findings-lake" in refused.err
 
     outcome = run("verify", bridged, "--accept", "damaged_range:*", "--findings-lake", tmp_path / "lake")
+
     assert outcome.code == ExitCode.CLEAN
 
 
 def test_inspect_accepts_a_bridged_place_by_the_same_name(bridged: Path, run: Run) -> None:
     (name,) = printed_names(run("verify", bridged).out)
+
     assert ExitCode.DAMAGE == run("inspect", "--deep", bridged).code
 
     outcome = run("inspect", "--deep", bridged, "--accept", name)
@@ -167,11 +178,14 @@ def test_an_altered_body_can_be_accepted_by_the_printed_command(golden: StoreOf,
     overwrite(list_segments(store)[0], 88, b"\xff")
 
     before = run("verify", store)
+
     assert ExitCode.DAMAGE == before.code
     (name,) = printed_names(before.out)
+
     assert ExitCode.CLEAN == run("verify", store, "--accept", name).code
 
     overwrite(list_segments(store)[0], 89, b"\xff")
+
     assert ExitCode.DAMAGE == run("verify", store, "--accept", name).code
 
 

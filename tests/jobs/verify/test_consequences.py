@@ -25,6 +25,8 @@ def test_a_consequence_of_a_contradiction_is_not_rated_as_damage(tmp_path: Path)
     verdict = verify(VerifyRequest(str(store)), SerialWorkers())
 
     ((cause, (consequence,)),) = verdict.findings_by_cause
+
     assert cause.title == consequence.to_row()["follows"]
-    assert (Severity.CONTRADICTION, Severity.CONTRADICTION) == (cause.severity, consequence.severity)
+    assert Severity.CONTRADICTION == cause.severity
+    assert Severity.CONTRADICTION == consequence.severity
     assert Severity.CONTRADICTION == verdict.severity

@@ -55,6 +55,7 @@ def test_a_crc_field_of_zeros_between_records_with_crcs_is_damage(group_sizes: i
     with_crc = make_record(properties=b"KEYS\x01k\x02" + property_crc_text(b"other bytes"))
 
     records = [with_crc, make_record(properties=_LIGHT + _UNUSED_FIELD), with_crc]
+
     assert [1] == _find_damage(records, "5.2.0", group_sizes)
 
 
@@ -74,12 +75,14 @@ def test_a_value_that_ends_in_nul_is_legal_without_a_separator_at_the_end(
 ) -> None:
     for release in ("4.9.0", "4.9.1", "5.1.4", "5.2.0"):
         expected = [] if release in releases_without_damage else [0]
+
         assert expected == _find_damage([make_record(properties=properties)], release)
 
 
 def test_a_batch_whose_every_message_ends_in_nul_is_legal() -> None:
     """Its messages keep the text of a client that writes no separator at the end."""
-    of_batch, other = make_record(properties=b"KEYS\x01k\x02c\x01text\0"), make_record(properties=b"KEYS\x01k\x02")
+    of_batch = make_record(properties=b"KEYS\x01k\x02c\x01text\0")
+    other = make_record(properties=b"KEYS\x01k\x02")
     of_broker = make_record(properties=b"KEYS\x01k\x02CLUSTER\x01c\x02c\x01text\0")
 
     assert [] == _find_damage([other, of_batch, of_batch, of_batch, other], "5.4.0")
@@ -101,7 +104,8 @@ def test_an_altered_last_body_of_a_closed_store_is_damage(tmp_path: Path, run: R
     verify_code, out, _ = run("verify", store, "--json", "--release", "5.5.1", "--hash-slots", "7", "--index-num", "9")
     inspect_code, inspected, _ = run("inspect", store)
 
-    assert (ExitCode.DAMAGE, 4) == (code, len(raw_rows(tmp_path / "lake"))), err
+    assert ExitCode.DAMAGE == code, err
+    assert 4 == len(raw_rows(tmp_path / "lake")), err
     assert [records[-1].physical_offset] == [row["physical_offset"] for row in rows_of(tmp_path / "lake", "quarantine")]
     assert (
         ExitCode.DAMAGE if with_queues else ExitCode.MISMATCH

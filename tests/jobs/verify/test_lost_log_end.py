@@ -93,7 +93,8 @@ def test_a_log_that_may_have_been_copied_before_its_queues_is_no_alarm(seconds: 
     verify_code, verified, _ = run("verify", store, *_SIZES)
     inspect_code, inspected, _ = run("inspect", store)
 
-    assert (ExitCode.CLEAN, ExitCode.CLEAN) == (verify_code, inspect_code)
+    assert ExitCode.CLEAN == verify_code
+    assert ExitCode.CLEAN == inspect_code
     for text in (verified, inspected):
         assert "If this is the broker's directory and not a copy" in text
         assert "--lake LAKE" in text

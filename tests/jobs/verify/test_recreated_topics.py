@@ -41,12 +41,14 @@ def test_a_topic_that_was_created_again_is_accepted_by_the_printed_command(
     options = ("--release", legal.release, *_GEOMETRY)
 
     found = json.loads(run("verify", store, "--json", *options).out)["findings"]
+
     assert {"deleted_or_lost_queue"} == {one["kind"] for one in found}
 
     (command,) = [
         one for one in commands_in(run("verify", store, *options).out, "rmq-lake verify") if "--accept" in one
     ]
     outcome = run(*shlex.split(command)[1:])
+
     assert ExitCode.CLEAN == outcome.code
     assert "accepted: deleted_or_lost_queue" in outcome.out
 
@@ -66,6 +68,7 @@ def test_messages_from_before_a_queue_began_again_are_exported_by_the_printed_co
     run(*shlex.split(command)[1:])
 
     rows = [json.loads(line) for line in (tmp_path / "Orders.ndjson").read_text().splitlines()]
+
     assert [one.physical_offset for one in in_queue if one.physical_offset < begin] == [
         row["physical_offset"] for row in rows
     ]

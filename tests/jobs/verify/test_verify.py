@@ -49,10 +49,13 @@ def test_a_table_of_topics_that_cannot_be_read_here_leaves_queues_not_verified(
 ) -> None:
     """A healthy store of 5.5.1 with its configuration in RocksDB, without the package that reads RocksDB."""
     store = Path(shutil.copytree(situation("b551-configv2") / "store", tmp_path / "store"))
+
     assert verify_store(store).severity is Severity.HEALTHY
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     queues = verify_store(store).parts[QUEUES]
-    assert (queues.findings, queues.severity) == ([], Severity.NOT_VERIFIED)
+
+    assert queues.findings == []
+    assert queues.severity == Severity.NOT_VERIFIED
     assert "rocketmq-lake[rocksdb]" in " ".join(queues.doubts)
     assert ingest_store(store, tmp_path / "lake").contradictions == 0
     assert not repair(RepairRequest(str(store), tmp_path / "repair"), SerialWorkers()).plan
@@ -90,6 +93,7 @@ def test_inspect_sees_a_lost_queue_folder_in_the_middle_of_a_small_log(tmp_path:
     (broker.root / "config" / "topics.json").write_text(json.dumps(table))
     shutil.rmtree(broker.root / "consumequeue" / "Orders")
     problems = inspect_store(str(broker.root), (), BrokerConf(), deep=False, progress=do_nothing).problems
+
     assert [(problem.severity, problem.file) for problem in problems if problem.severity.is_alarm] == [
         (Severity.GAP, "consumequeue/Orders/0")
     ]
@@ -131,6 +135,7 @@ def test_temporary_files_invisible_to_workers_are_reported_with_the_option(
     monkeypatch.setattr("jobs.command.engine.make_workers", lambda *_, **__: DisturbedWorkers(happens=hide))
     without = run("verify", golden("b533-base"), "--quiet")
     given = run("verify", golden("b533-base"), "--quiet", "--scratch", tmp_path / "shared")
+
     assert 1 == without.code
     assert without.err.splitlines()[-1].startswith(f"rmq-lake: {tmp_path / 'temporary'}/")
     assert without.err.splitlines()[-1].endswith(ADVICE)
@@ -162,6 +167,7 @@ def test_an_unreadable_sector_explains_pending_messages_without_a_record(golden:
     store = golden("b551-timerwheel") / "store"
     with fail_reads_of_first_segment(errno.EIO, lambda at, size: at < 8192 and at + size > 4096):
         verdict = verify(VerifyRequest(str(store)), SerialWorkers())
+
     assert [cause.kind for cause, _ in verdict.findings_by_cause] == ["unreadable_range"]
     with fail_reads_of_first_segment(errno.EIO, lambda *_: True):
         assert ingest_store(store, tmp_path / "lake").severity is Severity.DAMAGE
@@ -171,6 +177,7 @@ def test_index_files_that_disappear_while_they_are_compared_are_missing(golden: 
     store = shutil.copytree(golden("b551-base"), tmp_path / "store")
     delete = partial(shutil.rmtree, store / "index", ignore_errors=True)
     verdict = verify(VerifyRequest(str(store)), DisturbedWorkers(happens=delete))
+
     assert [finding.kind for finding in verdict.findings] == ["missing_index_entries"]
 
 
@@ -181,6 +188,7 @@ def test_rows_may_point_to_a_segment_created_meanwhile(tmp_path: Path, golden: S
     data = (log := store / "commitlog" / f"{0:020}").read_bytes()
     os.truncate(log, end)
     create = partial(log.with_name(f"{end:020}").write_bytes, data[end : 2 * end])
+
     assert not verify(VerifyRequest(str(store)), DisturbedWorkers(happens=create)).findings
 
 
@@ -205,13 +213,17 @@ def test_files_that_the_disk_cannot_read_are_reported_and_the_rest_is_compared(
     verdict = verify(VerifyRequest(str(store)), DisturbedWorkers(happens=partial(passes.append, None)))
 
     found = {(cause.kind, cause.file, cause.found) for cause, _ in verdict.findings_by_cause}
+
     assert found == {("unreadable_range", str(file.relative_to(store)), "Input/output error") for file in bad}
     assert verdict.exit_code is ExitCode.DAMAGE
     assert len(passes) <= 2  # over the log
     refuse_to_open("/commitlog/00000000000000016384", errno.EIO, monkeypatch)
+
     assert verify(VerifyRequest(str(store)), SerialWorkers()).findings[0].kind == "unreadable_range"
     summary = ingest_store(store, tmp_path / "lake")
-    assert (summary.quarantined, str(store) in summary.unreadable[0]) == (1, True)
+
+    assert summary.quarantined == 1
+    assert str(store) in summary.unreadable[0]
     assert repair(RepairRequest(str(store), tmp_path / "plan"), SerialWorkers()).severity is Severity.DAMAGE
 
 

@@ -52,6 +52,7 @@ def test_every_golden_store_is_explained(golden: StoreOf, name: str) -> None:
     counted, number = LIVE.get(name, ("behind", 3 if name == "b533-crash-before" else 0))
 
     expected = ["checkpoint_index_time"] if name == "b533-live" else []  # its checkpoint was copied earlier
+
     assert [finding.kind for finding in report.findings] == expected
     assert report.numbers.get(counted, 0) == number
     assert noted == ({"newer than the log"} if counted == "ahead" else set())
@@ -115,13 +116,15 @@ def test_a_restart_inside_a_file_is_explained(
 ) -> None:
     """A killed broker may keep its unfinished file, and index its last messages into it a second time."""
     store, log = copy_without_index(golden("b533-clock"), tmp_path)
-    writer, done = new_writer(), 0
+    writer = new_writer()
+    done = 0
     for restart in (*restarts, len(log)):
         writer.dispatch_all(log[done:restart])
         # Messages before the file's end are skipped; the message at its end is not.
         done = max(restart - back, 0)
     write_files(store, [file.encode(1) for file in writer.files])
     report = verify_index(store, "5.3.3")
+
     assert findings(report) == []
     assert report.numbers["equal"] == report.numbers["files"] > 1
     assert report.numbers["behind"] == 0
@@ -155,10 +158,12 @@ def test_files_that_a_restart_wrote_next_to_older_ones_are_in_order(golden: Stor
         writer.dispatch_all(life)
         encoded += [file.encode(1) for file in writer.files]
     write_files(store, encoded)
+
     assert findings(verify_index(store, "5.3.3")) == []
 
     write_files(store, (encoded[1], encoded[0]))
     found = [file for kind, file in findings(verify_index(store, "5.3.3")) if kind == "unexplained"]
+
     assert found == [f"index/{index_file(store, number).name}" for number in (0, 1)]
 
 
@@ -196,5 +201,6 @@ def test_a_file_that_grows_while_it_is_read_is_compared_by_its_earlier_entries(
     monkeypatch.setattr(FilePlacer, "place_all", grow)
     (store / "abort").touch()
     report = verify_index(store, "5.3.3")
+
     assert findings(report) == []
     assert report.numbers["growing"] == 1

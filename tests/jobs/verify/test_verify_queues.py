@@ -48,6 +48,7 @@ UNDISPATCHED = ("b533-crash-before", "b498-live")  # the broker had not dispatch
 def test_files_of_a_real_broker_have_no_findings(golden: StoreOf, name: str) -> None:
     report = compare_queues(golden(name), release_of(name))
     *_, (newest, _) = read_store_records(golden(name))
+
     assert report.findings == []
     assert report.numbers["matched"] == report.numbers["expected"] > 0
     assert report.numbers["behind"] == (newest.total_size if name in UNDISPATCHED else 0)
@@ -73,7 +74,9 @@ def test_a_unit_written_during_verification_breaks_no_sequence(newer_store: Path
     (newer_store / T1 / file_name_of_offset(0)).unlink()
     (queue,) = (queue for queue in list_queues(list_store(str(newer_store))) if queue.name.path == T1)
     first, last = 6904, 56303  # the physical offsets of units 10 and 25
-    assert (queue.first_unit_number, queue.capacity_end) == (10, 30)
+
+    assert queue.first_unit_number == 10
+    assert queue.capacity_end == 30
     assert _is_stored(queue, 10, first)
     assert _is_stored(queue, 25, last)
     assert not any(_is_stored(queue, position, first) for position in (9, 11, 30))
@@ -129,6 +132,7 @@ def test_verify_reports_any_content_of_a_queue_and_never_fails(
     # In a store that was not closed, missing units at the end of all queues may not have been written yet.
     if store.has_clean_shutdown:
         assert report.findings or report.numbers["matched"] == report.numbers["expected"]
+
     assert bool(report.findings) or not joined.differences
     assert joined.figures.matched <= joined.figures.expected
 
@@ -173,6 +177,7 @@ def test_lost_files_take_no_more_memory_than_existing_files(store_of_one_queue: 
         gc.collect()
         found, peak = measure_peak(lambda: findings(store_of_one_queue))
         peaks.append(peak)
+
         assert [(finding.kind, finding.times) for finding in found] == [("missing_file", 8 * A_FILE)] * bool(lost)
 
     assert peaks[1] < peaks[0] + (1 << 20)
@@ -188,6 +193,7 @@ def test_an_index_in_rocksdb_is_compared_range_by_range_of_the_log(
         overwrite(segment, segment.read_bytes().index(text), b"k?")
     at_once = verify(VerifyRequest(str(store)), SerialWorkers()).parts["index"]
     monkeypatch.setattr(rocksdb_index, "KEYS_PER_PORTION", 7)
+
     assert at_once == verify(VerifyRequest(str(store)), SerialWorkers()).parts["index"]
     assert [finding.times for finding in at_once.findings] == [2, 2]
 
@@ -227,4 +233,5 @@ def test_memory_does_not_grow_with_the_rows_of_an_index(tmp_path: Path, monkeypa
     monkeypatch.setattr(rocksdb_index, "KEYS_PER_PORTION", 1 << 12)
     hash_index_rows(*next(_Rows(1).rows("")))  # loads compiled code, which is slow while memory is traced
     smaller, larger = (_peak_of_comparison(count, tmp_path / str(count)) for count in (20_000, 40_000))
+
     assert larger < 1.2 * smaller

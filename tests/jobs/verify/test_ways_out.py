@@ -29,6 +29,7 @@ def test_all_stray_files_of_the_log_are_named_with_the_command_that_moves_them(
 
     verified = run("verify", store)
     moves = commands_in(verified.out, "mv -n")
+
     assert verified.code == ExitCode.DAMAGE
     assert len(moves) == 2
     assert commands_in(run("repair", store, "--out", tmp_path / "repair").out, "mv -n") == moves
@@ -36,6 +37,7 @@ def test_all_stray_files_of_the_log_are_named_with_the_command_that_moves_them(
 
     for command in moves:
         subprocess.run(shlex.split(command), check=True)
+
     assert run("verify", store).code == ExitCode.CLEAN
 
 
@@ -66,9 +68,12 @@ def test_index_files_that_the_next_start_deletes_are_kept_by_the_printed_command
     (store / "abort").touch()
     overwrite(store / "checkpoint", 16, bytes(8))
     before = run("verify", "--json", store).document["broker"]
+
     assert before["loses_keys"] is not None
 
     (command,) = commands_in(run("verify", store).out, "rmq-lake rebuild-index")
+
     assert command in run("inspect", store).out.replace("\\\n", " ")
     run(*shlex.split(command)[1:])
+
     assert run("verify", "--json", store).document["broker"]["loses_keys"] is None
