@@ -193,7 +193,7 @@ for one in gc.get_objects():
             print(one.py_func.__module__, one.py_func.__qualname__, types)
 """
 _WARM_UP = "warm_up.compile_messages(), warm_up.compile_queues_and_index()"
-_INGEST = """from jobs.ingest import IngestRequest
+_INGEST = """from jobs.requests.ingest import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import SerialWorkers
 ingest(IngestRequest(sys.argv[1], sys.argv[2]), SerialWorkers())"""

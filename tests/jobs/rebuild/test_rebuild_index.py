@@ -10,7 +10,7 @@ from datetime import UTC
 from pathlib import Path
 from random import Random
 from socket import gethostname
-from unittest.mock import Mock
+from unittest.mock import patch
 
 import pytest
 
@@ -36,7 +36,7 @@ from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.release import Known, Writers, detect_store_eras, parse_rules
 from jobs.store.request import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.store.running_broker import FileState
-from jobs.store.store import list_store
+from jobs.store.store import Store, list_store
 from jobs.store.workers import InProcessWorkers, SerialWorkers
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.release import Release
@@ -89,12 +89,14 @@ def test_all_files_are_rebuilt_from_the_log_with_detected_settings(golden: Store
 
 @pytest.mark.parametrize(("number", "is_lost"), [(errno.ETIMEDOUT, False), (errno.EMFILE, False), (errno.EIO, True)])
 def test_the_release_is_not_detected_from_the_readable_segments_if_another_one_may_be_intact(
-    golden: StoreOf, number: int, *, is_lost: bool, monkeypatch: pytest.MonkeyPatch
+    golden: StoreOf, number: int, *, is_lost: bool
 ) -> None:
     """Its records may show another release; but a bad sector will never be readable."""
     store = list_store(str(golden("up470-471")))
-    monkeypatch.setattr("jobs.store.release._records", Mock(side_effect=OSError(number, "failed", "segment")))
-    with nullcontext() if is_lost else pytest.raises(OSError, match="failed"):
+    with (
+        patch.object(Store, "open", side_effect=OSError(number, "failed", "segment")),
+        nullcontext() if is_lost else pytest.raises(OSError, match="failed"),
+    ):
         detect_store_eras(store)
 
 
