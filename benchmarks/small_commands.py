@@ -22,7 +22,7 @@ from benchmarks.broker import RELEASE
 from benchmarks.measuring import parse_options, print_result
 from benchmarks.stores import Recipe, make_healthy_store
 from jobs.command.table import VERBS
-from jobs.demo import unpack
+from jobs.demo.tour import unpack
 
 _COMMANDS = {
     "inspect": "inspect {store}",

@@ -18,8 +18,8 @@ from jobs.console.amounts import TimeArgument
 from jobs.console.process import tool_command
 from jobs.diagnosis import start_warning_lines
 from jobs.dump.commitlog import record_fields
-from jobs.inspect import StoreReport
 from jobs.inspect.inspection import inspect_store
+from jobs.inspect.report import StoreReport
 from jobs.inspect.text import health_text
 from jobs.launch.failures import expected_error_types, one_line_message
 from jobs.query import MAX_TIME, MIN_TIME, ListConditions, Message, lookups

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from jobs.console.amounts import round_duration_text, round_up_duration
 from jobs.console.lines import printable_lines, printable_text
 from jobs.console.result import Severity, worst_severity
-from jobs.inspect import StoreReport
+from jobs.inspect.report import StoreReport
 from jobs.query import INFLATED_BODY_LIMIT, NO_BODIES_NOTE, Message
 from jobs.query.json_text import utf8_text
 from jobs.query.mqadmin import host_port_text, time_text

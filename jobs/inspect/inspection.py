@@ -15,7 +15,6 @@ from jobs.console.result import Severity
 from jobs.diagnosis import predict_start_by_own_walk, unknown_start
 from jobs.diagnosis.broker_state import NO_CHECKPOINT, check_broker_state, has_lost_checkpoint
 from jobs.dump import short_time_text
-from jobs.inspect import Problem, Problems, QueuesReport, RocksReport, StateReport, StoreReport
 from jobs.inspect.log import LogInspector
 from jobs.inspect.queues import (
     SampledRecords,
@@ -26,6 +25,7 @@ from jobs.inspect.queues import (
     inspect_queues,
     note_index_gaps,
 )
+from jobs.inspect.report import Problem, Problems, QueuesReport, RocksReport, StateReport, StoreReport
 from jobs.launch.arguments import file_system_options
 from jobs.query.store_reader import StoreReader
 from jobs.storage.locations import join_location

@@ -15,7 +15,7 @@ from jobs.diagnosis import kinds
 from jobs.diagnosis.acceptance import name_finding
 from jobs.diagnosis.findings import LOG, Finding
 from jobs.dump import DumpFile
-from jobs.inspect import LogReport, Problems, SegmentReport
+from jobs.inspect.report import LogReport, Problems, SegmentReport
 from jobs.store.epochs import tail_evidence
 from jobs.store.log_ends import find_right_segment_name, wrong_name_text
 from jobs.store.ranges import (

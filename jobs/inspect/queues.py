@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 
 from jobs.console.amounts import count_text
-from jobs.inspect import IndexReport, Problems, QueueReport, QueuesReport
+from jobs.inspect.report import IndexReport, Problems, QueueReport, QueuesReport
 from jobs.query.store_reader import StoreReader
 from jobs.store.queue_files import QUEUE_KIND_OF_FILE, StoredQueue, queue_file_sizes
 from jobs.store.queue_storage import rocksdb_queue_folder

@@ -8,7 +8,7 @@ from jobs.console.process import tool_command
 from jobs.console.result import Severity
 from jobs.diagnosis import start_warning_lines
 from jobs.dump import short_time_text
-from jobs.inspect import Problem, SegmentReport, StoreReport
+from jobs.inspect.report import Problem, SegmentReport, StoreReport
 from jobs.store.pending_messages import MAX_INDEX_ROWS_COUNTED
 from jobs.store.release import DETECTED, era_text
 from rmq_formats.store import CONSUME_QUEUE_FOLDER, FileKind

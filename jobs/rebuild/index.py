@@ -23,7 +23,6 @@ from jobs.diagnosis.acceptance import is_accepted
 from jobs.diagnosis.file_faults import find_file_fault
 from jobs.diagnosis.log_check import complete_checks, list_doubtful_ranges, new_range_check
 from jobs.launch.engine import count_cores
-from jobs.products.index import KeySequence, join_keys, new_range_key_collector
 from jobs.products.index.explanation import (
     ExplainedFile,
     Explanation,
@@ -45,6 +44,7 @@ from jobs.products.index.file_builder import (
     file_names_between,
     hash_file,
 )
+from jobs.products.index.key_sequence import KeySequence, join_keys, new_range_key_collector
 from jobs.products.index.plan import LOST_MESSAGES_DOUBT, IndexPlan, PlannedFile
 from jobs.products.index.settings import IndexSettings, determine_index_settings
 from jobs.products.index.survivors import Survivor, has_keys_of_log, list_index_files

@@ -22,7 +22,7 @@ import numpy as np
 from jobs.console.amounts import is_or_are, names_text
 from jobs.diagnosis.acceptance import is_accepted
 from jobs.diagnosis.file_faults import ONE_BIT_CHANGED, find_file_fault, may_record_tags_have_changed
-from jobs.products.queues import (
+from jobs.products.queues.join_result import (
     KINDS_WITHOUT_QUEUE_FAULT,
     WRONG_POSITION_KINDS,
     DifferenceKind,

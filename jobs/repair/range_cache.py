@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from jobs.diagnosis.log_check import new_range_check
-from jobs.products.index import new_range_key_collector
+from jobs.products.index.key_sequence import new_range_key_collector
 from jobs.products.queues.unit_files import new_range_unit_collector
 from jobs.storage.locations import local_path
 from jobs.store.chain import run_range

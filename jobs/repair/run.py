@@ -34,7 +34,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.snapshot_files import read_rows_where
 from jobs.lake.tables import CONSUME_QUEUE
-from jobs.products.queues import DifferenceKind
+from jobs.products.queues.join_result import DifferenceKind
 from jobs.products.queues.rows import UnitStatus
 from jobs.products.queues.unit_files import choose_group_count
 from jobs.rebuild import index as index_builder

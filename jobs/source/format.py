@@ -41,7 +41,6 @@ from jobs.lake.runs import open_complete_table
 from jobs.lake.tables import MESSAGES, STORED_MESSAGES
 from jobs.launch.session import hadoop_options
 from jobs.query.store_reader import StoreReader
-from jobs.source import FORMAT_NAME, NO_READ_BOUNDS, ReadOptions
 from jobs.source.log import (
     LogOrigin,
     LogPosition,
@@ -52,6 +51,7 @@ from jobs.source.log import (
     raise_or_warn_of_loss,
     walk_from,
 )
+from jobs.source.options import FORMAT_NAME, NO_READ_BOUNDS, ReadOptions
 from jobs.store.log_ends import find_lost_ends
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, find_newest_segment, plan_ranges
 from jobs.store.repeated_reads import repeat_after_expiry

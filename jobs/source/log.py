@@ -24,7 +24,7 @@ from jobs.lake.runs import KnownStore, read_prepared_row
 from jobs.lake.snapshots import read_newest_transaction
 from jobs.lake.tables import MESSAGES
 from jobs.products.index.settings import determine_releases
-from jobs.source import ReadOptions
+from jobs.source.options import ReadOptions
 from jobs.store.log_ends import LostPart
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, find_holes, plan_ranges

@@ -7,7 +7,7 @@ from jobs.diagnosis.broker_state import ReadSpan, check_broker_state
 from jobs.diagnosis.findings import CONFIGURATION, Finding
 from jobs.store.broker_config import CONFIG_FOLDER, BrokerConfig
 from jobs.store.store import Store
-from jobs.verify import PartReport, unreadable_database_finding
+from jobs.verify.report import PartReport, unreadable_database_finding
 from jobs.verify.rocksdb_queues import verify_timer_files
 from rmq_formats.errors import SizeLimitExceeded, UnsupportedFormat
 

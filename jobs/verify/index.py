@@ -15,7 +15,6 @@ from functools import partial
 from jobs.console.amounts import count_text, utc_time_text
 from jobs.diagnosis import kinds
 from jobs.diagnosis.findings import INDEX, Finding
-from jobs.products.index import KeySequence, RangeKeys, collect_keys, new_range_key_collector
 from jobs.products.index.explanation import (
     ExplainedFile,
     Explanation,
@@ -24,6 +23,7 @@ from jobs.products.index.explanation import (
     is_truncated_by_promotion,
 )
 from jobs.products.index.file_builder import is_all_zeros
+from jobs.products.index.key_sequence import KeySequence, RangeKeys, collect_keys, new_range_key_collector
 from jobs.products.index.settings import IndexSettings, determine_index_settings, determine_releases
 from jobs.products.index.survivors import list_index_files
 from jobs.storage.scratch import Scratch
@@ -34,7 +34,7 @@ from jobs.store.request import GivenSettings
 from jobs.store.running_broker import find_broker_process
 from jobs.store.store import Store, read_checkpoint, read_index_header, relist_store
 from jobs.store.workers import Workers
-from jobs.verify import PartReport
+from jobs.verify.report import PartReport
 from jobs.verify.rocksdb_index import verify_rocksdb_index
 from rmq_formats.indexfile.build import IndexFilePart
 from rmq_formats.release import RUST_PROJECT, make_rules

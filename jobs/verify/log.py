@@ -21,7 +21,7 @@ from jobs.store.queue_files import LastUnits
 from jobs.store.ranges import find_holes, find_truncated_segments, locate_hole
 from jobs.store.running_broker import find_broker_process
 from jobs.store.store import Segment, Store, find_checkpoint_file, read_checkpoint
-from jobs.verify import LostRange, LostRanges, PartReport, locate_offset
+from jobs.verify.report import LostRange, LostRanges, PartReport, locate_offset
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import BRIDGE_REASON, OTHER_OFFSET_PREFIX

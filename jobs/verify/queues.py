@@ -16,7 +16,8 @@ from jobs.console.amounts import count_text, utc_time_text
 from jobs.diagnosis import kinds
 from jobs.diagnosis.broker_state import ReadSpan
 from jobs.diagnosis.findings import QUEUES, Finding
-from jobs.products.queues import (
+from jobs.products.queues.join import collect_log_units, collect_topic_evidence_with_queues, compare_queues
+from jobs.products.queues.join_result import (
     KINDS_OF_EARLIER_QUEUES,
     MISSING_UNIT_KINDS,
     DifferenceKind,
@@ -24,7 +25,6 @@ from jobs.products.queues import (
     QueueDifference,
     UndispatchedRecords,
 )
-from jobs.products.queues.join import collect_log_units, collect_topic_evidence_with_queues, compare_queues
 from jobs.products.queues.unit_files import choose_group_count
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import NewCollector, RangeOutcome, Results, complete_records_end, read_ranges_not_deleted
@@ -44,7 +44,7 @@ from jobs.store.store import DEFAULT_RANGE_SIZE, Store, StoredFile, read_checkpo
 from jobs.store.topics import RecordedTopics, TopicFate
 from jobs.store.units import read_stored_units
 from jobs.store.workers import Workers
-from jobs.verify import PartReport, unreadable_database_finding
+from jobs.verify.report import PartReport, unreadable_database_finding
 from jobs.verify.rocksdb_queues import (
     DoubleWriteComparison,
     compare_double_write,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from jobs.console.amounts import count_text
 from jobs.diagnosis import kinds
 from jobs.diagnosis.findings import INDEX, Finding
-from jobs.products.index import KeySequence, collect_keys, read_key_blocks
+from jobs.products.index.key_sequence import KeySequence, collect_keys, read_key_blocks
 from jobs.storage.locations import join_location
 from jobs.storage.scratch import Scratch
 from jobs.store.queue_storage import rocksdbstore_folder
@@ -28,7 +28,7 @@ from jobs.store.release import determine_writers
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store, relist_store
 from jobs.store.workers import Workers
-from jobs.verify import PartReport, unreadable_database_finding
+from jobs.verify.report import PartReport, unreadable_database_finding
 from rmq_formats.arrays import are_inside
 from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.properties import MAX_LONG

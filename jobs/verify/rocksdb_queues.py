@@ -24,7 +24,7 @@ from jobs.console.process import tool_command
 from jobs.console.result import RecommendedStep
 from jobs.diagnosis import kinds
 from jobs.diagnosis.findings import CONFIGURATION, QUEUES, Finding
-from jobs.products.queues import DifferenceKind
+from jobs.products.queues.join_result import DifferenceKind
 from jobs.store.broker_config import has_topics_of_rocksdb_broker
 from jobs.store.pending_messages import (
     open_rocksdb_store,
@@ -39,7 +39,7 @@ from jobs.store.record_places import segment_bytes
 from jobs.store.rocksdb_queues import find_queue_database
 from jobs.store.store import Segment, Store, relist_store
 from jobs.store.units import is_of_deleted_file, read_stored_units
-from jobs.verify import PartReport, unreadable_database_finding
+from jobs.verify.report import PartReport, unreadable_database_finding
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import SegmentBytes
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName

@@ -20,7 +20,7 @@ from jobs.console.amounts import count_text
 from jobs.diagnosis import WalkedLog, keeps_incomplete_record, kinds, predict_store_start, unknown_start
 from jobs.diagnosis.findings import CONFIGURATION, INDEX, LOG, QUEUES, Finding
 from jobs.diagnosis.log_check import RangeCheck, complete_checks, list_doubtful_ranges, new_range_check, summarize_walk
-from jobs.products.queues import MISSING_UNIT_KINDS, OVERWRITTEN_UNIT_KINDS, DifferenceKind, JoinResult
+from jobs.products.queues.join_result import MISSING_UNIT_KINDS, OVERWRITTEN_UNIT_KINDS, DifferenceKind, JoinResult
 from jobs.products.queues.settings import determine_unit_rules
 from jobs.requests.verify import VerifyRequest
 from jobs.storage.scratch import Scratch, open_scratch
@@ -35,11 +35,11 @@ from jobs.store.repeated_reads import repeat_after_expiry
 from jobs.store.running_broker import check_disk_space, find_broker_process
 from jobs.store.store import Segment, Store, StoredFile, relist_store
 from jobs.store.workers import Workers
-from jobs.verify import LostRanges, PartReport, locate_offset
 from jobs.verify.configuration import verify_configuration
 from jobs.verify.index import IndexVerification
 from jobs.verify.log import early_log_end_finding, findings_on_log
 from jobs.verify.queues import LogPass, make_span_reader, verify_queues
+from jobs.verify.report import LostRanges, PartReport, locate_offset
 from jobs.verify.rocksdb_queues import verify_waiting_messages
 from jobs.verify.unreadable_files import (
     find_unreadable_files,

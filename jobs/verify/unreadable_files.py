@@ -7,12 +7,12 @@ from functools import partial
 
 from jobs.diagnosis import kinds
 from jobs.diagnosis.findings import CONFIGURATION, INDEX, LOG, QUEUES, Finding
-from jobs.products.queues import MISSING_UNIT_KINDS
+from jobs.products.queues.join_result import MISSING_UNIT_KINDS
 from jobs.store.broker_config import CONFIG_FOLDER
 from jobs.store.store import Store, StoredFile
 from jobs.store.workers import Workers
-from jobs.verify import PartReport
 from jobs.verify.log import NO_CHECKPOINT
+from jobs.verify.report import PartReport
 from rmq_formats.consumequeue.dispatch import QueueKind
 from rmq_formats.errors import is_disk_error
 from rmq_formats.store import QUEUE_KINDS, FileKind, classify

@@ -11,10 +11,10 @@ from jobs.console.result import RatedOutcome, RecommendedStep, Result, Severity,
 from jobs.diagnosis import WalkedLog, kinds, recreated_index_notes, start_warning_lines
 from jobs.diagnosis.acceptance import Acceptances, AcceptedFinding, is_accepted, name_finding
 from jobs.diagnosis.findings import CONFIGURATION, INDEX, LOG, QUEUES, Finding
-from jobs.products.queues import DifferenceKind
+from jobs.products.queues.join_result import DifferenceKind
 from jobs.store.broker_config import BACKUP_SUFFIX
 from jobs.store.store import Store
-from jobs.verify import PartReport
+from jobs.verify.report import PartReport
 from rmq_formats.broker_start import StartOutcome
 
 PartRow = tuple[str, Severity, str, str]

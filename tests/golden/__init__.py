@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jobs.demo import extract
+from jobs.demo.tour import extract
 
 StoreOf = Callable[[str], Path]  # the fixtures `golden` and `situation`: return the folder of a store by its name
 

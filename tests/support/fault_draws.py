@@ -32,10 +32,10 @@ from unittest.mock import Mock
 from jobs.console.result import ExitCode, RequestError, Severity
 from jobs.diagnosis.findings import Finding
 from jobs.diagnosis.kinds import DAMAGED_RANGE, MISSING_INDEX_ENTRIES
-from jobs.inspect import Problems
 from jobs.inspect.inspection import inspect_store
+from jobs.inspect.report import Problems
 from jobs.lake.lake import Lake
-from jobs.products.queues import DifferenceKind
+from jobs.products.queues.join_result import DifferenceKind
 from jobs.query.source import do_nothing
 from jobs.repair.run import RepairSummary, repair, undo
 from jobs.requests.query import QueryTarget

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from jobs.demo import unpack as unpack_tour
+from jobs.demo.tour import unpack as unpack_tour
 from tests.golden import unpack
 from tests.support.commands import ROOT, Outcome, copy_store, overwrite
 

@@ -17,8 +17,8 @@ from jobs.products.queues.settings import determine_unit_rules
 from jobs.store.release import determine_writers
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
-from jobs.verify import PartReport
 from jobs.verify.queues import verify_queues
+from jobs.verify.report import PartReport
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.record import MessageRecord

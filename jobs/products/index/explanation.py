@@ -16,7 +16,6 @@ from itertools import pairwise
 from typing import Self
 
 from jobs.console.amounts import count_text
-from jobs.products.index import KeySequence, RangeKeys, join_keys
 from jobs.products.index.file_builder import (
     BrokerIndexFile,
     FileComparison,
@@ -30,6 +29,7 @@ from jobs.products.index.file_builder import (
     hash_file,
     is_all_zeros,
 )
+from jobs.products.index.key_sequence import KeySequence, RangeKeys, join_keys
 from jobs.products.index.plan import IndexPlan
 from jobs.products.index.settings import IndexSettings
 from jobs.products.index.survivors import (

@@ -29,7 +29,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.console.process import raise_if_stopped
-from jobs.products.index import ENTRIES_OF_FILE_ITSELF, KEYS_PER_BLOCK, KeyPart, read_key_blocks
+from jobs.products.index.key_sequence import ENTRIES_OF_FILE_ITSELF, KEYS_PER_BLOCK, KeyPart, read_key_blocks
 from jobs.storage import AnyStorage, storage_for
 from jobs.storage.local import close_file, flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local, join_location, local_path

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from jobs.products.index import KeySequence
 from jobs.products.index.file_builder import BuiltFileKind, IndexRecipe
+from jobs.products.index.key_sequence import KeySequence
 from jobs.products.index.survivors import Survivor, header_of_file_before
 from jobs.storage.model import Storage
 from jobs.store.intervals import is_covered

@@ -19,9 +19,9 @@ from jobs.lake.commit import open_table
 from jobs.lake.snapshot_files import list_snapshot_files
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES
 from jobs.launch.engine import count_cores
-from jobs.products.index import KeySequence, RangeKeyCollector, RangeKeys
 from jobs.products.index.entries import EntryRows, EntryWork, write_entries
 from jobs.products.index.file_builder import BrokerIndexFile, BuiltFileKind, IndexRecipe
+from jobs.products.index.key_sequence import KeySequence, RangeKeyCollector, RangeKeys
 from jobs.products.index.plan import IndexPlan
 from jobs.products.index.settings import determine_geometry, find_piece_start, have_same_index_switches
 from jobs.products.index.survivors import FilePlacer, Survivor, list_index_files, refusal_reason

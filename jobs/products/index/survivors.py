@@ -15,8 +15,8 @@ from functools import partial
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
-from jobs.products.index import ENTRIES_OF_FILE_ITSELF, KeyPart, KeySequence
 from jobs.products.index.file_builder import BrokerIndexFile, detect_zone, file_name_for_time
+from jobs.products.index.key_sequence import ENTRIES_OF_FILE_ITSELF, KeyPart, KeySequence
 from jobs.store.record_places import find_record
 from jobs.store.store import Store
 from rmq_formats.indexfile.build import time_diff_s

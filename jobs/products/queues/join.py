@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.lake.table_file import AddedFile, TableFile
-from jobs.products.queues import (
+from jobs.products.queues.join_result import (
     FEW_DIFFERENCES,
     DifferenceKind,
     JoinResult,

@@ -18,8 +18,8 @@ from jobs.lake.commit import ExpiredRows
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.committed_records import read_committed_records
 from jobs.products.product import ChangedQueues, FinishedProduct, Run, RunOutput, StartedProduct, State
-from jobs.products.queues import KINDS_WITHOUT_QUEUE_FAULT, DifferenceKind, JoinResult
 from jobs.products.queues.join import collect_topic_evidence_with_queues, compare_queues
+from jobs.products.queues.join_result import KINDS_WITHOUT_QUEUE_FAULT, DifferenceKind, JoinResult
 from jobs.products.queues.processed_ends import read_processed_ends, store_processed_ends
 from jobs.products.queues.remainder import CollectedLog
 from jobs.products.queues.settings import determine_unit_rules

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.lake.table_file import TableFile
-from jobs.products.queues import QueueDifference
+from jobs.products.queues.join_result import QueueDifference
 from jobs.products.queues.rows import RowBlock
 from jobs.products.queues.unit_files import GroupUnits, RangeUnits
 from jobs.storage.scratch import Scratch

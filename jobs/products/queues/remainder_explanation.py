@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.products.queues import (
+from jobs.products.queues.join_result import (
     KINDS_OF_EARLIER_QUEUES,
     WRONG_POSITION_KINDS,
     DifferenceKind,

@@ -24,8 +24,8 @@ from jobs.command import VERBS, cli
 from jobs.command.cli import run_nested
 from jobs.console import process
 from jobs.console.result import ExitCode, OtherRunActiveError, RequestError
-from jobs.demo import demo, extract, list_steps, unpack
-from jobs.demo import run_tour as take
+from jobs.demo.tour import demo, extract, list_steps, unpack
+from jobs.demo.tour import run_tour as take
 from jobs.launch.engine import SetupError
 from jobs.library import by_offset, ingest, open_source, verify
 from jobs.typed.formats import UnknownField

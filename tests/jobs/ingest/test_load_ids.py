@@ -4,7 +4,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
-from jobs.demo import extract
+from jobs.demo.tour import extract
 from jobs.lake.tables import MESSAGES
 from jobs.lake.upkeep import merge_small_files
 from tests.support.broker import some_records

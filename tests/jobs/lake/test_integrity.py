@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobs.console.result import ExitCode, OtherRunActiveError
-from jobs.demo import extract
+from jobs.demo.tour import extract
 from jobs.lake.history import find_superseded_rows
 from jobs.lake.integrity import find_newest_run_by_table
 from jobs.lake.lake import Lake

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.demo import extract
+from jobs.demo.tour import extract
 from jobs.launch.spark import spark_home
 from tests.golden import unpack
 

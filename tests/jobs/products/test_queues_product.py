@@ -20,8 +20,8 @@ from jobs.console.result import Severity
 from jobs.ingest import Summary
 from jobs.ingest.run import ingest
 from jobs.products.product import RunOutput
-from jobs.products.queues import DifferenceKind
 from jobs.products.queues.join import compare_queue_groups
+from jobs.products.queues.join_result import DifferenceKind
 from jobs.products.queues.remainder_explanation import classify_displaced, explain_remainder, lost_offset_of_blanks
 from jobs.products.queues.rows import UnitStatus, make_record_batches, make_row_block
 from jobs.products.queues.settings import determine_unit_rules

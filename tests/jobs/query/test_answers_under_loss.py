@@ -20,9 +20,9 @@ from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.requests.export import ExportRequest
 from jobs.requests.query import QueryTarget
-from jobs.source import ReadOptions
 from jobs.source.format import RocketmqReader, RocketmqStreamReader
 from jobs.source.log import DataLossError
+from jobs.source.options import ReadOptions
 from jobs.store.selection import Selection
 from jobs.store.store import list_store
 from rmq_formats.errors import CorruptData

@@ -15,7 +15,6 @@ from unittest.mock import patch
 import pytest
 
 from jobs.console.result import ExitCode
-from jobs.products.index import KeySequence, RangeKeys, collect_keys
 from jobs.products.index.explanation import ExplainedFile, Explanation, FileVerdict
 from jobs.products.index.file_builder import (
     BrokerIndexFile,
@@ -25,6 +24,7 @@ from jobs.products.index.file_builder import (
     build_blocks,
     check_built_file,
 )
+from jobs.products.index.key_sequence import KeySequence, RangeKeys, collect_keys
 from jobs.products.index.plan import FIRST_MESSAGES_DELETED_DOUBT, RESTART_DOUBT, IndexPlan, PlannedFile
 from jobs.products.index.settings import IndexSettings
 from jobs.products.index.survivors import FilePlacer, Survivor, list_index_files

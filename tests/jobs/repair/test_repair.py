@@ -14,7 +14,7 @@ from jobs.console.result import ExitCode
 from jobs.diagnosis.findings import INDEX, LOG, QUEUES
 from jobs.diagnosis.kinds import DELETED_OR_LOST_QUEUE
 from jobs.lake.lake import Lake
-from jobs.products.queues import DifferenceKind
+from jobs.products.queues.join_result import DifferenceKind
 from jobs.repair.run import RepairSummary, repair, undo
 from jobs.requests.repair import RepairRequest
 from jobs.requests.verify import VerifyRequest

@@ -17,9 +17,9 @@ from pyspark.sql.types import StructType
 from jobs.ingest import run as steps
 from jobs.lake.runs import list_known_stores
 from jobs.lake.tables import STORED_MESSAGES
-from jobs.source import ReadOptions
 from jobs.source.format import RocketmqDataSource, RocketmqReader, RocketmqStreamReader, register
 from jobs.source.log import DataLossError, LogPosition
+from jobs.source.options import ReadOptions
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord, encode_record, record_from_row
 from rmq_formats.errors import CorruptData, NotAStore, UnsupportedFormat

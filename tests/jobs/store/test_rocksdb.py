@@ -12,8 +12,8 @@ import pytest
 from rocksdict import Options, Rdict
 
 from jobs.diagnosis.kinds import ORPHANED_TIMER_ROW
-from jobs.inspect import Problems
 from jobs.inspect.inspection import inspect_state
+from jobs.inspect.report import Problems
 from jobs.requests.verify import VerifyRequest
 from jobs.storage import AnyStorage
 from jobs.store import rocksdb
@@ -23,7 +23,7 @@ from jobs.store.queue_files import list_queues
 from jobs.store.rocksdb import open_database
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
-from jobs.verify import PartReport
+from jobs.verify.report import PartReport
 from jobs.verify.rocksdb_queues import verify_waiting_messages
 from jobs.verify.run import verify
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName

@@ -18,7 +18,7 @@ from jobs.console.result import ExitCode, Severity
 from jobs.diagnosis.findings import QUEUES
 from jobs.inspect.inspection import inspect_store
 from jobs.products.index.explanation import FileVerdict as IndexVerdict
-from jobs.products.queues import DifferenceKind
+from jobs.products.queues.join_result import DifferenceKind
 from jobs.query.source import do_nothing
 from jobs.repair.run import repair
 from jobs.requests.repair import RepairRequest

@@ -15,7 +15,7 @@ from jobs.requests.verify import VerifyRequest
 from jobs.store.request import GivenSettings
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
-from jobs.verify import PartReport
+from jobs.verify.report import PartReport
 from jobs.verify.run import verify
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.indexfile.layout import Geometry, decode_header

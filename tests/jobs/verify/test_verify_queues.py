@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jobs.diagnosis.findings import Finding
 from jobs.diagnosis.kinds import OUT_OF_SEQUENCE
-from jobs.products.index import KeySequence, RangeKeys
+from jobs.products.index.key_sequence import KeySequence, RangeKeys
 from jobs.products.queues.settings import determine_unit_rules
 from jobs.requests.verify import VerifyRequest
 from jobs.storage.scratch import Scratch
