@@ -84,6 +84,7 @@ class LakeLists:
         self._tables: LakeTables = source.tables
         self._ids = {one.store_id for one in self.sources}
         self._broker = ("broker",) if others else ()  # the column of tables of several brokers
+        self._names_of_topic = ", ".join(("topic", *self._broker))
 
     def restrict_to_stores(self, table: str, *conditions: str) -> str:
         """Return *conditions* on a table's rows that runs have written for these stores, as SQL."""
@@ -96,6 +97,11 @@ class LakeLists:
         """Return rows of a table for these stores, none if the lake lacks it; the caller has quoted every text."""
         sql = f"SELECT {columns} FROM {table} WHERE {self.restrict_to_stores(table, *conditions)} {rest}"  # noqa: S608 - quoted by the caller
         return self._tables.rows(sql) if self._tables.has_table(table) else []
+
+    def _select_by_topic(self, columns: str, table: str, rest: str) -> str:
+        """Return SQL for *columns* after those that name a topic, and its broker if there are several."""
+        where = self.restrict_to_stores(table)
+        return f"SELECT {self._names_of_topic}, {columns} FROM {table} WHERE {where} {rest}"  # noqa: S608 - quoted by the caller
 
     def histogram(self, wanted: ListConditions) -> Histogram | None:
         """
@@ -192,13 +198,12 @@ class LakeLists:
 
     def topics(self) -> PageTable:
         """Return each topic with its queues, messages and bytes, of each broker."""
-        names = ", ".join(("topic", *self._broker))
-        sql = (
-            f"SELECT {names}, count(DISTINCT queue_id) AS queues, count(*) AS messages, sum(total_size) AS bytes, "  # noqa: S608 - quoted
-            "min(store_timestamp) AS first_stored, max(store_timestamp) AS last_stored "
-            f"FROM {MESSAGES_NAME} WHERE {self.restrict_to_stores(MESSAGES_NAME)} GROUP BY {names} "
-            f"ORDER BY {names}"
+        columns_of_topic = (
+            "count(DISTINCT queue_id) AS queues, count(*) AS messages, sum(total_size) AS bytes, "
+            "min(store_timestamp) AS first_stored, max(store_timestamp) AS last_stored"
         )
+        rest = f"GROUP BY {self._names_of_topic} ORDER BY {self._names_of_topic}"
+        sql = self._select_by_topic(columns_of_topic, MESSAGES_NAME, rest)
         rows = [
             (*named, queues, messages, size, message_rate(messages, first, last), first, last)
             for *named, queues, messages, size, first, last in map(dict.values, self._tables.rows(sql))
@@ -225,12 +230,12 @@ class LakeLists:
 
     def usage(self) -> PageTable:
         """Return the space that the messages of each topic take in the log, by the lake's view."""
-        names = ", ".join(("topic", *self._broker))
-        sql = (
-            f"SELECT {names}, content, consumer_group, record_bytes, round(percent, 1) AS percent, messages, "  # noqa: S608 - quoted
-            "round(average_bytes) AS average_bytes, first_stored, last_stored FROM disk_usage "
-            f"WHERE {self.restrict_to_stores('disk_usage')} ORDER BY record_bytes DESC, {names}"
+        columns_of_topic = (
+            "content, consumer_group, record_bytes, round(percent, 1) AS percent, messages, "
+            "round(average_bytes) AS average_bytes, first_stored, last_stored"
         )
+        rest = f"ORDER BY record_bytes DESC, {self._names_of_topic}"
+        sql = self._select_by_topic(columns_of_topic, "disk_usage", rest)
         columns = (USAGE_COLUMNS[0], *self._broker, *USAGE_COLUMNS[1:])
         if "disk_usage" not in self._tables.view_descriptions:
             return PageTable(columns, (), sql, "the lake has no table `messages` that can be read")

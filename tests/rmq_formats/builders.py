@@ -48,6 +48,14 @@ def encode_properties(properties: Mapping[str, str], *, trailing_separator: bool
     return (text + PROPERTY_SEPARATOR * (trailing_separator and bool(text))).encode("utf-8", "replace")
 
 
+def fit_into_segment(record: MessageRecord, segment_size: int) -> MessageRecord:
+    """Return the record at its offset, or at the start of the next segment if it does not fit before a blank."""
+    offset = record.physical_offset
+    if offset // segment_size == (record.end_offset + BLANK.size) // segment_size:
+        return record
+    return record._replace(physical_offset=(offset // segment_size + 1) * segment_size)
+
+
 def place_records(
     records: Iterable[MessageRecord], base_offset: int = 0, framing: Framing = Framing.PLAIN
 ) -> list[MessageRecord]:

@@ -11,13 +11,12 @@ from jobs.query.source import Answer
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.store.store import list_store
-from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.consumequeue.dispatch import UnitRules, expected_units
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release, make_rules
 from rmq_formats.store import file_name_of_offset
-from tests.rmq_formats.builders import STORED, make_blank, make_record, make_segment
+from tests.rmq_formats.builders import STORED, fit_into_segment, make_blank, make_record, make_segment
 from tests.rmq_formats.reference import ConsumeQueue, IndexWriter
 from tests.support.lakes import ingest_store
 
@@ -62,9 +61,7 @@ def stored(messages: Sequence[Sent], *, start: int = 0) -> list[MessageRecord]:
     for place, message in enumerate(messages):
         number = next(numbers.setdefault((message.topic, message.queue_id), count()))
         record = message.record(number, offset, STORED + place * 100)
-        if offset // SEGMENT_SIZE != (record.end_offset + BLANK.size) // SEGMENT_SIZE:
-            offset = (offset // SEGMENT_SIZE + 1) * SEGMENT_SIZE
-            record = record._replace(physical_offset=offset)
+        record = fit_into_segment(record, SEGMENT_SIZE)
         records.append(record)
         offset = record.end_offset
     return records

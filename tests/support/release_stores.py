@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.consumequeue.dispatch import UnitRules, expected_units
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.release import Release, Rules, make_rules, release_at
 from rmq_formats.store import Checkpoint, encode_checkpoint, file_name_of_offset
-from tests.rmq_formats.builders import STORED, encode_properties, make_blank, make_record
+from tests.rmq_formats.builders import STORED, encode_properties, fit_into_segment, make_blank, make_record
 from tests.rmq_formats.reference import ConsumeQueue, IndexWriter
 
 SEGMENT_SIZE = 4096
@@ -74,9 +73,7 @@ def store_records(messages: Sequence[Message], *, start: int = 0, first_queue_of
             physical_offset=offset,
             store_timestamp=time,
         )
-        if offset // SEGMENT_SIZE != (record.end_offset + BLANK.size) // SEGMENT_SIZE:
-            offset = (offset // SEGMENT_SIZE + 1) * SEGMENT_SIZE
-            record = record._replace(physical_offset=offset)
+        record = fit_into_segment(record, SEGMENT_SIZE)
         records.append(record)
         offset = record.end_offset
     return records
