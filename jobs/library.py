@@ -61,7 +61,7 @@ __all__ = [
 ]
 
 
-def ingest(  # noqa: PLR0913 - the options of the verb
+def ingest(  # noqa: PLR0913 - the options of the command
     store: str | Path,
     lake: str | Path,
     *,
@@ -120,7 +120,7 @@ def undo_runs(lake: str | Path, first_run: int, *, broker: str | None = None) ->
     return undo(place, find_store(place, broker), first_run).run
 
 
-def verify(  # noqa: PLR0913 - the options of the verb
+def verify(  # noqa: PLR0913 - the options of the command
     store: str | Path,
     *,
     broker_conf: Path | None = None,

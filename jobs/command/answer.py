@@ -1,5 +1,5 @@
 """
-How a verb prints its result, as text or JSON, and the options `--json`, `--quiet` and `--verbose`.
+How a command prints its result, as text or JSON, and the options `--json`, `--quiet` and `--verbose`.
 
 Results go to standard output, progress and errors to standard error. The last line of a text is the result.
 """
@@ -15,7 +15,7 @@ from time import monotonic
 import click
 
 from jobs.command.engine import get_chosen_engine
-from jobs.console.lines import line_width_limit, printable_with_colours, wrap_line
+from jobs.console.lines import line_width_limit, printable_with_colors, wrap_line
 from jobs.console.log import mask_secrets
 from jobs.console.process import tool_command
 from jobs.console.progress import reset_one_time_work
@@ -32,7 +32,7 @@ _MARKS = re.compile(rf"(RocketMQ .*\((?:{DETECTED}|{ASSUMED})): .*\)$")
 
 @dataclass(frozen=True, slots=True)
 class ResultPrinter:
-    """How a verb prints its result, according to the command line; also measures the time."""
+    """Prints the result of a command, in the form that the command line selects; also measures the time."""
 
     as_json: bool = json_option()
     quiet: bool = quiet_option()
@@ -87,7 +87,7 @@ class ResultPrinter:
             word = text.strip().partition(" ")[0]
             if word in _WORDS:
                 text = text.replace(word, _WORDS[word].style(word), 1)
-            text = printable_with_colours(mask_secrets(text))  # `click.echo` drops colours outside a terminal
+            text = printable_with_colors(mask_secrets(text))  # `click.echo` drops colors outside a terminal
             for piece in wrap_line(text, width):
                 click.echo(piece, err=self.as_json)
 

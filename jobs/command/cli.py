@@ -1,7 +1,7 @@
 """
-The command line: loads verbs when they are called, and is the only place that turns exceptions into exit codes.
+The command line: loads commands when they are called, and is the only place that turns exceptions into exit codes.
 
-The command of a verb returns an ExitCode, or nothing for a clean end.
+A command returns an ExitCode, or None if it ended without findings.
 """
 
 import os
@@ -60,18 +60,18 @@ _NOT_SET = frozenset(("", "0", "false", "no", "off"))
 _NO_THREAD = "can't start new thread"  # an error message of Python
 _COMPLETION = "_RMQ_LAKE_COMPLETE"  # the variable by which a shell asks click for completions
 _REPEAT_SECONDS = 0.05  # the wait before a dropped interrupt is repeated
-_OF_SPARK = {"pyspark", "py4j", "delta"}  # packages: an extra of the wheel, which a verb imports when it is called
+_OF_SPARK = {"pyspark", "py4j", "delta"}  # packages: an extra of the wheel, which commands import when they are called
 
 
 _SYNTAX = (
     *(click.NoSuchOption, click.exceptions.NoSuchCommand, click.MissingParameter, click.BadOptionUsage),
     click.BadArgumentUsage,
 )
-_OF_MQADMIN = r"mqadmin|[a-z]+[A-Z]\w*"  # no word of ours has a capital
+_OF_MQADMIN = r"mqadmin|[a-z]+[A-Z]\w*"  # none of our commands has a capital letter
 
 
 class _AsTyped(click.HelpFormatter):
-    """Prints examples with the command's name as this user types it."""
+    """Formats help texts, with the name under which this user starts the tool in the examples."""
 
     def getvalue(self) -> str:
         """Return the help text, with examples broken into lines that fit the terminal and can be pasted."""
@@ -83,20 +83,20 @@ click.Context.formatter_class = _AsTyped
 
 
 class _Verbs(click.Group):
-    """The group of all verbs; `--help` prints their table without importing their modules."""
+    """The group of all commands; `--help` prints their table without importing their modules."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name the verbs of this installation, in the order of their table."""
+        """Return the names of the commands, in the order of their table."""
         del ctx
         return list(VERBS)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the words as they were typed, for messages that name the next command."""
+        """Keep the arguments as they were typed, for messages that recommend the next command."""
         ctx.meta[COMMAND_LINE_META_KEY] = tuple(args)
         return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load a verb; for an unknown name, suggest the most similar one."""
+        """Load a command; for an unknown name, suggest the most similar one."""
         if cmd_name.startswith("-"):
             return None
         if cmd_name not in VERBS:
@@ -106,7 +106,7 @@ class _Verbs(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs without loading them."""
+        """List the commands without loading them."""
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(verb.name, verb.help) for verb in VERBS.values()])
@@ -180,13 +180,13 @@ def main(arguments: Sequence[str]) -> ExitCode:
 
 
 def _is_given(switch: str, variable: str, arguments: Sequence[str]) -> bool:
-    """Return whether a switch is set before the verb, or in the environment."""
+    """Return whether a switch is set before the name of the command, or in the environment."""
     before_verb = takewhile(lambda word: word.startswith("-"), _own_words(arguments))
     return switch in before_verb or os.environ.get(variable, "").lower() not in _NOT_SET
 
 
 def _verb_of(arguments: Sequence[str]) -> str | None:
-    """Return the verb of a command line: its first word that is neither a switch nor a Spark option's value."""
+    """Return the name of the command: the first word that is neither a switch nor the value of a Spark option."""
     verb = next((word for word in _own_words(arguments) if not word.startswith("-")), None)
     return verb if verb in VERBS else None
 
@@ -202,11 +202,11 @@ def _own_words(arguments: Sequence[str]) -> Sequence[str]:
 @contextmanager
 def _handle_termination_as_interrupt() -> Iterator[None]:
     """
-    Let SIGTERM of a scheduler and SIGHUP of a lost terminal end a command in order, as Ctrl-C does.
+    End a command on SIGTERM (of a scheduler) and SIGHUP (of a lost terminal) as on Ctrl-C.
 
-    `nohup` ignores SIGHUP, and so does the command then.
+    If SIGHUP is ignored (`nohup`), the command ignores it as well.
 
-    Python drops an interrupt that arrives in a finalizer (llvmlite has some, which numba calls): it is repeated.
+    Python drops an interrupt that arrives in a finalizer (numba calls finalizers of llvmlite), so it is sent again.
     """
     report = sys.unraisablehook
 
@@ -244,7 +244,7 @@ def _handle_termination_as_interrupt() -> Iterator[None]:
 
 
 def _interrupt_main_thread() -> None:
-    """Send SIGTERM to the main thread if a handler is set: it also ends a write to a reader that takes nothing."""
+    """Send SIGTERM to the main thread if a handler is set; this also ends a write to a pipe that is not read."""
     if callable(signal.getsignal(signal.SIGTERM)):
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
@@ -279,13 +279,13 @@ def _run(arguments: Sequence[str]) -> ExitCode:
         log_message(f"rmq-lake: this value is not valid UTF-8: {wrong}", "error")
         return ExitCode.USAGE
     except expected_error_types() as error:
-        # A call to the JVM that is cut short may make the next one fail, on the way out.
+        # An interrupted call to the JVM may let the next call fail, while the command ends.
         return _report_interrupt(arguments) if is_caused_by_interrupt(error) else _fail(error, arguments)
     return code
 
 
 def _usage_error_text(error: click.ClickException) -> str:
-    """Return the text of a usage error; if the syntax is wrong, below the command's usage."""
+    """Return the text of a usage error; for a syntax error, after the usage of the command."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return error.format_message()
     text, context = f"rmq-lake: {error.format_message()}", getattr(error, "ctx", None)
@@ -296,7 +296,7 @@ def _usage_error_text(error: click.ClickException) -> str:
 
 
 def _improve_usage_error(error: click.ClickException, words: list[str]) -> click.ClickException:
-    """Add the correct command to a usage error: for a store passed the wrong way, or a bare line of mqadmin."""
+    """Add the correct command to a usage error: if a store was passed in another way, or for a command of mqadmin."""
     context = getattr(error, "ctx", None)
     stores = [one for one in context.command.params if one.name == "store"] if context is not None else []
     text = ""
@@ -351,7 +351,7 @@ def _leave_for_cluster(own: Sequence[str]) -> None:
 
 
 def parse_command_line(words: Sequence[str]) -> click.Context | None:
-    """Parse *words*, and return the context of their verb with the places that they name; nothing is run or refused."""
+    """Parse *words*, and return the context of the command with the places that it names; nothing is run or refused."""
     verb = _verb_of(words)
     group = rmq_lake.make_context(tool_command(), list(words), resilient_parsing=True)
     command = rmq_lake.get_command(group, verb) if verb is not None else None

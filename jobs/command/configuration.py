@@ -53,8 +53,8 @@ _GENERAL_VARIABLES = frozenset(
 )
 # The variables that Kubernetes sets for a service: `…_SERVICE_HOST`, `…_SERVICE_PORT_HTTP`, `…_PORT_80_TCP_ADDR`.
 _OF_SERVICE = r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$"
-_OF_A_VERB = "lake"  # this key is not shared by all verbs, because its role differs from verb to verb
-# Keys that may be before the first table, although not every verb has the option.
+_OF_A_VERB = "lake"  # this key is not shared by all commands, because its meaning differs between them
+# Keys that may be before the first table, although not every command has the option.
 _SHARED = frozenset(
     (
         *("store", "commitlog", "broker-conf", "broker", "engine", "max-rate", "hash-slots", "index-num"),
@@ -199,7 +199,9 @@ def verb(
     **more: Any,  # noqa: ANN401 - those of click
 ) -> Callable[[Callable[..., ExitCode]], click.Command]:
     """
-    Return a decorator that turns a function into a command of *group*; its parameters' defaults are the options.
+    Return a decorator that turns a function into a command of *group*.
+
+    Its options are the declarations among the defaults of its parameters (`jobs.options.declaration`).
 
     The help of the command ends with examples (*lines*), and with *exit_codes* if the command has its own. Each command
     also accepts `--config FILE` and `--show-config`, which prints all settings instead of running the command.
@@ -292,7 +294,7 @@ def configurable_parameters(command: click.Command) -> list[click.Parameter]:
 
 def bind_environment_variables(command: click.Command, *names: str) -> None:
     """
-    Bind each option and argument of a verb to its variable; refuse unknown variables, except those of other verbs.
+    Bind the parameters of a command to their variables; refuse unknown variables, except those of other commands.
 
     Variables that Kubernetes injects for a service are ignored, also where an option has the same name
     (`…_PORT=tcp://10.0.0.1:80`).

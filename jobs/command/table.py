@@ -13,11 +13,11 @@ class Verb(NamedTuple):
     name: str
     entry_point: str  # module and function
     uses_spark: bool  # it runs on Spark if the user selects it
-    help: str  # one line in the list of verbs
+    help: str  # one line in the list of commands
     interrupt_advice: str = "Nothing was written; run the same command again."  # what to do after it was interrupted
 
     def load(self) -> "click.Command":
-        """Import the verb's module, and return its command."""
+        """Import the module of the command, and return the command."""
         return cast("click.Command", resolve_name(self.entry_point))
 
 

@@ -104,13 +104,13 @@ def _command(indent: str, command: str, *, width: int) -> Iterator[str]:
     yield started
 
 
-# Text of a store may contain colours of its own, or hide what follows. It cannot contain this number.
+# Text of a store may contain escape sequences. It cannot contain this number.
 _OWN = f"\x1b[{int.from_bytes(os.urandom(6))};"
 _STYLE = re.compile(rf"{re.escape(_OWN)}([\d;]*m)")
 
 
 def styled_text(text: str, colour: str, *, bold: bool) -> str:
-    """Return *text* in a colour that `printable_with_colours` keeps."""
+    """Return *text* in a color that `printable_with_colors` keeps."""
     return click.style(text, fg=colour, bold=bold or None).replace("\x1b[", _OWN)
 
 
@@ -121,8 +121,8 @@ def printable_text(text: str) -> str:
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
-def printable_with_colours(line: str) -> str:
-    """Return *text* like `printable_text`, but keep the colours that `styled_text` added."""
+def printable_with_colors(line: str) -> str:
+    """Return *text* like `printable_text`, but keep the colors that `styled_text` added."""
     pieces = _STYLE.split(line)
     return "".join(f"\x1b[{piece}" if number % 2 else printable_text(piece) for number, piece in enumerate(pieces))
 

@@ -1,5 +1,5 @@
 """
-This process: its command line, standard streams, exit and threads, and the import of pandas, which it prevents.
+This process: its command line, standard streams, exit and threads; prevents the import of pandas.
 
 Arrow imports pandas to check whether a list is a pandas object; that import takes as long as a query.
 """
@@ -35,7 +35,7 @@ _stop: ContextVar[threading.Event | None] = ContextVar("stop", default=None)  # 
 
 
 def set_resumption_text(sentence: str) -> None:
-    """Set the *sentence* that an interrupted command ends with; empty: the verb's general one."""
+    """Set the *sentence* that an interrupted command ends with; empty: the general sentence of this command."""
     _left[:] = [sentence]
 
 
@@ -71,7 +71,7 @@ def get_resumption_text() -> str | None:
 
 
 class CommandEndedError(BaseException):
-    """The command ends early, but not because of an error: nothing on the way may handle it as one."""
+    """The command ends early, but not because of an error, so handlers of errors must not catch this."""
 
 
 class OutputClosedError(CommandEndedError):
@@ -153,7 +153,7 @@ class _DiscardingPipe(FileIO):
             return super().write(data)
 
     def discard_output(self) -> None:
-        """Discard everything that is written later."""
+        """Discard all later output."""
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, self.fileno())
         os.close(nothing)
@@ -166,7 +166,7 @@ def _standard_output_pipe() -> _DiscardingPipe | None:
 
 
 def discard_unwritten_output() -> None:
-    """Discard output that the reader has not taken: at the end of an interrupted command nothing waits for it."""
+    """Discard output that has not been read, so that an interrupted command does not wait for the reader."""
     pipe = _standard_output_pipe()
     if pipe is not None:
         pipe.discard_output()

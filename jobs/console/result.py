@@ -1,4 +1,4 @@
-"""The result of a command: exit code, severity (of all verbs, reports and scripts), last line, and next steps."""
+"""The result of a command: exit code, severity (of all commands, reports and scripts), last line, and next steps."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -42,7 +42,7 @@ class Severity(Enum):
     HEALTHY = "healthy", "green", ExitCode.CLEAN
     # No problem was found, but only `verify` can confirm that there is none.
     NOT_VERIFIED = "not verified", "cyan", ExitCode.CLEAN
-    # A number: how much a running broker, or one that was killed, has not dispatched yet.
+    # With a number: the amount that a running or killed broker has not dispatched yet.
     BEHIND = "behind", "blue", ExitCode.CLEAN
     # Bytes, units or entries are missing.
     GAP = "gap", "yellow", ExitCode.DAMAGE
@@ -54,7 +54,7 @@ class Severity(Enum):
     NOT_ACCESSIBLE = "not accessible", "bright_black", ExitCode.FAILED
 
     _value_: str
-    colour: str  # the colour in a terminal and in a report
+    colour: str  # the color in a terminal and in a report
     exit_code: ExitCode  # the exit code of a command that found this, and nothing worse
 
     def __new__(cls, word: str, colour: str, exit_code: ExitCode) -> Self:
@@ -74,7 +74,7 @@ class Severity(Enum):
         return self.exit_code is not ExitCode.CLEAN
 
     def style(self, text: str | None = None) -> str:
-        """Return *text*, or the severity's word, in a colour for `ResultPrinter.print_lines`."""
+        """Return *text*, or the severity's word, in a color for `ResultPrinter.print_lines`."""
         return styled_text(self.value if text is None else text, self.colour, bold=self.is_alarm)
 
     def __str__(self) -> str:
@@ -139,7 +139,7 @@ class Result(NamedTuple):
         return self.verdict or self.severity.value
 
     def line(self, verb: str) -> str:
-        """Return the last line of a command; `click.echo` drops the colour outside a terminal."""
+        """Return the last line of a command; `click.echo` drops the color outside a terminal."""
         return f"{verb}: {self.severity.style(self.verdict_text)}: {self.amount_text}"
 
 

@@ -20,7 +20,7 @@ _OF_MESSAGE = (
 class RowFormat(StrEnum):
     """The output format of rows; each command offers some of them."""
 
-    TEXT = "text"  # the verb's own layout
+    TEXT = "text"  # the layout of the command
     TABLE = "table"
     CSV = "csv"
     JSON = "json"

@@ -1,4 +1,4 @@
-"""Splits a command line: options of spark-submit are before the verb, all others are ours."""
+"""Splits a command line: options of spark-submit are before the name of the command, all others are ours."""
 
 import os
 import re
@@ -25,7 +25,7 @@ _OURS = frozenset(("--help", "-h", "--version", "--traceback", "--log-json"))
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return Spark's options, normalised to (`--name`, value), and our own arguments: the verb and those after it."""
+    """Return Spark's options, normalized to (`--name`, value), and our own arguments, from the name of the command."""
     spark: list[str] = []
     own: list[str] = []
     remaining = iter(arguments)
@@ -79,7 +79,7 @@ def given_spark_options() -> list[str]:
 
 
 def file_system_options() -> dict[str, str]:
-    """Return the file system settings (`fs.s3a.…`) in the command's Spark options, for verbs without Spark."""
+    """Return the file system settings (`fs.s3a.…`) in the command's Spark options, for commands without Spark."""
     return file_system_settings(effective_spark_settings(given_spark_options()).items())
 
 

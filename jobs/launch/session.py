@@ -1,4 +1,4 @@
-"""The Spark session of a run; imported only by verbs that need Spark."""
+"""The Spark session of a run; imported only by commands that need Spark."""
 
 import logging
 import os

@@ -2,7 +2,7 @@
 Types of options that name a place to read or to write.
 
 No option can write into a store, not even through a link: every option that names a place to write has a type with
-`is_output`, which refuses places inside any store. A directory is recognised as a store if this command reads it as
+`is_output`, which refuses places inside any store. A directory is recognized as a store if this command reads it as
 one, or by its log: segments of a CommitLog, or a directory `commitlog` with segments.
 """
 
@@ -36,7 +36,7 @@ from rmq_formats.store import (
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_MOST_LOOKED_AT = 10_000  # files: a larger directory is left to the verb to check
+_MOST_LOOKED_AT = 10_000  # files: a larger directory is left to the command to check
 _KERNEL_FOLDERS = ("/proc", "/sys")
 _WRONG_NAMES = frozenset({errno.ENOENT, errno.ELOOP, errno.ENAMETOOLONG})  # ELOOP: a link to itself
 _FILE, _DIRECTORY = "a file", "a directory"
@@ -121,7 +121,7 @@ def _is_above_store(place: str, type_: "LocationType", ctx: click.Context) -> bo
 def _check_output(
     location: str, type_: "LocationType", stores: Sequence[str], param: click.Parameter, ctx: click.Context
 ) -> None:
-    """Refuse a place inside a store; a verb that makes a store may have left a part of its own store there."""
+    """Refuse a place inside a store; the directory may have a part of the store that this command is restoring."""
     path = Path(local_path(location)) if is_local(location) else None
     links = []  # tables of a lake may be in other places
     if path is not None and type_.local_kind is None:
@@ -189,7 +189,7 @@ def _problem(location: str, lacks: _Lacks, ctx: click.Context) -> str | None:
         dump = f"{tool_command()} dump {quote(location)}"
         return f"{location!r} is a file, {wanted}. To print the file:\n{dump}"
     except PermissionError:
-        return None  # not a wrong argument: the verb says that it has no access, with exit code 1
+        return None  # not a wrong argument: the command reports that it has no access, with exit code 1
     except OSError as error:
         if error.errno not in _WRONG_NAMES:
             raise
@@ -305,7 +305,7 @@ STORE_FILE = LocationType(is_guarded=True)
 STORE = LocationType(_lacks_store, is_guarded=True)
 LOG_DIRECTORIES = LocationType(lambda *_: None, is_guarded=True, takes_many=True, name="path[,path]")
 LAKE = LocationType(_lacks_tables, is_guarded=True)
-QUERIED_LAKE = replace(LAKE, is_guarded=False)  # the answer may be written into a folder of it
+QUERIED_LAKE = replace(LAKE, is_guarded=False)  # the answer may be written into a directory of it
 STORE_OR_LAKE = LocationType(_lacks_both, is_guarded=True)
 CHANGED_LAKE = LocationType(_lacks_tables, is_output=True)
 OUTPUT_LOCATION = LocationType(is_output=True)

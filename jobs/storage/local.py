@@ -145,7 +145,7 @@ class LocalReader(Reader):
         cached = self._read_cached_pages(position, buffer)
         filled = cached + self._fill(position + cached, buffer[cached:])
         if filled > cached and not ends_cached:
-            # Also drops the pages that are shared with neighbouring bytes.
+            # Also drops the pages that are shared with neighboring bytes.
             first, last = (position + cached) // _PAGE * _PAGE, -(-(position + filled) // _PAGE) * _PAGE
             os.posix_fadvise(self._descriptor, first, last - first, os.POSIX_FADV_DONTNEED)
         return filled
@@ -221,7 +221,7 @@ class LocalStorage(Storage):
             except FileNotFoundError:
                 if not prefix:
                     raise
-                continue  # the broker deletes the folders of a deleted topic
+                continue  # the broker deletes the directories of a deleted topic
             with entries:
                 for entry in (one for one in entries if one.name != LOST_FOUND):
                     with suppress(FileNotFoundError):  # retention may delete files meanwhile
@@ -291,7 +291,7 @@ def real_path(path: Path) -> Path:
 
 
 def is_link_without_target(path: Path) -> bool:
-    """Return whether *path* is a symbolic link that leads nowhere, or to itself."""
+    """Return whether *path* is a symbolic link to itself, or to a path that does not exist."""
     return is_link(path) and not path_exists(path)
 
 
@@ -469,7 +469,7 @@ def delete_tree(path: Path) -> None:
 
 
 def delete_whole_tree(path: Path) -> None:
-    """Delete a directory and its content; an error names the path, of which `rmtree` knows only the last part."""
+    """Delete a directory and its content; an error names the whole path (that of `rmtree` names its last part)."""
     try:
         shutil.rmtree(path)
     except OSError as error:
@@ -523,7 +523,7 @@ def temporary_directory_in(parent: Path, prefix: str, mode: int = 0o777) -> Iter
 
 
 def temporary_directory_for(out: Path) -> AbstractContextManager[Path]:
-    """Create a hidden directory next to a file, for what the file is made of."""
+    """Create a hidden directory next to a file, for the parts from which the file is built."""
     return temporary_directory_in(out.parent.absolute(), f".{out.name}.parts-", 0o700)
 
 

@@ -203,7 +203,7 @@ class _Record:
         return _Reading(types[0] if types else None, read)
 
     def _logical(self, plain: _Reading, schema: _Schema) -> _Reading:
-        """Return the reading of a logical type; if we do not have it, that of the type that it is stored as."""
+        """Return the reading of a logical type; for an unsupported one, that of the type in which it is stored."""
         kind, _, unit = str(schema["logicalType"]).rpartition("-")
         stored_as = schema["type"]
         if stored_as == "long" and kind in {"timestamp", "local-timestamp"} and unit in _INSTANTS:

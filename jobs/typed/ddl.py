@@ -201,7 +201,7 @@ def list_narrowed_columns(new: Iterable[pa.Field], old: Iterable[pa.Field]) -> l
 
 
 def table_name(topic: str, type_: str | None) -> str:
-    """Return the table name of a topic, or of one of its types; it is a safe folder name for any topic."""
+    """Return the table name of a topic, or of one of its types; it is a safe directory name for any topic."""
     names = [topic] if type_ is None else [topic, type_]
     safe = (_UNSAFE.sub(lambda match: b"~%02X" % match[0][0], name.encode()).decode() for name in names)
     return f"{TYPED_FOLDER}/{'.'.join(safe)}"

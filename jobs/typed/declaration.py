@@ -102,7 +102,7 @@ class TopicType:
         return self.format.reader(_rename_columns(self.columns, self.sources), self.time_defaults)
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything that decides which row a body becomes; if it changes, the type is a different one."""
+        """Return everything that affects the row of a body; types with different values are different types."""
         if self.selector is not None:
             return {"by": self.selector, "types": {name: one.to_dict() for name, one in sorted(self.types.items())}}
         zone = None if self.time_defaults.zone is None else str(self.time_defaults.zone)
@@ -228,7 +228,7 @@ class _Declared:
                 found = strange[0] if strange else "no *.avsc file"
                 folder = str(self._path(key))
                 raise self._error(
-                    key, f"must be a folder of files like 7.avsc, named by schema id; {folder!r} contains {found}"
+                    key, f"must be a directory of files like 7.avsc, named by schema id; {folder!r} contains {found}"
                 )
             files = {int(path.stem): path for path in paths}
         schemas = {number: self._file(key, path).decode(errors="replace") for number, path in files.items()}

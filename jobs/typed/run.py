@@ -1,4 +1,4 @@
-"""`type`: types the new messages of a lake."""
+"""`type`: decode the new messages of a lake into typed tables."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -110,7 +110,7 @@ class _Topic(NamedTuple):
 
 @cache_snapshots()
 def type_lake(request: TypeRequest, workers: Workers) -> TypingSummary:
-    """Type the messages that are new since the last typing; first complete an earlier one that is prepared."""
+    """Decode the messages that are new since the last run of `type`; first complete a prepared run."""
     lake = request.lake
     _messages(lake)
     refuse_unsupported_tables(lake, TYPING_TABLES)
@@ -144,7 +144,7 @@ def _messages(lake: Lake) -> DeltaTable:
 
 
 def _retype_all_topics(request: TypeRequest, left: Typing, lost: str) -> TypeRequest:
-    """Return the request to type all topics again, as a file of the last typing was lost before its commit."""
+    """Return the request to rebuild all topics, because a file of the last run was lost before its commit."""
     why = lost_file_text(lost)
     missing = sorted(left.topics.keys() - {one.topic for one in request.types})
     if missing:
@@ -193,7 +193,7 @@ def _topic(
     if _is_retyped(request, type_, old):
         return _Topic(type_, state, (EVERY_ROW,), replaces=True, replaced=cuts if old.tables else {})
     stores = {store: replace(one, to_offset=cuts[store]) for store, one in old.stores.items()}
-    # From the cut on, all messages are typed again.
+    # All messages after the cut are decoded again.
     removed = (
         ObsoleteRows({"store_id": store}, cut) for store, cut in cuts.items() if cut < old.stores[store].to_offset
     )
@@ -202,7 +202,7 @@ def _topic(
 
 
 def _is_retyped(request: TypeRequest, type_: TopicType, old: TopicState) -> bool:
-    """Return whether the whole topic is typed again; `RequestError` if values would be lost without --retype."""
+    """Return whether the table of the topic is rebuilt; `RequestError` if values would be lost without --retype."""
     if type_.topic in request.retype:
         return True
     try:
@@ -296,7 +296,7 @@ def _most_common(reasons: Counter[str]) -> dict[str, int]:
 def _retry_dead_letters(
     request: TypeRequest, task: Callable[[SnapshotFile], TypingResult], workers: Workers
 ) -> TypingResult:
-    """Type dead letters again; return the files that replace all of them, or none if none of them fits."""
+    """Decode dead letters again; return the files that replace all of them, or nothing if no body fits."""
     dead = open_table(request.lake, DEAD_LETTERS.name) if request.retry else None
     if dead is None:
         return TypingResult()

@@ -1,5 +1,5 @@
 """
-Types one file of `messages` in a task.
+Decodes one file of `messages` in a task.
 
 Each message of a typed topic becomes exactly one row of a typed table, or one dead letter.
 """

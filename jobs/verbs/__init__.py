@@ -1,1 +1,1 @@
-"""One thin module for each verb: its options, one call, and its output."""
+"""The functions of commands: each calls the work, and prints the result."""

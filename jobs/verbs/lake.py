@@ -77,7 +77,7 @@ class IcebergRegistrations:
         self._failure: Exception | None = None
 
     def register(self, lake: Lake) -> None:
-        """Bring the catalog up to date; keep a failure for `raise_failure`."""
+        """Update the catalog; keep a failure for `raise_failure`."""
         if self._target is None:
             return
         from jobs.lake.catalog import Registrar
@@ -91,7 +91,7 @@ class IcebergRegistrations:
             self._failure, self._again = error, monotonic() + _PAUSE_S
 
     def register_in_background(self, lake: Lake) -> None:
-        """Bring the catalog up to date in a thread, so that a catalog that hangs does not delay the next commit."""
+        """Update the catalog in a thread, so that a catalog that does not respond does not delay the next commit."""
         is_at_work = self._thread is not None and self._thread.is_alive()
         if self._target is None or is_at_work or monotonic() < self._again:
             return
@@ -105,7 +105,7 @@ class IcebergRegistrations:
         self._thread.start()
 
     def register_after_last_commit(self, lake: Lake) -> None:
-        """Bring the catalog up to date after the last commit."""
+        """Update the catalog after the last commit."""
         # A registration in progress may have read the tables before that commit, so another one follows it.
         if self._thread is not None:
             self._thread.join(_LAST_S)

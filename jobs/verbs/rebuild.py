@@ -1,4 +1,4 @@
-"""`rebuild-index` and `rebuild-consumequeue`: rebuild files from a store's log, and install them if asked."""
+"""`rebuild-index` and `rebuild-consumequeue`: rebuild files from a store's log, and install them on request."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""`type`: turn the bodies of topics into typed tables, and those that do not fit into dead letters."""
+"""`type`: decode the bodies of topics into typed tables; bodies that do not fit become dead letters."""
 
 from collections.abc import Iterator
 from dataclasses import replace

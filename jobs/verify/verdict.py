@@ -209,7 +209,7 @@ def _describe_comparison(name: str, numbers: Mapping[str, int]) -> str:
 
 
 def _table(rows: Sequence[PartRow]) -> Iterator[str]:
-    """Yield the rows under their headings, aligned; colours have no width."""
+    """Yield the rows under their headings, aligned; colors have no width."""
     plain = [PART_COLUMNS, *((name, severity.value, *rest) for name, severity, *rest in rows)]
     widths = [max(len(row[column]) for row in plain) for column in range(len(PART_COLUMNS))]
     for number, row in enumerate(plain):
