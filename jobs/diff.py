@@ -348,7 +348,9 @@ def _classify_missing_from_lake(
     cause = (
         plan.cause_of(missing.start, missing.end, may_be_unchosen=is_unchosen) if plan else "the lake has no messages"
     )
-    return (Severity.NOT_VERIFIED if is_unchosen else Severity.GAP), cause
+    # If the store's record is damaged, its topic and time do not show whether it has expired.
+    is_explained = is_unchosen or cause.startswith(EXPIRED)
+    return (Severity.NOT_VERIFIED if is_explained else Severity.GAP), cause
 
 
 # one segment, in a task

@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from jobs.console.amounts import names_text, utc_time_text
 from jobs.console.result import OtherRunActiveError
 from jobs.lake.commit import (
     VECTORS_ONLY_LOCAL_ERROR,
@@ -214,6 +215,14 @@ class Expiry(NamedTuple):
     to_offset: int  # every message before this offset of the log has expired
     until: int  # no message from this offset on has expired
     messages: int  # number of messages that have expired since the expiry before
+
+    @property
+    def text(self) -> str:
+        """Which messages have expired."""
+        times = {topic: utc_time_text(cutoff) for topic, cutoff in sorted(self.cutoffs.items()) if cutoff > 0}
+        every = [f"before {times.pop('')}"] if "" in times else []
+        of_topics = [f"of {topic!r} before {time}" for topic, time in times.items()]
+        return f"`optimize --keep` has removed messages that were stored {names_text([*every, *of_topics])}"
 
     def rows_of(self, store_id: str) -> ExpiredRows:
         """Return the rows, as they are removed from tables."""

@@ -27,7 +27,7 @@ from jobs.diagnosis import kinds
 from jobs.diagnosis.acceptance import Acceptances, is_accepted
 from jobs.diagnosis.broker_state import LatePosition
 from jobs.diagnosis.findings import CONFIGURATION, INDEX, LOG, QUEUES, Finding
-from jobs.diff import ONLY_IN_LAKE, DiffSummary, compare_broker_state, diff, find_known_store
+from jobs.diff import ONLY_IN_LAKE, ONLY_IN_STORE, DiffSummary, compare_broker_state, diff, find_known_store
 from jobs.lake.commit import read_snapshot
 from jobs.lake.integrity import list_findings_options, read_accepted_findings
 from jobs.lake.lake import Lake
@@ -461,7 +461,16 @@ class _Repair:
             return
         plan = plan_log(lake, known_store)
         bases = {*segments_to_restore(found, plan, known), *self._find_older_segments(found, plan, store.start_offset)}
-        if not bases and any(one.kind in kinds.DAMAGED_RECORD_KINDS | kinds.GAP_OR_LOST_END for one in known):
+        lost = [one for one in known if one.kind in kinds.DAMAGED_RECORD_KINDS | kinds.GAP_KINDS]
+        expired = [one for one in lost if _has_expired(one, plan, found)]
+        if expired and known_store.expiry is not None:
+            places = names_text([f"{one.log_offset:,}" for one in expired])
+            what = f"record at offset {places} has" if len(expired) == 1 else f"records at offsets {places} have"
+            notes.append(
+                f"the {what} expired in the lake: {known_store.expiry.text}. A lake with a longer `--keep`, or a "
+                "replica, may have what is lost"
+            )
+        elif lost and not bases:
             notes.append(f"the lake {lake.location} has none of the records that the log has lost")
         if bases:
             self.segments, changed = repair_segments(store, plan, bases, self.work / "log", self.workers)
@@ -756,6 +765,16 @@ class _Repair:
                 self.request.store, self.index, advance_checkpoint=advances, refuses_deletion=False
             )
         return [plan for plan in plans if plan.new or plan.set_aside]
+
+
+def _has_expired(finding: Finding, plan: RestorePlan, found: DiffSummary) -> bool:
+    """Return whether `optimize --keep` has removed the records at a finding from the lake."""
+    start = finding.log_offset
+    if start is None:
+        return False
+    end = max(finding.log_end or 0, start + 1)
+    is_in_lake = any(one.what != ONLY_IN_STORE and one.start < end and start < one.end for one in found.differences)
+    return not is_in_lake and any(one.is_expired and one.start < end and start < one.end for one in plan.causes)
 
 
 def _add_findings_of_lake(verdict: Verdict, findings: Sequence[Finding]) -> None:

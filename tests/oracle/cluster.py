@@ -15,8 +15,9 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
+from rmq_formats.trace import TRACE_TOPIC
 from tests.oracle.process import DriverProcess
 from tests.oracle.releases import class_path_of, version_of
 from tests.oracle.scenarios import SHORT_DELAYS
@@ -62,7 +63,7 @@ class Cluster:
         opened = open_broker(
             driver,
             self.store_of(name),
-            settings={"messageDelayLevel": SHORT_DELAYS, **settings},
+            settings={"messageDelayLevel": SHORT_DELAYS, "broker.traceTopicEnable": "true", **settings},
             home=scratch / "home",
             name_server=None if first is None else first.name_server,
         )
@@ -93,7 +94,14 @@ def _have_one_end(leader: RealBroker, follower: RealBroker) -> bool:
     return leader.log_end() == follower.log_end()
 
 
-def send_messages(cluster: Cluster) -> None:
+class Facts(NamedTuple):
+    """What the lines for mqadmin name."""
+
+    middle_ms: int  # a time between two messages of `Orders`
+    traced_ids: Sequence[str]
+
+
+def send_messages(cluster: Cluster) -> Facts:
     """Send messages of one topic to both masters, consume some, and wait until slaves and rates are as at rest."""
     brokers = cluster.brokers
     for topic in ("Orders", "Plain"):
@@ -104,8 +112,12 @@ def send_messages(cluster: Cluster) -> None:
         lambda: cluster.mqadmin("clusterList"),
     )
     first = brokers[MASTERS[0]]
+    middle_ms = 0
     for number in range(36):
         keys = f"{'bad' if number % 9 == 4 else 'order'}{number} all"
+        if number == 18:
+            middle_ms = _wait_for_next_millisecond() + 1
+            wait_until(partial(_is_past, middle_ms), lambda: "the clock stands still")
         first.send(ClientMessage("Orders", f"order {number}".encode(), f"Tag{number % 3}", keys))
     for number in range(20):
         body = bytes([65 + number]) * (700 + 100 * number)
@@ -126,6 +138,7 @@ def send_messages(cluster: Cluster) -> None:
         lambda: cluster.mqadmin("queryMsgByKey", "-t", "Plain", "-k", "later").stdout.count("\n") == 5,
         lambda: "delayed messages are not delivered",
     )
+    traced_ids = send_traced_messages(cluster)
     first.consume(Consumption("Orders", "billing", 36, milliseconds=9000, failing_keys="bad"))
     for number in range(6):
         first.send(ClientMessage("Orders", b"not consumed yet", "TagN", f"new{number} all"))
@@ -134,13 +147,42 @@ def send_messages(cluster: Cluster) -> None:
         lambda: "\nConsume TPS: 0.00\n" in cluster.mqadmin("consumerProgress", "-g", "billing").stdout,
         lambda: "the rate of the last minute is not zero",
     )
+    return Facts(middle_ms, traced_ids)
+
+
+def send_traced_messages(cluster: Cluster) -> list[str]:
+    """Send and consume messages whose clients report traces, and wait until both kinds are stored."""
+    first = cluster.brokers[MASTERS[0]]
+    cluster.make_topic("Traced", *MASTERS)
+    wait_until(
+        lambda: all(f'"{master}"' in cluster.mqadmin("topicRoute", "-t", TRACE_TOPIC).stdout for master in MASTERS),
+        lambda: cluster.mqadmin("topicRoute", "-t", TRACE_TOPIC),
+    )
+    ids = first.send_traced(ClientMessage("Traced", b"traced", "TagA", f"traced{number}") for number in range(4))
+    first.consume(Consumption("Traced", "auditors", 4, 5000, is_traced=True))
+    wait_until(
+        lambda: all(_has_traces(cluster, one) for one in ids),
+        lambda: [cluster.mqadmin("queryMsgTraceById", "-i", one) for one in ids],
+    )
+    return ids
+
+
+def _has_traces(cluster: Cluster, message_id: str) -> bool:
+    printed = cluster.mqadmin("queryMsgTraceById", "-i", message_id).stdout
+    return "Pub" in printed and "auditors" in printed
+
+
+def _wait_for_next_millisecond() -> int:
+    now = time.time_ns() // 1_000_000
+    wait_until(partial(_is_past, now), lambda: "the clock stands still")
+    return time.time_ns() // 1_000_000
 
 
 def _is_past(milliseconds: int) -> bool:
     return time.time_ns() // 1_000_000 > milliseconds
 
 
-def list_lines(cluster: Cluster) -> Iterator[Line]:
+def list_lines(cluster: Cluster, facts: Facts) -> Iterator[Line]:
     """Yield the lines for mqadmin."""
     sent = cluster.brokers[MASTERS[0]].sent
     of_both = [sent[f"plain-{number}"] for number in range(4)]
@@ -167,14 +209,18 @@ def list_lines(cluster: Cluster) -> Iterator[Line]:
     for more in ((), ("-d", "false"), ("-s", "Tag1 || TagN"), ("-d", "true", "-c", "ISO-8859-1")):
         yield ("printMsg", "-t", "Orders", *more)
     yield ("printMsg", "-t", "Alone")
+    middle = str(facts.middle_ms)
+    for window in (("-b", middle), ("-e", middle), ("-b", middle, "-e", str(facts.middle_ms + 1)), ("-e", "0")):
+        yield ("printMsg", "-t", "Orders", "-d", "false", *window)
+    yield from (("queryMsgTraceById", "-i", one) for one in (*facts.traced_ids, "missing"))
     yield ("queryCq", "-t", "Orders", "-q", "0", "-i", "2", "-c", "3")
 
 
 def record(cluster: Cluster) -> list[AnsweredLine]:
     """Run mqadmin's lines, while nothing more is stored."""
-    send_messages(cluster)
+    facts = send_messages(cluster)
     ends = _ends(cluster)
-    answered = [AnsweredLine(line, _answer(cluster, line)) for line in list_lines(cluster)]
+    answered = [AnsweredLine(line, _answer(cluster, line)) for line in list_lines(cluster, facts)]
     assert ends == _ends(cluster), "a broker stored a message while mqadmin ran"
     return answered
 

@@ -1,6 +1,7 @@
 """`optimize --keep` removes old rows from every table, and no later command brings them back or calls them lost."""
 
 import json
+import shlex
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,10 +23,12 @@ from jobs.typed.run import type_lake
 from jobs.typed.typings import list_tables_by_topic
 from rmq_formats.commitlog.record import MessageRecord
 from tests.rmq_formats.builders import STORED
+from tests.support.commands import Run, overwrite
 from tests.support.lakes import compare_with_lake, ingest_store, restore_log, rows_of
 from tests.support.query_stores import SEGMENT_SIZE, Sent, stored, write_store
 from tests.support.stopping import WRITE_COMMIT, KilledError, killing_after
 
+_FORMS = "--hash-slots 7 --index-num 9 --release 5.5.1"
 COUNT = 60
 HOUR = 3_600_000
 TABLES = ("messages", "consume_queue", "index_entries", "typed/Orders", "dead_letters")
@@ -131,6 +134,28 @@ def test_expired_messages_are_not_reported_as_lost(tmp_path: Path) -> None:
     again = b"".join(path.read_bytes() for path in sorted((tmp_path / "out" / "commitlog").iterdir()))
 
     assert log[end : records[-1].end_offset] == again[end - restored.from_offset :][: records[-1].end_offset - end]
+
+
+def test_a_repair_says_that_the_lake_no_longer_has_damaged_records(tmp_path: Path, run: Run) -> None:
+    """It said that the lake "has none of the records that the log has lost", or, next to other damage, nothing."""
+    lake, records = make_lake(tmp_path)
+    expire(lake, 10, {"Audit": 40})
+    store = tmp_path / "store"
+    for number in (3, 33, 35):  # expired, expired because it is of Audit, and kept
+        offset = records[number].physical_offset
+        path = store / f"commitlog/{offset // SEGMENT_SIZE * SEGMENT_SIZE:020}"
+        overwrite(path, offset % SEGMENT_SIZE + 90, b"?")
+    found = run("repair", store, "--lake", lake, "--out", tmp_path / "out", *shlex.split(_FORMS))
+    compared = compare_with_lake(store, lake)
+    (note,) = [line for line in found.out.splitlines() if "expired in the lake" in line]
+
+    assert f"the records at offsets {records[3].physical_offset:,}, {records[33].physical_offset:,} have" in note
+    assert "stored before 2025-11-20 00:53:21.005 UTC, of 'Audit' before 2025-11-20 00:53:24.005 UTC" in note
+    assert "replaced: commitlog/" in found.out
+    assert {(one.severity, one.start) for one in compared.differences if one.severity is not Severity.HEALTHY} == {
+        (Severity.NOT_VERIFIED, records[33].physical_offset),
+        (Severity.DAMAGE, records[35].physical_offset),
+    }
 
 
 def test_topics_may_be_kept_for_a_shorter_or_longer_time_than_others(tmp_path: Path) -> None:
