@@ -404,7 +404,7 @@ def story(
         parts = [(source, answer.messages) for source, answer in merged.parts]
         for brokers, one in stories.find_joined_stories(parts, every, merged.answer.remarks):
             named = {"broker": brokers[0], "brokers": brokers} if merged.has_brokers else {}
-            heads = [f"broker {', '.join(brokers)}"] if named else []
+            heads = [f"{'brokers' if len(brokers) > 1 else 'broker'} {', '.join(brokers)}"] if named else []
             lines = (*heads, *stories.story_lines(one, options.printer.zone), "")
             text = "".join(f"{piece}\n" for line in lines for piece in wrap_line(line, width))
             options.printer.print_row("story", {**named, **stories.story_object(one)}, text)

@@ -97,7 +97,7 @@ def _have_one_end(leader: RealBroker, follower: RealBroker) -> bool:
 class Facts(NamedTuple):
     """What the lines for mqadmin name."""
 
-    middle_ms: int  # a time between two messages of `Orders`
+    middle_ms: int  # a time between two messages of `Plain`, whose queues have one file each
     traced_ids: Sequence[str]
 
 
@@ -112,14 +112,14 @@ def send_messages(cluster: Cluster) -> Facts:
         lambda: cluster.mqadmin("clusterList"),
     )
     first = brokers[MASTERS[0]]
-    middle_ms = 0
     for number in range(36):
         keys = f"{'bad' if number % 9 == 4 else 'order'}{number} all"
-        if number == 18:
+        first.send(ClientMessage("Orders", f"order {number}".encode(), f"Tag{number % 3}", keys))
+    middle_ms = 0
+    for number in range(20):
+        if number == 10:
             middle_ms = _wait_for_next_millisecond() + 1
             wait_until(partial(_is_past, middle_ms), lambda: "the clock stands still")
-        first.send(ClientMessage("Orders", f"order {number}".encode(), f"Tag{number % 3}", keys))
-    for number in range(20):
         body = bytes([65 + number]) * (700 + 100 * number)
         first.send(ClientMessage("Plain", body, "TagP", f"plain{number} all"), label=f"plain-{number}")
     for number in range(6):
@@ -153,13 +153,13 @@ def send_messages(cluster: Cluster) -> Facts:
 def send_traced_messages(cluster: Cluster) -> list[str]:
     """Send and consume messages whose clients report traces, and wait until both kinds are stored."""
     first = cluster.brokers[MASTERS[0]]
-    cluster.make_topic("Traced", *MASTERS)
+    cluster.make_topic("Observed", *MASTERS)
     wait_until(
         lambda: all(f'"{master}"' in cluster.mqadmin("topicRoute", "-t", TRACE_TOPIC).stdout for master in MASTERS),
         lambda: cluster.mqadmin("topicRoute", "-t", TRACE_TOPIC),
     )
-    ids = first.send_traced(ClientMessage("Traced", b"traced", "TagA", f"traced{number}") for number in range(4))
-    first.consume(Consumption("Traced", "auditors", 4, 5000, is_traced=True))
+    ids = first.send_traced(ClientMessage("Observed", b"traced", "TagA", f"traced{number}") for number in range(4))
+    first.consume(Consumption("Observed", "auditors", 4, 5000, is_traced=True))
     wait_until(
         lambda: all(_has_traces(cluster, one) for one in ids),
         lambda: [cluster.mqadmin("queryMsgTraceById", "-i", one) for one in ids],
@@ -211,7 +211,7 @@ def list_lines(cluster: Cluster, facts: Facts) -> Iterator[Line]:
     yield ("printMsg", "-t", "Alone")
     middle = str(facts.middle_ms)
     for window in (("-b", middle), ("-e", middle), ("-b", middle, "-e", str(facts.middle_ms + 1)), ("-e", "0")):
-        yield ("printMsg", "-t", "Orders", "-d", "false", *window)
+        yield ("printMsg", "-t", "Plain", "-d", "false", *window)
     yield from (("queryMsgTraceById", "-i", one) for one in (*facts.traced_ids, "missing"))
     yield ("queryCq", "-t", "Orders", "-q", "0", "-i", "2", "-c", "3")
 

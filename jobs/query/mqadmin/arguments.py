@@ -7,6 +7,7 @@ then the cluster.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
 from getopt import GetoptError, gnu_getopt
 from pathlib import PurePath
@@ -18,6 +19,7 @@ from jobs.query.merging import concatenate_answers, join_remarks, refuse_two_sto
 from jobs.query.mqadmin.java import check_charset, hash_set_order
 from jobs.query.output import AnswerPrinter
 from jobs.query.source import Answer, Reason, Source, join_reasons, name_note
+from jobs.requests.query import QueryTarget
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.release import Release, Version
 
@@ -87,6 +89,7 @@ UNSUPPORTED_COMMANDS: Mapping[str, Sequence[str]] = {
     "shows a broker's epochs; use `inspect`": ("getBrokerEpoch",),
     "compares a broker's queues in RocksDB with those in files; use `verify`": ("checkRocksdbCqWriteProgress",),
 }
+_OF_PLACE = frozenset(field.name.replace("_", "-") for field in fields(QueryTarget))  # options of `query mqadmin`
 _SHELLS = frozenset({"sh", "bash"})
 _PROGRAMS = frozenset({"mqadmin", "mqadmin.cmd"})
 # queryCq is not in 4.0.0; what the other two printed before 4.9.8 is not known here.
@@ -252,7 +255,8 @@ def _options(command: str, words: list[str], letters: Sequence[Sequence[str]], r
     try:
         given, surplus = gnu_getopt(words, short, long)
     except GetoptError as error:
-        raise UnsupportedFormat(f"mqadmin {command} of RocketMQ {release}: {error}") from error
+        hint = f". Pass --{error.opt} before {command}" if error.opt in _OF_PLACE else ""
+        raise UnsupportedFormat(f"mqadmin {command} of RocketMQ {release}: {error}{hint}") from error
     if surplus:
         raise UnsupportedFormat(f"mqadmin {command}: unexpected argument {surplus[0]!r}")
     names = {f"-{letter}": name for letter, name, _ in letters}
