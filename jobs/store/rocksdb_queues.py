@@ -44,9 +44,13 @@ _AT_ONCE = 1 << 16  # rows
 _SNAPSHOTS = 4  # database snapshots that a process keeps open
 _UNITS_A_BYTE = 4  # units for each byte of a database; if there are more, a number in a key is damaged
 _ANY = 1 << 20  # units, however small the database is
+_UNITS_A_TASK = 1 << 20
 _VALUES = dtype_of(UNIT_VALUE)
 _UNITS = dtype_of(UNIT)
 _SHARED = ("physical_offset", "size", "tags_code")
+
+UnitRange = tuple[QueueName, int, int]
+"""Units of a queue: the number of the first one, and of the one after the last."""
 
 _Signature = tuple[tuple[str, int, int], ...]
 
@@ -130,7 +134,7 @@ class DatabaseQueueOpener:
             last = self.database.last_key(UNIT_FAMILY, prefix + ABOVE_ALL_QUEUE_OFFSETS)
             count = _number_of(last) - number + 1 if last is not None and last.startswith(prefix) else 1
             if count > most:
-                self.check_all_rows()
+                self._check_all_rows()
                 reason = (
                     f"the units of {queue.topic} queue {queue.queue_id} have an implausible range of queue offsets: "
                     f"{number} to {number + count}"
@@ -172,12 +176,32 @@ class DatabaseQueueOpener:
             units[name] = stored[name]
         return numbers, units
 
-    def check_all_rows(self) -> None:
-        """Read every row; `CorruptData` if one cannot be read, or is not a unit."""
+    def plan_row_checks(self, units_a_task: int = _UNITS_A_TASK) -> list[list[UnitRange]]:
+        """Return the units of all queues, in parts of about equal size; a large queue is in several parts."""
+        parts: list[list[UnitRange]] = [[]]
+        left = units_a_task
+        for file in self.list_queue_files():
+            queue = QueueName(QueueKind.PLAIN, file.path_facts.topic or "", file.path_facts.queue_id or 0)
+            start, end = file.base_offset // UNIT.size, file.end // UNIT.size
+            while start < end:
+                stop = min(start + left, end)
+                parts[-1].append((queue, start, stop))
+                left -= stop - start
+                start = stop
+                if not left:
+                    parts.append([])
+                    left = units_a_task
+        return [part for part in parts if part]
+
+    def check_rows(self, part: Sequence[UnitRange]) -> int:
+        """Read the rows of units, and return their number; `CorruptData` if one cannot be read, or is not a unit."""
+        return sum(numbers.size for units in part for numbers, _ in self.read_units(*units))
+
+    def _check_all_rows(self) -> None:
         for keys, values in self.database.rows(UNIT_FAMILY):
-            for key, value in zip(keys, values, strict=True):
-                if len(value) != UNIT_VALUE.size:
-                    raise self._no_unit(decode_prefix(key[:-QUEUE_OFFSET_SIZE]))
+            wrong = next((key for key, value in zip(keys, values, strict=True) if len(value) != UNIT_VALUE.size), None)
+            if wrong is not None:
+                raise self._no_unit(decode_prefix(wrong[:-QUEUE_OFFSET_SIZE]))
 
     def _no_unit(self, queue: QueueName) -> CorruptData:
         reason = f"a unit of {queue.topic} queue {queue.queue_id} is not {UNIT_VALUE.size} bytes long"

@@ -136,7 +136,7 @@ def verify_queues(
     recorded: Sequence[RecordedTopics] | None = None,
 ) -> VerifiedQueues:
     """Compare the queues of a store with its log in one pass; if their database cannot be read, only read the log."""
-    error = _find_error_of_database(store)
+    error = _find_error_of_database(workers, store)
     if error is not None:
         ranges = plan_ranges(store, store.start_offset, log_pass.range_size)
         start, outcomes = read_ranges_not_deleted(workers, store, ranges, log_pass.new_collectors)
@@ -153,13 +153,12 @@ def verify_queues(
     return VerifiedQueues(_report_queues(store, joined, after_ends), joined, outcomes, seen.last_units)
 
 
-def _find_error_of_database(store: Store) -> FormatError | None:
+def _find_error_of_database(workers: Workers, store: Store) -> FormatError | None:
     """Return why the queues in RocksDB cannot be read; None if they can, or if there are none."""
     try:
         database = find_queue_database(store)
         if database is not None:
-            database.list_queue_files()
-            database.check_all_rows()
+            workers.map(database.plan_row_checks(), database.check_rows, "checking the rows of queues")
     except FormatError as error:
         return error
     return None

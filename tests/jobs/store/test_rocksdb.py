@@ -21,6 +21,7 @@ from jobs.store.pending_messages import open_rocksdb_store, read_timers
 from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_files import list_queues
 from jobs.store.rocksdb import open_database
+from jobs.store.rocksdb_queues import find_queue_database
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify.report import PartReport
@@ -219,6 +220,19 @@ def test_rows_are_read_as_a_file_of_units(tmp_path: Path) -> None:
     assert queue.first_unit_number == 0
     assert queue.capacity_end == 64
     assert queue.find_written_end() == 64
+
+
+@pytest.mark.parametrize("units_a_task", [1, 7, 1000])
+def test_every_row_of_a_queue_is_checked_once_in_parts_of_equal_size(units_a_task: int, tmp_path: Path) -> None:
+    store = list_store(str(unpack_feature("b551-lmq-rockscq", tmp_path).root))
+    database = find_queue_database(store)
+    assert database is not None
+
+    parts = database.plan_row_checks(units_a_task)
+
+    counts = [sum(stop - start for _, start, stop in part) for part in parts]
+    assert counts == [units_a_task] * (200 // units_a_task) + [200 % units_a_task] * (200 % units_a_task > 0)
+    assert sum(map(database.check_rows, parts)) == 200
 
 
 def test_timer_messages_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
