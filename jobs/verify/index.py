@@ -45,8 +45,9 @@ _ROCKSDB_KEY = re.compile(rb"@[^@\x00-\x20]{1,255}@[KTU]@")  # <hour>@topic@K@ke
 _LOOKED_AT = 64 << 20
 
 _CAUSES = {
-    FileVerdict.OTHER_RULE: "the file was written by a release other than the given one, or a segment "
-    "belongs to another store; lookups work, but the bytes differ",
+    FileVerdict.OTHER_RULE: "the file was written by a release other than the given or detected one (pass --release, "
+    "with offsets if several releases wrote the store), or a segment belongs to another store; lookups work, but the "
+    "bytes differ",
     FileVerdict.WRONG_GEOMETRY: "the file was created with a different maxHashSlotNum or maxIndexNum; the broker "
     "misreads it",
     FileVerdict.DAMAGED: "the file was damaged on disk, in memory or while being copied, or was only partly written",

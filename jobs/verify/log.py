@@ -284,7 +284,7 @@ _CHANGES = {  # changes of a record: the field, its correct value, and the cause
     kinds.ZEROED_PROPERTIES: (
         "properties",
         "properties that do not end in zeros",
-        "the end of the record was lost or never written; only a value of RocketMQ 4.9.1 to 5.1.4 may end in zeros",
+        "the end of the record was lost; only a value of RocketMQ 4.9.1 to 5.1.4 may end in zeros: pass its --release",
     ),
     kinds.WRONG_STORE_TIME: (
         "store_timestamp",

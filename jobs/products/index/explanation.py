@@ -241,6 +241,8 @@ def _is_in_an_entry(survivor: Survivor, compared: FileComparison) -> bool:
 
     A copy of the file of a running broker may have them. After a kill, the next start deletes the newest file.
     """
+    if compared.is_equal:
+        return False
     following = survivor.broker_file.header.entry_count + 1
     rows = [one for one in compared.differences if one.part is not IndexFilePart.HEADER]
     is_of_slot = not rows or [(one.part, one.found) for one in rows] == [(IndexFilePart.SLOT, following)]
