@@ -132,9 +132,9 @@ def _check(store: Store, config: BrokerConfig, read_span: ReadSpan, *, are_ends_
     queues: Sequence[StoredQueue] = ()
     with suppress(FormatError):  # a damaged queue database is reported with the queues
         queues = list_queues(store)
-    clients = find_client_topics(store, queues) if _has_traces_of_broker(store) else {}
-    lost = _find_lost_files(store, config, queues, clients, read_span)
-    lost += _find_unlisted_topics(store, config, clients)
+    client_topics = find_client_topics(store, queues) if _has_traces_of_broker(store) else {}
+    lost = _find_lost_files(store, config, queues, client_topics, read_span)
+    lost += _find_unlisted_topics(store, config, client_topics)
     lost += _find_lost_timer_files(store, queues, read_span)
     if _is_restored(store):  # `restore` has stated what the lake did not have
         state.notes.extend(f"{one.file}: {one.found}; {one.cause}" for one in lost)
@@ -142,8 +142,8 @@ def _check(store: Store, config: BrokerConfig, read_span: ReadSpan, *, are_ends_
         state.findings.extend(lost)
     state.findings.extend(_find_wrong_timer_files(store, queues, read_span))
     state.doubts.extend(_doubts_on_timers(store, queues))
-    state.notes.extend(_list_notes_on_files(store, clients, queues))
-    state.notes.extend(_notes_on_groups(store, config, clients))
+    state.notes.extend(_list_notes_on_files(store, client_topics, queues))
+    state.notes.extend(_notes_on_groups(store, config, client_topics))
     state.notes.extend(_notes_on_replica(store))
     if are_ends_known:
         state.findings.extend(_find_positions_past_end(config.progress, read_span))
@@ -252,10 +252,10 @@ class _Configuration(NamedTuple):
     is_closed: bool  # that broker stopped cleanly, so it has written every file
 
     @classmethod
-    def read(cls, store: Store, clients: Mapping[str, int]) -> Self:
+    def read(cls, store: Store, client_topics: Mapping[str, int]) -> Self:
         paths = (file.path_facts.path for file in _list_json_files(store))
         names = frozenset(path.removeprefix(f"{CONFIG_FOLDER}/") for path in paths)
-        has_broker = bool(clients) or not names.isdisjoint(_OF_BROKERS)
+        has_broker = bool(client_topics) or not names.isdisjoint(_OF_BROKERS)
         has_checkpoint = find_checkpoint_file(store) is not None
         return cls(names, has_broker, has_broker and has_checkpoint and store.has_clean_shutdown)
 
@@ -267,14 +267,18 @@ class _Configuration(NamedTuple):
 
 
 def _find_lost_files(
-    store: Store, config: BrokerConfig, queues: Sequence[StoredQueue], clients: Mapping[str, int], read_span: ReadSpan
+    store: Store,
+    config: BrokerConfig,
+    queues: Sequence[StoredQueue],
+    client_topics: Mapping[str, int],
+    read_span: ReadSpan,
 ) -> list[Finding]:
     """Return findings on files that the broker must have written."""
-    there = _Configuration.read(store, clients)
-    topics = sorted(topic for topic in clients if not is_system_topic(topic))
+    there = _Configuration.read(store, client_topics)
+    topics = sorted(topic for topic in client_topics if not is_system_topic(topic))
     if there.is_closed:
         topics = topics or sorted({queue.name.topic for queue in queues if _is_of_clients(queue.name.topic)})
-    groups, delayed = _groups_with_retries(config, clients), _count_units(queues, read_span, SCHEDULE_TOPIC)
+    groups, delayed = _groups_with_retries(config, client_topics), _count_units(queues, read_span, SCHEDULE_TOPIC)
     has_light = any(queue.name.topic.startswith(LMQ_PREFIX) for queue in queues)
     is_light = there.has_any_version(LIGHT_FILE) or (has_light and not there.has_any_version(CONSUMERS_FILE))
     offsets = LIGHT_FILE if is_light else CONSUMERS_FILE  # with light queues, the one file replaces the other
@@ -318,16 +322,16 @@ def _is_of_clients(topic: str) -> bool:
     return not is_system_topic(topic) and not topic.startswith((_RETRY, _DEAD))
 
 
-def _groups_with_retries(config: BrokerConfig, clients: Iterable[str]) -> list[str]:
+def _groups_with_retries(config: BrokerConfig, client_topics: Iterable[str]) -> list[str]:
     """Return the groups that have a retry topic: the broker writes the group before it creates that topic."""
-    groups = {topic.removeprefix(_RETRY) for topic in (*config.topics, *clients) if topic.startswith(_RETRY)}
+    groups = {topic.removeprefix(_RETRY) for topic in (*config.topics, *client_topics) if topic.startswith(_RETRY)}
     return sorted(group for group in groups if not group.startswith(_SYSTEM_GROUPS))
 
 
-def _find_unlisted_topics(store: Store, config: BrokerConfig, clients: Mapping[str, int]) -> list[Finding]:
+def _find_unlisted_topics(store: Store, config: BrokerConfig, client_topics: Mapping[str, int]) -> list[Finding]:
     """Return a finding on topics that have queues, but that the table of topics does not list."""
     path = f"{CONFIG_FOLDER}/{TOPICS_FILE}"
-    unlisted = sorted(topic for topic in clients if topic not in config.topics and not is_system_topic(topic))
+    unlisted = sorted(topic for topic in client_topics if topic not in config.topics and not is_system_topic(topic))
     if not unlisted or config.errors or not store.has_clean_shutdown or read_json_config(store, TOPICS_FILE) is None:
         return []
     cause = (
@@ -338,9 +342,11 @@ def _find_unlisted_topics(store: Store, config: BrokerConfig, clients: Mapping[s
     return [Finding(CONFIGURATION, kinds.MISSING_TOPICS, path, None, "topics", *values, len(unlisted))]
 
 
-def _list_notes_on_files(store: Store, clients: Mapping[str, int], queues: Sequence[StoredQueue]) -> Iterator[str]:
+def _list_notes_on_files(
+    store: Store, client_topics: Mapping[str, int], queues: Sequence[StoredQueue]
+) -> Iterator[str]:
     """Yield notes on files whose loss is not proven, or has no consequence for messages."""
-    there = _Configuration.read(store, clients)
+    there = _Configuration.read(store, client_topics)
     for name in sorted(one.removesuffix(BACKUP_SUFFIX) for one in there.names if one.endswith(BACKUP_SUFFIX)):
         path = f"{CONFIG_FOLDER}/{name}"
         if name not in there.names and name not in _WITH_FINDINGS:
@@ -370,9 +376,9 @@ def has_lost_checkpoint(store: Store) -> bool:
     return has_broker and bool(store.segments) and find_checkpoint_file(store) is None
 
 
-def _notes_on_groups(store: Store, config: BrokerConfig, clients: Mapping[str, int]) -> Iterator[str]:
+def _notes_on_groups(store: Store, config: BrokerConfig, client_topics: Mapping[str, int]) -> Iterator[str]:
     """Yield notes on groups whose settings may be lost."""
-    there, retried = _Configuration.read(store, clients), _groups_with_retries(config, clients)
+    there, retried = _Configuration.read(store, client_topics), _groups_with_retries(config, client_topics)
     has_groups = there.has_any_version(GROUPS_FILE) or has_database_of_table(store, GROUPS_FILE)
     # A clean stop of 5.1.4 and later writes the groups, even if there is none.
     if there.is_closed and _ORDERS_FILE in there.names and not has_groups and not retried:

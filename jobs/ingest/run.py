@@ -540,7 +540,7 @@ class _Run:
         self._note_lost_end()
         if not self.is_registered:
             self._register()
-        self._commit_read(outcomes, superseded)
+        self._commit_outcomes(outcomes, superseded)
 
     def _find_written_size(self, ranges: Sequence[Range]) -> int:
         """Return the bytes that a dry run prints; a part that the disk cannot read counts in full, as damage."""
@@ -890,7 +890,7 @@ class _Run:
         else:
             self.summary.set_lost_end(end, crashed.newest_end, f"{text}. {crashed.advice}. `verify` shows details")
 
-    def _commit_read(self, outcomes: Sequence[RangeOutcome[Results]], superseded: SupersededRows | None) -> None:
+    def _commit_outcomes(self, outcomes: Sequence[RangeOutcome[Results]], superseded: SupersededRows | None) -> None:
         summary = self.summary
         self.state[COMMAND_ID_KEY] = self.request.command_id
         seen = RecordedQueueFormats.from_state(self.state.get(QUEUE_FORMATS_KEY, {}))
