@@ -84,6 +84,7 @@ def test_a_broker_delivers_each_timer_message_once_after_a_restore(tmp_path: Pat
     ("conf", "settings"),
     [
         (BrokerConf(), {"timerWheelSnapshotFlush": "true"}),
+        (BrokerConf(), {"timerRocksDBEnable": "true"}),
         (
             BrokerConf(timer_log_size=_FOUR_UNITS, timer_precision_ms=100),
             {"mappedFileSizeTimerLog": str(_FOUR_UNITS), "timerPrecisionMs": "100"},
@@ -91,7 +92,7 @@ def test_a_broker_delivers_each_timer_message_once_after_a_restore(tmp_path: Pat
         (BrokerConf(), {"timerPrecisionMs": "100"}),
         (BrokerConf(), {"timerPrecisionMs": "5000"}),
     ],
-    ids=["snapshots", "small files", "finer slots", "coarser slots"],
+    ids=["snapshots", "RocksDB", "small files", "finer slots", "coarser slots"],
 )
 @pytest.mark.parametrize("release", [pytest.param("5.5.1", marks=marks(in_every_run=False))])
 def test_settings_of_the_broker_change_nothing(
