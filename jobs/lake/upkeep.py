@@ -116,8 +116,9 @@ _RUNS_BETWEEN_VACUUMS = 64
 _MOST_TURNS = 4  # runs from one turn of a large table to the next
 _ROWS_MERGED_FAST = 1 << 20  # a merge of more rows takes seconds
 _HOURS = 24
-_RUNS_KEPT = 24
+_RUNS_KEPT = 12
 _LEAST_KEPT_S, _MOST_KEPT_S = 3600, 7 * 24 * 3600
+_LEAST_MESSAGES_KEPT_S = 25 * 3600  # a stream of messages that is resumed once a day needs each commit
 _SECONDS = re.compile(r"interval (\d+) seconds")
 _KEPT_SHORTER = (RUNS, INDEX_FILES)  # readers need them only briefly: a quarter of the time is enough
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -768,13 +769,14 @@ def _adapt_retention(lake: Lake, table: Table, run_interval_s: float) -> None:
     if snapshot is None:
         return
     there = snapshot.metadata().configuration
-    initial, least_s = TABLE_PROPERTIES[FILE_RETENTION_PROPERTY], _LEAST_KEPT_S // _share_kept(table)
+    least_s = _LEAST_MESSAGES_KEPT_S if table is MESSAGES else _LEAST_KEPT_S // _share_kept(table)
+    initial = TABLE_PROPERTIES[FILE_RETENTION_PROPERTY]
     current, of_log = there.get(FILE_RETENTION_PROPERTY, ""), there.get(LOG_RETENTION_PROPERTY)
     found = _SECONDS.fullmatch(current)
     current_s = int(found[1]) if found else _MOST_KEPT_S
     if of_log != current or not (current == initial or (found and least_s <= current_s <= _MOST_KEPT_S)):
         return
-    kept_s = min(max(round(run_interval_s * _RUNS_KEPT), _LEAST_KEPT_S), _MOST_KEPT_S) // _share_kept(table)
+    kept_s = min(max(round(run_interval_s * _RUNS_KEPT) // _share_kept(table), least_s), _MOST_KEPT_S)
     if not current_s / 2 < kept_s < current_s * 2:
         interval = f"interval {kept_s} seconds"
         with suppress(CommitFailedError):  # another process commits at this moment; a later run tries again

@@ -1,5 +1,6 @@
 """How many files a lake keeps after many runs, and what readers of older versions find."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -38,7 +39,7 @@ def list_files(made: LakeOfBroker) -> set[Path]:
     return {path for path in made.path.rglob("*") if path.is_file()}
 
 
-def read_retention(made: LakeOfBroker, table: str = "messages") -> tuple[str, str]:
+def read_retention(made: LakeOfBroker, table: str = "consume_queue") -> tuple[str, str]:
     values = DeltaTable(made.path / table).metadata().configuration
     return values[LOG_RETENTION_PROPERTY], values[FILE_RETENTION_PROPERTY]
 
@@ -55,8 +56,8 @@ def made(tmp_path: Path) -> LakeOfBroker:
 def test_the_number_of_files_does_not_grow_with_the_number_of_runs(tmp_path: Path) -> None:
     few, many = (LakeOfBroker(tmp_path / name, dispatches=True) for name in ("few", "many"))
 
-    run_every(few, 3600, 4 * _TURN)
-    run_every(many, 3600, 8 * _TURN)
+    run_every(few, 21_600, 4 * _TURN)
+    run_every(many, 21_600, 8 * _TURN)
 
     assert len(raw_rows(many.path)) == 8 * _TURN * 3
     of_few, of_many = count_files(few), count_files(many)
@@ -98,6 +99,20 @@ def test_files_are_kept_for_some_runs_but_at_least_an_hour(interval_s: int, kept
     assert (kept, kept) == found
 
 
+def test_a_stream_of_messages_that_is_resumed_once_a_day_finds_every_commit(made: LakeOfBroker) -> None:
+    run_every(made, 1800, 5 * _TURN)
+
+    table = made.path / "messages"
+    commits = [
+        (table / "_delta_log" / f"{version:020}.json").read_text().splitlines()
+        for version in range(DeltaTable(table).version() + 1)
+    ]
+    added = [action["add"]["path"] for commit in commits for action in map(json.loads, commit) if "add" in action]
+    assert len(added) > 5 * _TURN
+    assert all((table / path).exists() for path in added)
+    assert ("interval 90000 seconds", "interval 90000 seconds") == read_retention(made, "messages")
+
+
 def test_files_are_kept_longer_once_runs_are_rarer(made: LakeOfBroker) -> None:
     run_every(made, 3600, _TURN)
     run_every(made, 36_000, _TURN)
@@ -109,14 +124,14 @@ def test_files_are_kept_longer_once_runs_are_rarer(made: LakeOfBroker) -> None:
 def test_a_retention_time_that_a_user_has_set_stays(kept: str, made: LakeOfBroker) -> None:
     made.grow(3)
     made.run()
-    DeltaTable(made.path / "messages").alter.set_table_properties(
+    DeltaTable(made.path / "consume_queue").alter.set_table_properties(
         {LOG_RETENTION_PROPERTY: kept, FILE_RETENTION_PROPERTY: kept}
     )
 
     run_every(made, 3600, _TURN)
 
     assert (kept, kept) == read_retention(made)
-    assert read_retention(made, "consume_queue")[0].endswith("seconds")
+    assert read_retention(made, "index_entries")[0].endswith("seconds")
 
 
 def test_runs_in_quick_succession_delete_nothing(made: LakeOfBroker) -> None:
