@@ -59,7 +59,7 @@ _HELPERS: list[Any] = []  # keeps them: numba's table has weak references
 
 
 class _Interpreter:
-    """Runs functions as Python until all threads together have spent some seconds in them."""
+    """Runs functions as Python until all threads together have used some seconds of CPU time in them."""
 
     def __init__(self) -> None:
         self.seconds_left = _INTERPRETED_S
@@ -69,12 +69,12 @@ class _Interpreter:
         """Return the result of a function; its time includes that of the functions that it calls."""
         if hasattr(self._thread, "is_inside"):
             return function(*arguments)
-        began, self._thread.is_inside = time.perf_counter(), True
+        began, self._thread.is_inside = time.thread_time(), True
         try:
             return function(*arguments)
         finally:
             del self._thread.is_inside
-            self.seconds_left -= time.perf_counter() - began
+            self.seconds_left -= time.thread_time() - began
 
 
 _INTERPRETER = _Interpreter()

@@ -5,6 +5,7 @@ Positions are in a buffer; `limit` is the end of its bytes. Only `check_record` 
 other functions rely on a checked one.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 from rmq_formats.commitlog.layout import (
@@ -403,7 +404,14 @@ def is_fully_written(buffer: Bytes, at: int) -> bool:
     return has_right_body_crc(buffer, at)
 
 
-@compiled
+# The following three functions look at each byte of a window, so they are written again for plain Python.
+def _find_magic_in_python(buffer: Bytes, at: int, limit: int) -> int:
+    data = buffer[at : max(limit, at)].tobytes()
+    found = [data.find(magic.to_bytes(4, signed=True)) for magic in (MAGIC_V1, MAGIC_V2)]
+    return min((at + place for place in found if place >= 0), default=limit)
+
+
+@partial(compiled, python=_find_magic_in_python)
 def find_magic(buffer: Bytes, at: int, limit: int) -> int:
     """Return the position of the next magic number of a record, or *limit*."""
     while at <= limit - 4:
@@ -413,7 +421,20 @@ def find_magic(buffer: Bytes, at: int, limit: int) -> int:
     return limit
 
 
-@compiled
+def _find_end_of_file_in_python(buffer: Bytes, at: int, limit: int, left: int, header_size: int) -> int:
+    stated = buffer[at : max(limit, at)].tobytes()
+    magic, magic_at, size_at = (DLEDGER_END_MAGIC, 0, 4) if header_size else (MAGIC_BLANK, _BLANK_MAGIC_AT, 0)
+    pattern = magic.to_bytes(4, signed=True)
+    found = stated.find(pattern, magic_at)
+    while 0 <= found <= len(stated) - _BLANK_SIZE + magic_at:
+        place = at + found - magic_at
+        if read_i32(buffer, place + size_at) == left - (place - at):
+            return place
+        found = stated.find(pattern, found + 1)
+    return -1
+
+
+@partial(compiled, python=_find_end_of_file_in_python)
 def find_end_of_file(buffer: Bytes, at: int, limit: int, left: int, header_size: int) -> int:
     """Return the position of an end that states the right number of remaining bytes, or -1; *left* remain at *at*."""
     size_at = 4 if header_size else 0
@@ -423,7 +444,11 @@ def find_end_of_file(buffer: Bytes, at: int, limit: int, left: int, header_size:
     return -1
 
 
-@compiled
+def _find_trailing_zeros_in_python(buffer: Bytes, start: int, end: int) -> int:
+    return start + len(buffer[start : max(end, start)].tobytes().rstrip(b"\0"))
+
+
+@partial(compiled, python=_find_trailing_zeros_in_python)
 def find_trailing_zeros(buffer: Bytes, start: int, end: int) -> int:
     """Return the beginning of the zeros that the bytes end in."""
     block = 512

@@ -17,9 +17,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from rmq_formats.arrays import are_inside
-from rmq_formats.commitlog import columns
+from rmq_formats.commitlog import columns, kernels
 from rmq_formats.commitlog import scan as scanning
 from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.layout import DLEDGER_END_MAGIC, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.scan import RawRecords, scan
 from rmq_formats.commitlog.segment import Framing, Piece
@@ -304,3 +305,23 @@ class GuardedArray(np.ndarray[Any, np.dtype[Any]]):
 
 def guarded(array: NDArray[Any]) -> NDArray[Any]:
     return cast("NDArray[Any]", array.view(GuardedArray))
+
+
+_ALTERNATIVES: list[tuple[Any, str, tuple[int, ...]]] = [
+    (kernels.find_trailing_zeros, "_find_trailing_zeros_in_python", ()),
+    (kernels.find_magic, "_find_magic_in_python", ()),
+    (kernels.find_end_of_file, "_find_end_of_file_in_python", (40, 0)),
+    (kernels.find_end_of_file, "_find_end_of_file_in_python", (40, 48)),
+]
+_PARTS = [MAGIC_V1, MAGIC_V2, MAGIC_BLANK, DLEDGER_END_MAGIC, 0, 40, 36, 32, 28, 24, 20]
+
+
+@given(st.lists(st.sampled_from(_PARTS), max_size=12), st.integers(0, 7), st.integers(0, 7))
+def test_functions_written_again_for_python_equal_the_compiled_ones(parts: list[int], skipped: int, left: int) -> None:
+    data = as_bytes(b"".join(part.to_bytes(4, signed=True) for part in parts) + bytes(8))
+    start, end = skipped, data.size - left
+
+    for function, name, arguments in _ALTERNATIVES:
+        expected = function(data, start, end, *arguments)
+
+        assert getattr(kernels, name)(data, start, end, *arguments) == expected
