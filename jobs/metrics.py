@@ -80,7 +80,7 @@ def metric_values(summary: Summary) -> Mapping[str, tuple[float, str]]:
 
 
 def _escape_label(label: str) -> str:
-    written = label.encode("utf-8", "backslashreplace").decode()  # the name of a folder may have any bytes
+    written = label.encode("utf-8", "backslashreplace").decode()  # the name of a directory may have any bytes
     return written.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

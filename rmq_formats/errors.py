@@ -5,7 +5,7 @@ FormatError
 ├── NeedMoreData       the bytes end before the structure does: incomplete, not wrong
 ├── CorruptData        the bytes contradict the format
 ├── SizeLimitExceeded      reading the bytes would cost more than the caller allows
-├── UnsupportedFormat  a format that is recognised, but not supported
+├── UnsupportedFormat  a format that is recognized, but not supported
 └── NotAStore          a directory that does not contain a RocketMQ store
 
 Arguments are positional only, because Spark passes an exception from a worker to the driver as a pickle of its `args`.
@@ -46,7 +46,7 @@ class SizeLimitExceeded(FormatError):
 
 
 class UnsupportedFormat(FormatError):
-    """A format that is recognised, but not supported."""
+    """A format that is recognized, but not supported."""
 
 
 class NotAStore(FormatError):

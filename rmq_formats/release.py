@@ -62,7 +62,7 @@ class UnitSkip(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """One release's behaviour. A field's metadata: its value from each release on that changed it; "" is the oldest."""
+    """One release's behavior. A field's metadata: its value from each release on that changed it; "" is the oldest."""
 
     version: Version
     # the record

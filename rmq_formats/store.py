@@ -143,7 +143,7 @@ def file_name_of_offset(offset: int) -> str:
 
 
 def is_queue_id(name: str) -> bool:
-    """Return whether a broker loads a queue from a folder of this name: all others fail in Integer.parseInt."""
+    """Return whether a broker loads a queue from a directory of this name: all others fail in Integer.parseInt."""
     return name.isascii() and name.isdigit() and int(name) < 1 << 31
 
 

@@ -73,7 +73,7 @@ def _writing_in_memory() -> Iterator[None]:
 def _delete_folders_of_killed_runs() -> None:
     for folder in _MEMORY_FOLDER.glob(f"{_PREFIX}*-*"):
         if not Path("/proc", folder.name.removeprefix(_PREFIX).split("-")[0]).exists():
-            shutil.rmtree(folder, ignore_errors=True)  # folders of other users remain
+            shutil.rmtree(folder, ignore_errors=True)  # directories of other users remain
 
 
 def _has_room() -> bool:
@@ -91,7 +91,7 @@ def _has_room() -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # workers use the folder of the process that started them
+    if not hasattr(config, "workerinput"):  # workers use the directory of the process that started them
         stack = ExitStack()
         stack.enter_context(_writing_in_memory())
         config.add_cleanup(stack.close)
@@ -202,20 +202,20 @@ def own_session(spark: "SparkSession") -> "SparkSession":
 
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
-    """Return the store of a real broker by name; it is shared, so copy it before you change anything."""
+    """Return the store of a real broker by name; it is shared, so change only a copy."""
     return _unpacked_once(unpack, tmp_path_factory, "golden")
 
 
 @pytest.fixture(scope="session")
 def situation(tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
-    """Return the folder of a situation by name, with `store/`; it is shared, so copy it before you change anything."""
+    """Return the directory of a situation by name, with `store/`; it is shared, so change only a copy."""
     return _unpacked_once(unpack_situation, tmp_path_factory, "situations")
 
 
 def _unpacked_once(
     unpack_store: Callable[[str, Path], Path], factory: pytest.TempPathFactory, folder_name: str
 ) -> StoreOf:
-    """Return a function that unpacks each store once, into a folder that all workers share."""
+    """Return a function that unpacks each store once, into a directory that all workers share."""
     base = factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / folder_name
     folder.mkdir(exist_ok=True)

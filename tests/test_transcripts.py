@@ -1,12 +1,11 @@
 """
 Commands with their output and exit code as users see them, in `tests/transcripts`, one page per subject.
 
-The first `<!-- store: NAME -->` line of a page names a golden store, which is copied to the folder `store`. If the line
-names several, the others are copied to folders with their own names. A later such line starts again in an empty folder.
-A page without such a line starts in an empty folder, and creates its store with `send`.
-A page whose first line is `<!-- slow -->` runs in `make test-slow` only.
-`pytest tests/test_transcripts.py --record` writes the current output of the commands into the pages, so `git diff`
-shows the changes that users will notice.
+The first `<!-- store: NAME -->` line of a page names a golden store, which is copied to the directory `store`. If the
+line names several, the others are copied to directories with their own names. A later such line starts again in an
+empty directory. A page without such a line starts in an empty directory, and creates its store with `send`. A page
+whose first line is `<!-- slow -->` runs in `make test-slow` only. `pytest tests/test_transcripts.py --record` writes
+the current output of the commands into the pages, so `git diff` shows the changes that users will notice.
 
 Pages may use these shell functions in addition to programs: `fresh` restores the copied stores, `poke FILE POSITION
 HEX` overwrites bytes, `flip FILE POSITION BITS` inverts the given bits of one byte, `bytes FILE POSITION COUNT` prints
@@ -163,7 +162,7 @@ def test_commands_print_what_their_transcript_shows(  # noqa: PLR0913, PLR0917 -
         pristine = tmp_path / "pristine"
         for number, name in enumerate(part[1].split()):
             place = golden(name)
-            is_store = not (place / "store").is_dir()  # not a folder that contains a store
+            is_store = not (place / "store").is_dir()  # not a directory that contains a store
             copy = pristine / (name if number else "store") if is_store else pristine
             shutil.copytree(place, copy, ignore=shutil.ignore_patterns("EXPECT*"), dirs_exist_ok=True)
         shutil.copytree(pristine, folder)

@@ -204,7 +204,7 @@ def draw_store(report: StoreReport) -> dict[str, object] | None:
         if first is not None and last is not None:
             kind = _worst(report, f"consumequeue/{name}/") or "queue"
             bands.append((name, [mark(first, last, kind, f"{queue.unit_count:,}")]))
-    # A queue without a folder, and keys that no file has, are named by an offset of the log.
+    # A queue without a directory, and keys that no file has, are named by an offset of the log.
     lost = [
         (one.file, mark(one.offset, 0, "gap", one.text))
         for one in report.problems
@@ -227,7 +227,7 @@ def draw_store(report: StoreReport) -> dict[str, object] | None:
 
 
 def _worst(report: StoreReport, part: str) -> str:
-    """Return the CSS class of the worst problem of a file or a folder; empty if there is none."""
+    """Return the CSS class of the worst problem of a file or a directory; empty if there is none."""
     found = [one.severity for one in report.problems if part in one.file and one.severity in _SHOWN_WRONG]
     return _class_of(worst_severity(found)) if found else ""
 

@@ -135,7 +135,7 @@ def unpack(folder: Path) -> None:
 
 def extract(archive: Path, folder: Path) -> None:
     """Extract a bundled archive into *folder*."""
-    # The filter refuses members outside of the folder. It exists since Python 3.11.4.
+    # The filter refuses members outside of the directory. It exists since Python 3.11.4.
     filtered: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     with tarfile.open(archive) as tar:
         tar.extractall(folder, **filtered)  # noqa: S202 - our own archives

@@ -76,7 +76,7 @@ def _stray(records: NDArray[np.void]) -> Iterator[ChangedRecord]:
 
 
 def find_stray_times(ranges: Sequence["RangeCheck"]) -> Iterator[list[ChangedRecord]]:
-    """Yield the outlier times of each range of a log; the neighbours of those at its ends are in other ranges."""
+    """Yield the outlier times of each range of a log; the neighbors of those at its ends are in other ranges."""
     ends = [np.unique(np.concatenate([one.first_records, one.last_records])) for one in ranges]
     # The second record of a range and its last but one may not be adjacent: both are checked in their range.
     outer = {int(end["offset"][at]) for end in ends if end.size for at in (0, -1)}

@@ -60,7 +60,7 @@ from rmq_formats.store import (
 _START_SWITCHES = (*(name for name in SWITCHES if "start" in name), "two_byte_topic_length")
 _WALKED = 32 << 20  # bytes that `inspect` walks unasked
 _FILE_WORDS = {"index": "index file", **dict.fromkeys(map(str, QueueKind), "queue file")}
-_QUEUE_FOLDERS = 2  # below the folder of all queues: topic and queue id
+_QUEUE_FOLDERS = 2  # below the directory of all queues: topic and queue id
 _NOT_WALKED = "run `inspect --deep` or `verify` to find out whether the broker would truncate the log at startup"
 _NO_CHECKPOINT = Checkpoint(0, 0, 0)
 _NO_CONF = BrokerConf()
@@ -428,7 +428,7 @@ def _find_foreign_files(store: Store, folder: str, depth: int, expected: int) ->
     for file in store.other_files_of_kind(FileKind.UNKNOWN):
         root, *inner = PurePosixPath(file.path_facts.path).parts[:-1] or ("",)
         is_in_place = root == folder and len(inner) == depth and all(map(is_queue_id, inner[1:]))
-        if is_in_place and file.path_facts.base_offset is None:  # else the name is valid, and only its folder is not
+        if is_in_place and file.path_facts.base_offset is None:  # else the name is valid, and only its directory is not
             yield UnloadableFile(file.path_facts.path, file.size, expected, is_last=True)  # letters sort after digits
 
 

@@ -193,7 +193,7 @@ def compare_with_sibling_files(file: DumpFile) -> tuple[int | None, str | None]:
 
 
 def list_numbered_files(file: DumpFile) -> list[tuple[str, int]]:
-    """Return name and size of every file in the folder of *file* whose name is a number."""
+    """Return name and size of every file in the directory of *file* whose name is a number."""
     try:
         if not is_local(file.folder):
             found = storage_for(file.folder, file_system_options()).list_files(file.folder)
@@ -202,5 +202,5 @@ def list_numbered_files(file: DumpFile) -> list[tuple[str, int]]:
             return [
                 (entry.name, entry.stat().st_size) for entry in entries if entry.name.isdecimal() and entry.is_file()
             ]
-    except OSError:  # a folder without access: this one file is dumped without its neighbours
+    except OSError:  # a directory without access: this one file is dumped without its neighbors
         return []

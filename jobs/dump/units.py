@@ -421,7 +421,7 @@ def recognise_kind(file: DumpFile) -> FileKind:
     kinds = [classify("/".join(parts[-depth:])).kind for depth in range(_DEPTH, 0, -1)]
     known = [kind for kind in kinds if kind is not FileKind.UNKNOWN]
     if known:
-        # A folder above the store may have the name of a store's folder: a kind that can be dumped comes first.
+        # A directory above the store may have the name of a store's directory: a kind that can be dumped comes first.
         return next((kind for kind in known if kind in _DUMPERS), known[0])
     head = file.read(0, BLANK.size)
     if len(head) == BLANK.size:

@@ -2,7 +2,7 @@
 The export: plan the items, let tasks write the rows that match a condition into parts, and merge these into one file.
 
 Tasks write the rows themselves: rows stay in Arrow and do not pass through the JVM. A task writes one part, and returns
-its name and figures. The part of a failed attempt is never used, and is deleted with the folder of the parts.
+its name and figures. The part of a failed attempt is never used, and is deleted with the directory of the parts.
 """
 
 import errno

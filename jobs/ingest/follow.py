@@ -2,8 +2,8 @@
 One run after the other, in one process: a message is in the lake seconds after a broker has written it.
 
 Each step is a normal run, with its own transaction. Small steps are read by this process itself, large ones (catching
-up, a first run) by Spark's tasks. Between two steps the log's folder is listed and a few bytes are read where the next
-record would begin: while nothing changes there, no run begins.
+up, a first run) by Spark's tasks. Between two steps the log's directory is listed and a few bytes are read where the
+next record would begin: while nothing changes there, no run begins.
 """
 
 import signal
@@ -208,7 +208,7 @@ class _LogEnd:
     @classmethod
     def after(cls, summary: Summary, request: IngestRequest, workers: Workers, earlier: "_LogEnd | None") -> "_LogEnd":
         """Read the end of the log after a run."""
-        if earlier is None or not earlier.folders:  # an empty store's log may have no folder yet
+        if earlier is None or not earlier.folders:  # an empty store's log may have no directory yet
             store = request.list_store(workers.options)
             found = dict.fromkeys(dirname(segment.location) for segment in store.segments)
             folders = tuple(request.commitlog) or tuple(found)

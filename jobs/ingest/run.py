@@ -183,7 +183,7 @@ def _run_once(
     integrity.refuse_unsupported_tables(lake, WRITTEN_BY_RUNS)
     clock.end_step("session")
     store, changed_topics = followed.list_changes(request, workers)
-    if any(find_holes(store.segments)):  # the listing of a folder that changes meanwhile may be incomplete
+    if any(find_holes(store.segments)):  # the listing of a directory that changes meanwhile may be incomplete
         store, changed_topics = relist_store(store), None
     store.refuse_lost_log()
     # A pattern of topics may turn out to match nothing: a new store is then registered once the log is read.

@@ -1,7 +1,7 @@
 """
 The inspection of a store: all parts, in an order in which each can use the results of the ones before, and the verdict.
 
-This module also has the broker's state (running, closed, how far it had flushed), and the number of files by folder.
+This module also has the broker's state (running, closed, how far it had flushed), and the number of files by directory.
 """
 
 from collections import Counter, deque
@@ -355,7 +355,7 @@ def _note_tier(store: Store, problems: Problems) -> None:
 def _count_files(store: Store) -> list[tuple[str, str, int, int]]:
     files: list[tuple[StoreFile, int]] = []
     for segment in (*store.segments, *store.overlapping_segments):
-        # A log in other folders is shown by the folder it is in.
+        # A log in other directories is shown by the directory it is in.
         folder = segment.location.rpartition("/")[0]
         below = folder.removeprefix(f"{store.root}/")
         log_kind = FileKind.DLEDGER_LOG if below.startswith("dledger-") else FileKind.COMMITLOG

@@ -2,8 +2,8 @@
 The queues and index files: the messages that each one covers, and records of the log without units or entries.
 
 A queue's newest file ends in zeros, so a binary search finds its last unit. Some records of each segment suffice to
-detect a missing folder, or missing first and last files of a queue; `verify` compares the content of files. The offsets
-at which index files begin and end show which messages no file has.
+detect a missing directory, or missing first and last files of a queue; `verify` compares the content of files. The
+offsets at which index files begin and end show which messages no file has.
 """
 
 from collections import Counter
@@ -113,7 +113,7 @@ def add_to_sampled_ranges(record: MessageRecord, sampled: SampledRecords) -> Non
 
 
 def compare_with_sampled_records(sampled: SampledRecords, queues: QueuesReport, topics: TopicEvidence) -> Problems:
-    """Return which queues lack a folder or their first or last units; *topics* says which were deleted."""
+    """Return which queues lack a directory or their first or last units; *topics* says which were deleted."""
     found = Problems()
     if queues.in_rocksdb and not queues.queues:
         return found  # the broker was killed while the units were only in memory

@@ -174,9 +174,9 @@ class StateReport:
     unknown_files: int = 0
     replica: str | None = None  # in controller mode, the cluster, the broker and the replica's number
     epochs: tuple[Epoch, ...] = ()  # in controller mode, the masters and the offsets at which they began
-    # The number and total size of the files of one kind in one folder below the root ("" is the root itself).
+    # The number and total size of the files of one kind in one directory below the root ("" is the root itself).
     folders: list[tuple[str, str, int, int]] = field(default_factory=list)
-    log_folders: tuple[str, ...] = ()  # folders with files named like segments, which were not given
+    log_folders: tuple[str, ...] = ()  # directories with files named like segments, which were not given
     rocksdb: RocksReport | None = None  # index, transactions and timer messages in RocksDB
     timers: TimerState | None = None  # timer messages in files
 

@@ -6,7 +6,8 @@ registration compares the files of its newest version with those of the Iceberg 
 are added or removed, never copied; files that Iceberg's readers cannot filter are first rewritten in the Delta table.
 So after a failed registration the next one completes it, and a registration of an unchanged table does nothing.
 
-Iceberg's metadata is in `_iceberg` below the lake, not in the tables' folders, where Delta's vacuum would delete it.
+Iceberg's metadata is in `_iceberg` below the lake, not in the tables' directories, where Delta's vacuum would delete
+it.
 """
 
 import logging

@@ -48,7 +48,7 @@ _OFFSET = "physical_offset"
 
 
 def refuse_foreign_files(lake: Lake) -> None:
-    """Raise `RequestError` if the folder of a new lake is neither empty nor an incomplete lake."""
+    """Raise `RequestError` if the directory of a new lake is neither empty nor an incomplete lake."""
     if any(open_table(lake, table.name) is not None for table in (RUNS, FINDINGS, ACCEPTED_FINDINGS)):
         return
     names = set[str]()

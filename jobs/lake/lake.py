@@ -93,7 +93,7 @@ class Lake:
         storage_for(self.location, self.options).create(self.locate(path), data)
 
     def flush_folder(self, folder: str) -> None:
-        """Make the names of the files in a folder durable; object stores do so by themselves."""
+        """Make the names of the files in a directory durable; object stores do so by themselves."""
         if is_local(self.location):
             flush_directory(Path(local_path(self.locate(folder))))
 
@@ -102,7 +102,7 @@ class Lake:
         storage_for(self.location, self.options).delete(self.locate(path))
 
     def list_files(self, folder: str) -> list[FileInfo]:
-        """Return every file below *folder*; an empty list if the folder does not exist."""
+        """Return every file below *folder*; an empty list if the directory does not exist."""
         try:
             return storage_for(self.location, self.options).list_files(self.locate(folder))
         except FileNotFoundError:

@@ -53,7 +53,7 @@ MERGED_MARK = "merged"
 
 
 class FileNaming(NamedTuple):
-    """The owner of files, encoded in their names, so that leftovers can be recognised."""
+    """The owner of files, encoded in their names, so that leftovers can be recognized."""
 
     store_id: str
     run: int

@@ -497,7 +497,7 @@ def vacuum(lake: Lake, table: Table, store_id: str = "", *, dry_run: bool = Fals
     Delete files that no version of the last days references, and files that were never committed; return their number.
 
     Nothing is deleted while a run of the lake is prepared and not done: only its manifest references its files. Delta's
-    log forgets removed files when they are old enough to be deleted, so the folder is listed. `deltalake` would take
+    log forgets removed files when they are old enough to be deleted, so the directory is listed. `deltalake` would take
     another engine's deletion vectors for such files: they are left to that engine's VACUUM. It also follows links out
     of the lake: files behind links are not deleted.
 

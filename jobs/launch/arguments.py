@@ -54,7 +54,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[st
 
 
 def find_option_value(option: str, spark_options: Sequence[str]) -> str | None:
-    """Return the value of *option* in normalised Spark options."""
+    """Return the value of *option* in normalized Spark options."""
     values = [value for name, value in pairwise(spark_options) if name == option]
     return values[-1] if values else None
 

@@ -115,7 +115,7 @@ class LakeTables:
         self._memory_limit = count_memory() // 2
         self._builder.execute(f"SET datafusion.runtime.memory_limit = '{self._memory_limit >> 10}K'")
         self._opened: dict[str, DeltaTable | None] = {}
-        self._folders: dict[str, str] = {}  # the folders of the opened tables, below the lake
+        self._folders: dict[str, str] = {}  # the directories of the opened tables, below the lake
         self._unchecked: dict[str, list[str]] = {}  # the local files of tables whose footers were not checked yet
         self._files: dict[tuple[str, str], list[FileStatistics]] = {}
         self._values: dict[str, list[Any]] = {}

@@ -35,7 +35,7 @@ class AnswerPrinter:
     zone: tzinfo | None = None
     form: RowFormat = RowFormat.TEXT
     quiet: bool = False
-    body_folder: Path | None = None  # the folder that body files are written to
+    body_folder: Path | None = None  # the directory that body files are written to
     charset: str | None = None  # the character set in which the body is printed
     has_damage: bool = False  # whether the body of a printed message is damaged
     has_printed: bool = False  # whether a row or line was printed, or will be at the end
@@ -189,7 +189,7 @@ class AnswerPrinter:
         if self.body_folder is None or not message.has_body:
             return None
         make_directory(self.body_folder)
-        # An id may be any text: it must not lead out of the folder, and a name has at most 255 bytes.
+        # An id may be any text: it must not lead out of the directory, and a name has at most 255 bytes.
         name = quote(message.message_id, safe="").replace(".", "%2E")
         if len(name) > _LONGEST_NAME:
             from hashlib import sha256  # lazy import: it loads OpenSSL

@@ -271,7 +271,7 @@ class Source(Protocol):
 
     @property
     def release(self) -> Release:
-        """The release whose behaviour answers follow."""
+        """The release whose behavior answers follow."""
         return self.possible_releases[-1]
 
     def note_known_damage(self, low: int = 0, high: int = MAX_TIME) -> None:

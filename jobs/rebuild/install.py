@@ -1,10 +1,10 @@
 """
 Installs files in the store of a stopped broker: index files, queues, segments, a checkpoint.
 
-A new set of files is built next to its folder, unchanged files are linked into it, and then both folders are exchanged
-in one step; a single file is renamed in one step. After a kill, the store has either the complete old set or the
-complete new one. The broker's own lock is held during the installation, so it cannot start. Replaced files stay next to
-the store, under their own names.
+A new set of files is built next to its directory, unchanged files are linked into it, and then both directories are
+exchanged in one step; a single file is renamed in one step. After a kill, the store has either the complete old set or
+the complete new one. The broker's own lock is held during the installation, so it cannot start. Replaced files stay
+next to the store, under their own names.
 
 A store belongs to its broker's user, who may change anything in it at any moment, for example insert a link. So root
 acts as that user whenever it accesses the store, and has no more permissions in it than that user.
@@ -72,7 +72,7 @@ from rmq_formats.store import (
 
 _CHECKPOINT = "checkpoint"
 _PLAIN = "consumequeue"
-# Folders in a rebuild's output; everything else belongs below `consumequeue`.
+# Directories in a rebuild's output; everything else belongs below `consumequeue`.
 _QUEUE_ROOTS = ("batchconsumequeue", "consumequeue_ext")
 _RENAMEAT2 = {"x86_64": 316, "aarch64": 276}
 _EXCHANGE = 2
@@ -83,15 +83,15 @@ NOTHING_RENAMED: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """The files to install in one folder, completely known before the first step."""
+    """The files to install in one directory, completely known before the first step."""
 
-    target_folder: Path  # the store's folder, or the target of this link
-    new: Mapping[str, BuiltFile]  # the new files, by path below the folder
+    target_folder: Path  # the store's directory, or the target of this link
+    new: Mapping[str, BuiltFile]  # the new files, by path below the directory
     set_aside: tuple[str, ...]  # existing files that are replaced or removed
-    folder_stat: os.stat_result  # status of the folder or its parent; new folders get its user, group and mode
+    folder_stat: os.stat_result  # status of the directory or its parent; new directories get its user, group and mode
     file_mode: int
     aside: Path  # gets the replaced files
-    is_exchange: bool = True  # whether the whole folder is exchanged; False: each file is renamed individually
+    is_exchange: bool = True  # whether the whole directory is exchanged; False: each file is renamed individually
     kept_files: tuple[str, ...] = ()
     # States of the existing files at the time of the plan.
     states: Mapping[str, FileState] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Installation:
 
     @property
     def staging_prefix(self) -> Path:
-        """The prefix of the names of staging folders and replaced files: the folder, or a file in it."""
+        """The prefix of the names of staging directories and replaced files: the directory, or a file in it."""
         return self.aside.with_name(self.aside.name.partition(SET_ASIDE_MARK)[0])
 
     @property
@@ -205,7 +205,7 @@ def plan_queue_installation(
     store: str, rebuilt: QueueRebuildSummary | None, changed_files: Mapping[str, Path] | None = None
 ) -> list[Installation]:
     """
-    Check all conditions and plan the installations, one per folder; raise `NotInstalledError` if they must not be done.
+    Plan the installations, one per directory; raise `NotInstalledError` if a condition for them is not met.
 
     *rebuilt* are the queues of a rebuild, if there was one; *changed_files* are single queue files by path below the
     store.
@@ -266,7 +266,7 @@ def plan_file_installation(folder: Path, files: Mapping[str, Path], staging_pref
     """
     Return the installation of single files; staging and replaced files are named after *staging_prefix*.
 
-    A folder that does not exist is created with the files.
+    A directory that does not exist is created with the files.
     """
     if not path_exists(folder):
         return _plan_installation(folder, {name: _new_file(path) for name, path in files.items()}, (), ())
@@ -403,7 +403,7 @@ def _changed_error(place: Path) -> NotInstalledError:
 
 
 def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep) -> None:
-    """Complete the new set in an open directory, and exchange it with the folder."""
+    """Complete the new set in an open directory, and exchange it with the old one."""
     for name in plan.kept_files:
         step(f"keep {name}")
         try:
@@ -450,7 +450,7 @@ def _check_same_directory(made: int, place: Path) -> None:
 
 
 def remove_empty_folders(folder: Path) -> None:
-    """Delete *folder* and its subfolders if they are empty."""
+    """Delete *folder* and its subdirectories if they are empty."""
     if not is_directory(folder):
         return
     inner = sorted((path for path in walk_tree(folder) if is_directory(path)), reverse=True)
@@ -461,7 +461,7 @@ def remove_empty_folders(folder: Path) -> None:
 
 @contextmanager
 def suppress_not_empty() -> Iterator[None]:
-    """Ignore the error that a folder is not empty, even if it only just got a file."""
+    """Ignore the error that a directory is not empty, even if it only just got a file."""
     try:
         yield
     except OSError as error:

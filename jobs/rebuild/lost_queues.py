@@ -576,7 +576,7 @@ def path_in_store(path: str) -> str:
 
 
 def path_in_output(path: str) -> str:
-    """Return the path of a store's queue file in the output, where plain queues are not in a subfolder."""
+    """Return the path of a store's queue file in the output, where plain queues are not in a subdirectory."""
     return path.removeprefix(f"{QueueKind.PLAIN}/")
 
 

@@ -88,7 +88,7 @@ class QueueRebuildSummary(RatedOutcome):
     has_lost_end: bool = False
     log_bytes: int = 0  # bytes of the log that were read
     to: str = FILES
-    folder: str = ""  # the folder of the database, below `out`
+    folder: str = ""  # the directory of the database, below `out`
     has_place: bool = True  # whether the store can take these files, because its own queues are not in RocksDB
     installed: bool = False  # the files are in the store
     written_queues: Sequence[BuiltQueue] = ()  # with the files that an installation takes; not part of the JSON form
@@ -149,7 +149,7 @@ def _write_queues(
         store.root, str(request.out), settings.releases.value.text, settings.releases.origin_text,
         plain.value,
         lost_only=request.lost_only, log_bytes=store.log_size, to=request.to,
-        # The folder in which a broker expects the database.
+        # The directory in which a broker expects the database.
         folder=(rocksdb_queue_folder(store) or CONSUME_QUEUE_FOLDER) if is_database else "",
         has_place=not is_database and detect_queue_storage(store) is not QueueStorage.ROCKSDB,
     )  # fmt: skip

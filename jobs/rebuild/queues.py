@@ -58,7 +58,7 @@ class QueueRecipe:
     compared_store: tuple[str, AnyStorage] | None = None
 
     def list_stored_files(self, folder: str, size: int) -> "_StoredFiles | None":
-        """Return the files of this size in a folder of the compared store; None if no store is compared."""
+        """Return the files of this size in a directory of the compared store; None if no store is compared."""
         if self.compared_store is None:
             return None
         root, storage = self.compared_store
@@ -125,7 +125,7 @@ def build_queue_group(group: int, *, recipe: QueueRecipe, ranges: Sequence[Range
         for name, units, *_ in chain.from_iterable(read_units(recipe.scratch, ranges, group)):
             queue = queues.get(name)
             if queue is None:
-                # Each queue has one flat folder, which is renamed once at the end. Only then is `topic/id` created.
+                # Each queue has one flat directory, which is renamed once at the end. Only then is `topic/id` created.
                 queue = queues[name] = _Queue(recipe, name, attempt / str(len(queues)))
             queue.append(units)
         return [queues[name].finish() for name in sorted(queues)]
@@ -142,7 +142,7 @@ class _Queue:
         self._file_0_end = [*recipe.segment_base_offsets, MAX_LONG][1] if begins_at_0 else 0
         size = recipe.file_sizes[name.kind]
         self._builder = QueueBuilder(name.kind, size, recipe.rules.releases, recipe.lost_log_ranges)
-        inner = f"{name.topic}/{name.queue_id}"  # plain queues are in the output without the folder of their kind
+        inner = f"{name.topic}/{name.queue_id}"  # plain queues are in the output without the directory of their kind
         folder = inner if name.kind is QueueKind.PLAIN else f"{name.kind}/{inner}"
         self._files = _Files(attempt, folder, size, recipe.list_stored_files(name.path, size))
         self._extension_units = 0
@@ -253,7 +253,7 @@ class _StoredFiles(NamedTuple):
 @dataclass(slots=True)
 class _Files:
     """
-    The files of one folder, written sequentially and hashed at the same time.
+    The files of one directory, written sequentially and hashed at the same time.
 
     With *stored* files, a file is written only if it differs from the store's: from its first different byte on. The
     bytes before it are then copied from the store's file.
@@ -313,7 +313,7 @@ class _Files:
             close_file(descriptor, path)
 
     def finish(self, directory: Path, bases: Sequence[int] = ()) -> list[BuiltFile]:
-        """Extend every file to its size, flush it, and move the folder into place."""
+        """Extend every file to its size, flush it, and move the directory into place."""
         built = []
         for base in sorted({*bases, *self._written}):
             path, written = f"{self.folder}/{file_name_of_offset(base)}", self._written.get(base, 0)

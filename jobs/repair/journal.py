@@ -1,8 +1,8 @@
 """
 The journal of a repair: each step is recorded before it is carried out, so that a killed repair can be undone.
 
-A step exchanges a folder of the store for a new one, or installs files of the log and the checkpoint. Replaced files
-stay next to the folder; an undo restores them, the newest step first, and can be repeated.
+A step exchanges a directory of the store for a new one, or installs files of the log and the checkpoint. Replaced files
+stay next to the directory; an undo restores them, the newest step first, and can be repeated.
 """
 
 import json
@@ -47,23 +47,23 @@ _JOURNAL = {"store": str, "entries": [_STEP]}
 
 @dataclass(slots=True)
 class JournalEntry:
-    """One step: the new files of a folder, and where the replaced ones are."""
+    """One step: the new files of a directory, and where the replaced ones are."""
 
     part: str
     folder: str
     aside: str
     new: list[str]
     set_aside: list[str]
-    inode: int | None  # the inode of the original folder; None if it did not exist, or is not exchanged
+    inode: int | None  # the inode of the original directory; None if it did not exist, or is not exchanged
     is_exchange: bool = True
     backup: None = None  # only in journals of earlier versions
     done: bool = False
     # SHA-256 of each new file.
     digests: dict[str, str] = field(default_factory=dict)
-    # Folders created below the folder; empty in journals of earlier versions.
+    # Directories created below the directory; empty in journals of earlier versions.
     made_folders: list[str] = field(default_factory=list)
     is_undone: bool = False  # whether the step was undone, at least in part
-    # Empty folders that were below the folder and are not in the new set.
+    # Empty directories that were below the directory and are not in the new set.
     empty_folders: list[str] = field(default_factory=list)
 
 
@@ -92,7 +92,7 @@ class Journal:
         """Raise `RequestError` if a step names a file that no repair of this store changes."""
         root = Path(self.store)
         try:
-            places = {real_path(path) for path in root.iterdir()}  # also of linked folders
+            places = {real_path(path) for path in root.iterdir()}  # also of linked directories
             wrong = [entry for entry in self.entries if not _is_of_store(entry, real_path(root), places)]
         except (ValueError, TypeError) as error:
             raise RequestError(f"{self.folder}: {JOURNAL_FILE} is not valid: {error}") from error
@@ -140,7 +140,7 @@ class Journal:
         self.write()
 
     def resolve_killed_step(self) -> None:
-        """Record whether a killed step had exchanged its folder, which only the folder shows now."""
+        """Record whether a killed step had exchanged its directory, which only the directory shows now."""
         for entry in [one for one in self.entries if one.is_exchange and not one.done]:
             entry.done = _was_done(entry)
             if not entry.done:
@@ -174,7 +174,7 @@ def _list_empty_folders(folder: Path) -> list[str]:
 
 
 def _is_of_store(entry: JournalEntry, root: Path, places: set[Path]) -> bool:
-    """Return whether a step names only files in a folder of a store, or segments in a folder of its log elsewhere."""
+    """Return whether a step names only files in directories of a store, or segments of its log elsewhere."""
     files = [*entry.new, *entry.set_aside, *entry.digests, *entry.empty_folders]
     names = [*files, *entry.made_folders]
     base, aside = Path(entry.folder), Path(entry.aside)
@@ -187,7 +187,7 @@ def _is_of_store(entry: JournalEntry, root: Path, places: set[Path]) -> bool:
         and aside.parent == base.parent
         and aside.name.startswith(f"{base.name}{SET_ASIDE_MARK}")
         and not any(Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name for name in names)
-        and all(Path(name).parts for name in files)  # else a name is that of the folder, which only may have been made
+        and all(Path(name).parts for name in files)  # else a name is that of the directory itself
     )
 
 
@@ -309,7 +309,7 @@ def _has_installed_files(entry: JournalEntry) -> bool:
 
 
 def _was_done(entry: JournalEntry) -> bool:
-    """Return whether a step has changed the store; for a killed step, the folder shows it."""
+    """Return whether a step has changed the store; for a killed step, the directory shows it."""
     if entry.done or not entry.is_exchange:
         return True
     folder = Path(entry.folder)

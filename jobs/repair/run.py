@@ -152,7 +152,7 @@ class RepairSummary(RatedOutcome):
     withheld_reason: str | None = (
         None  # why nothing is put in place: the broker would load the store, and delete messages
     )
-    kept_folders: list[str] = field(default_factory=list)  # folders of the replaced files
+    kept_folders: list[str] = field(default_factory=list)  # directories of the replaced files
     verdict_after: Verdict | None = None  # the verdict after the repair
 
     @property
@@ -735,7 +735,7 @@ class _Repair:
             )
 
     def _plan_installations(self) -> list[Installation]:
-        """Return the installations, one for each folder of the store."""
+        """Return the installations, one for each directory of the store."""
         for pattern in sorted(self.request.accepted_files):  # nothing has been changed so far
             undecided = [name for name in self.summary.undecided_files if is_accepted(name, {pattern})]
             if undecided:

@@ -1,7 +1,7 @@
 """
 Correct segments, from the lake's rows and, if the lake lacks them, from the store's own bytes.
 
-They are created outside the store. A folder that has them, and links to the store's other segments, represents the
+They are created outside the store. A directory that has them, and links to the store's other segments, represents the
 planned log: queues and index files are compared with it before anything in the store changes.
 """
 
@@ -132,7 +132,7 @@ def repair_segments(
 
 
 def _find_folder(store: Store, recorded_path: str) -> Path:
-    """Return the folder of a missing segment: of several folders, the one in which a run has seen it."""
+    """Return the directory of a missing segment: of several directories, the one in which a run has seen it."""
     folders = [Path(local_path(one.location)).parent for one in store.segments]
     own = Path(recorded_path).parent.parts
     places = (*folders, Path(local_path(store.root), *own))
@@ -271,7 +271,7 @@ def _written_blocks(one: Reader, other: Reader, ranges: Sequence[Interval]) -> I
 
 
 def link_planned_log(store: Store, repaired_segments: RepairedSegments, folder: Path) -> None:
-    """Create a folder with links to segments, which represents the planned log."""
+    """Create a directory with links to segments, which represents the planned log."""
     folder.mkdir(parents=True)
     for base, path in {
         **{segment.base_offset: local_path(segment.location) for segment in store.segments},

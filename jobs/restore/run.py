@@ -152,7 +152,7 @@ class RestoreSummary(RatedOutcome):
 
     @property
     def is_log_elsewhere(self) -> bool:
-        """Whether brokers and commands must be given the folders of the log."""
+        """Whether brokers and commands must be given the directories of the log."""
         return bool({*self.log_folders} - {COMMITLOG_FOLDER})
 
     def lines(self) -> Iterator[str]:
@@ -495,7 +495,7 @@ def _build_rest(
     workers: Workers,
 ) -> None:
     """
-    Build queues and index files from the restored log; each folder gets its final name when it is complete.
+    Build queues and index files from the restored log; each directory gets its final name when it is complete.
 
     Scratch files are next to the store, not inside it: a disk may fail to delete them.
     """
@@ -551,7 +551,7 @@ def _build_rest(
 @contextmanager
 def _building_part(out: Path, unfinished: Path, part: str) -> Iterator[Path | None]:
     """
-    Yield a folder in which to build a *part* of the store, or None if it is already built; then move it into place.
+    Yield a directory in which to build a *part* of the store, or None if it is already built; then move it into place.
 
     The states of the files are noted first, so that `--resume` continues with the same files, or refuses.
     """

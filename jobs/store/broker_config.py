@@ -4,10 +4,10 @@ A broker's topics, groups, and their progress: from JSON files, or from RocksDB.
 After a switch to RocksDB the JSON files still exist. A broker then uses a file only if its change counter is higher
 than that of the database. So does this module.
 
-In RocksDB, storeType=defaultRocksDB has a folder for each table, or one folder with a column family for each; a row is
-a name and JSON. configManagerVersion=v2 has one family for all tables, and stores consumer offsets as binary numbers.
-With this version brokers never read the JSON files, and without it never the database: the one that was changed last
-is in use.
+In RocksDB, storeType=defaultRocksDB has a directory for each table, or one directory with a column family for each; a
+row is a name and JSON. configManagerVersion=v2 has one family for all tables, and stores consumer offsets as binary
+numbers. With this version brokers never read the JSON files, and without it never the database: the one that was
+changed last is in use.
 """
 
 import json
@@ -47,7 +47,7 @@ TOPIC_TABLE = "topicConfigTable"
 _OFFSETS = "offsetTable"  # key in the JSON of a group's progress: queue id → offset
 _LIGHT_TABLE = "lmqOffsetTable"
 _NUMBER = re.compile("-?[0-9]{1,20}")  # the number of a queue; a longer one is invalid
-# Suffixes of the files that are kept; other files in the folder belong to files of other folders.
+# Suffixes of the files that are kept; other files in the directory belong to files of other directories.
 _KEPT = (".json", "transactionMetrics")
 LARGEST_FILE = 64 << 20  # a table of 250,000 topics; a larger file, sparse or not, is not read
 TOO_LARGE = f"larger than {LARGEST_FILE >> 20} MiB, and was not read"
@@ -78,7 +78,7 @@ _Files = Mapping[str, bytes | None]  # content by name; None of a file that is t
 
 @unique
 class ConfigTable(Enum):
-    """A table: its JSON file and its name there, its own folder and its family in RocksDB, its number in version 2."""
+    """A table: its JSON file and its name there; its directory and family in RocksDB, and its number in version 2."""
 
     TOPICS = TOPICS_FILE, TOPIC_TABLE, "config/topics", "topic", 3
     GROUPS = (

@@ -1,5 +1,5 @@
 """
-Pending messages: in the timer's files, and in the folder `rocksdbstore/` of brokers of 5.4.0+.
+Pending messages: in the timer's files, and in the directory `rocksdbstore/` of brokers of 5.4.0+.
 
 The wheel counts the messages by due time; the units in the timer log point to the messages. Slots before the read time
 in the progress file are obsolete: a broker does not clear them. With timerRocksDBEnable the files still exist, but the

@@ -7,7 +7,7 @@ from jobs.store.store import Store
 from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
 from rmq_formats.store import CONSUME_QUEUE_FOLDER, ROCKSDB_QUEUE_FOLDER, ROCKSDB_STORE_FOLDER, FileKind
 
-_CURRENT = "CURRENT"  # the file that makes a folder a database
+_CURRENT = "CURRENT"  # the file that makes a directory a database
 _TABLE = ".sst"
 
 
@@ -22,7 +22,7 @@ class QueueStorage(StrEnum):
 
 
 def detect_queue_storage(store: Store) -> QueueStorage:
-    """Return whether a store has its queues in files or in RocksDB, as its folders show."""
+    """Return whether a store has its queues in files or in RocksDB, as its directories show."""
     has_files = any(file.path_facts.kind is not FileKind.CONSUME_QUEUE_EXT for file in store.queue_files)
     if rocksdb_queue_folder(store) is None:
         return QueueStorage.FILES if has_files else QueueStorage.NONE
@@ -30,7 +30,7 @@ def detect_queue_storage(store: Store) -> QueueStorage:
 
 
 def rocksdb_queue_folder(store: Store) -> str | None:
-    """Return the folder of the queue database; if there are two, the one that a switch has enabled."""
+    """Return the directory of the queue database; if there are two, the one that a switch has enabled."""
     return _database(store, ROCKSDB_QUEUE_FOLDER) or _database(store, CONSUME_QUEUE_FOLDER)
 
 
@@ -42,12 +42,12 @@ def is_about_queue_database(error: FormatError, store: Store) -> bool:
 
 
 def rocksdbstore_folder(store: Store) -> str | None:
-    """Return the folder of the database of index, timer and transactions (5.4.0+); often it has no row."""
+    """Return the directory of the database of index, timer and transactions (5.4.0+); often it has no row."""
     return _database(store, ROCKSDB_STORE_FOLDER)
 
 
 def _database(store: Store, folder: str) -> str | None:
-    """Return the folder of a database, even if the database lost the file that names its parts."""
+    """Return the directory of a database, even if the database lost the file that names its parts."""
     if store.other_file(f"{folder}/{_CURRENT}"):
         return folder
     paths = (file.path_facts.path.rpartition("/") for file in store.other_files)

@@ -5,7 +5,7 @@ It reads the names of files, checkpoint and abort, and the first records of some
 that commands that answer in a fraction of a second can use it. A verb that has read more adds its marks
 (`add_marks`). Marks that only index files show need a comparison with the log (`jobs.products.index.settings`).
 
-The bytes of most stores match a range of releases, which is reported. If these releases differ in a behaviour that
+The bytes of most stores match a range of releases, which is reported. If these releases differ in a behavior that
 matters, the newest one is assumed, and reported as an assumption.
 """
 

@@ -1,9 +1,9 @@
 """
-Consistent snapshots of a store's RocksDB folder, never opened in place.
+Consistent snapshots of a store's RocksDB directory, never opened in place.
 
-Even a reader writes into a database's folder (its options, a log). So a copy is created elsewhere: links to the table
-files, which never change, and copies of files that the broker may still write: the manifest, and the write-ahead log,
-whose rows belong to the database. Logs are copied before the manifest that names their tables, so missing rows are
+Even a reader writes into a database's directory (its options, a log). So a copy is created elsewhere: links to the
+table files, which never change, and copies of files that the broker may still write: the manifest, and the write-ahead
+log, whose rows belong to the database. Logs are copied before the manifest that names their tables, so missing rows are
 newer, not lost. If the broker merges a table away meanwhile, the attempt fails, and the next one uses the new tables.
 """
 
@@ -191,7 +191,7 @@ def _copy(location: str, storage: Storage, copy: Path) -> None:
 
 
 def _names(location: str, storage: Storage) -> list[str]:
-    """Return the names of the files in the folder itself, which may also have a hundred thousand folders of queues."""
+    """Return the names of the files in the directory itself, which may also contain many directories of queues."""
     if is_local(location):
         return sorted(entry.name for entry in os.scandir(local_path(location)) if _is_file(entry))
     return [info.name for info in storage.list_files(location) if "/" not in info.name]

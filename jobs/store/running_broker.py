@@ -91,7 +91,7 @@ def check_disk_space(store: str, target: str, expected_bytes: int) -> None:
         )
 
 
-UNFINISHED_MARK = ".attempt-"  # part of the name of an unfinished folder or file of an installation
+UNFINISHED_MARK = ".attempt-"  # part of the name of an unfinished directory or file of an installation
 
 
 class NotInstalledError(RequestError):

@@ -44,7 +44,7 @@ from rmq_formats.store import (
 )
 
 DEFAULT_RANGE_SIZE = 256 << 20  # bytes of the log that a task reads
-SET_ASIDE_MARK = ".replaced-"  # part of the name of a folder or file that an installation has set aside
+SET_ASIDE_MARK = ".replaced-"  # part of the name of a directory or file that an installation has set aside
 _LARGEST_CONF = 1 << 20
 _PLACES_NAMED = 3
 TIER_NOT_READ = "which rmq-lake does not read"
@@ -102,8 +102,8 @@ class Store:
     index_files: tuple[StoredFile, ...] = ()
     other_files: tuple[StoredFile, ...] = ()
     storage: AnyStorage = field(default_factory=AnyStorage, repr=False, compare=False)  # opens all of them
-    commitlog: tuple[str, ...] = ()  # the log's folders, if not below the root
-    overlapping_segments: tuple[Segment, ...] = ()  # files of the log's folder that are not part of the log
+    commitlog: tuple[str, ...] = ()  # the log's directories, if not below the root
+    overlapping_segments: tuple[Segment, ...] = ()  # files of the log's directory that are not part of the log
 
     @property
     def command_words(self) -> str:
@@ -141,7 +141,7 @@ class Store:
         return replace(self, queue_files=tuple(file for file in self.queue_files if file.path_facts.topic in topics))
 
     def path_below_root(self, location: str | None) -> str:
-        """Return the path of a file, or folder, below the store's root."""
+        """Return the path of a file, or directory, below the store's root."""
         return (location or "").removeprefix(f"{self.root}/")
 
     def describe_places(self, offsets: Iterable[int]) -> str:

@@ -1,11 +1,11 @@
 """
 Decides whether the broker has deleted a topic of which the log has messages, or has lost the topic's queues.
 
-`deleteTopic` removes the topic's entry in `config/topics.json` and its queue folders; its messages stay in the log for
-as long as their segments exist, and no broker rebuilds their units. That is not damage. A lost queue folder looks the
-same. The table of topics distinguishes the two if it exists and is newer than the messages: each change of it has a
-time (`dataVersion`), and its backup is the table before the last change. A lake may have recorded earlier versions of
-the table.
+`deleteTopic` removes the topic's entry in `config/topics.json` and its queue directories; its messages stay in the log
+for as long as their segments exist, and no broker rebuilds their units. That is not damage. A lost queue directory
+looks the same. The table of topics distinguishes the two if it exists and is newer than the messages: each change of it
+has a time (`dataVersion`), and its backup is the table before the last change. A lake may have recorded earlier
+versions of the table.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,7 +51,7 @@ class TopicFate(Enum):
 class TopicEvidence(NamedTuple):
     """The topics that the broker knows, and the evidence."""
 
-    listed_topics: frozenset[str] | None = None  # None without a table, or if it contradicts the queue folders
+    listed_topics: frozenset[str] | None = None  # None without a table, or if it contradicts the queue directories
     topics_with_queues: frozenset[str] = frozenset()
     changed_ms: int | None = None  # when the table was last changed
     last_absent_ms: Mapping[str, int] = {}  # the last time at which an earlier table lacked a topic

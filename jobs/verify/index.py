@@ -341,7 +341,7 @@ def _checkpoint_findings(explanation: Explanation) -> Iterator[Finding]:
 
 def _notes(explanation: Explanation) -> Iterator[str]:
     store, settings = explanation.store, explanation.settings
-    # An index in RocksDB next to the files shows in its keys: newer brokers always create the folder.
+    # An index in RocksDB next to the files shows in its keys: newer brokers always create the directory.
     for file in store.other_files:
         is_candidate = file.path_facts.path.startswith("rocksdbstore/") and file.size
         if is_candidate and _ROCKSDB_KEY.search(store.read(file, 0, min(file.size, _LOOKED_AT))):

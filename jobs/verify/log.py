@@ -49,7 +49,7 @@ NO_CHECKPOINT = (
 )
 _STORE_TIMES = (
     "store times of records without keys are compared only with those of the previous and the next record; the first "
-    "and the last record have only one neighbour, so a wrong store time may not be found there"
+    "and the last record have only one neighbor, so a wrong store time may not be found there"
 )
 _CUT_SHORT = (
     "the file was truncated, for example by an interrupted copy, a full disk or fsck; the broker refuses to load the "

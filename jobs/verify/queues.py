@@ -369,7 +369,7 @@ def _all_missing(joined: JoinResult, store: Store) -> Iterator[Finding]:
 
 
 def _missing_folders(findings: Sequence[Finding], joined: JoinResult) -> Iterator[Finding]:
-    """Yield one finding for each missing folder: of all queues, of a topic, or of one queue."""
+    """Yield one finding for each missing directory: of all queues, of a topic, or of one queue."""
     paths = [queue.name.path for queue in joined.queues]
     there = {path.partition("/")[0] for path in paths} | {path.rpartition("/")[0] for path in paths}
     counts = {name.path: count for name, (count, *_) in joined.figures.queues_without_files.items()}
@@ -408,7 +408,7 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
                 yield from _check_size_and_name(file, usual.get(file.path_facts.kind, 0))
     for path in (stored.path_facts.path for stored in store.other_files_of_kind(FileKind.UNKNOWN)):
         root, *folders = path.split("/")[:-1] or [""]
-        # Brokers skip files outside the folders of queues (ConsumeQueueStore#loadConsumeQueues).
+        # Brokers skip files outside the directories of queues (ConsumeQueueStore#loadConsumeQueues).
         if root in set(map(str, QueueKind)) and folders[1:] and is_queue_id(folders[1]):
             cause = "brokers do not use this file name; a broker that starts now may refuse to load the queue"
             wrong = "name", path.rpartition("/")[2], "20 digits"

@@ -262,7 +262,7 @@ def _set_aside(store: Store) -> RecommendedStep:
         "broker stopped, move the database aside:"
     )
     path, aside = quote(f"{store.root}/{folder}"), quote(f"{store.root}-{folder}-aside")
-    # In the same folder as the queues of topics.
+    # In the same directory as the queues of topics.
     if folder == CONSUME_QUEUE_FOLDER and detect_queue_storage(store) is QueueStorage.BOTH:
         return RecommendedStep(words, (f"mkdir {aside} && find {path} -maxdepth 1 -type f -exec mv -t {aside} {{}} +",))
     return RecommendedStep(words, (f"mv {path} {aside}",))

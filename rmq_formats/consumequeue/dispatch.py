@@ -57,7 +57,7 @@ _LONGEST_NAME = 255  # bytes, on every file system a broker runs on
 
 @unique
 class QueueKind(StrEnum):
-    """The kinds of queues with files of units; the values are the names of their folders."""
+    """The kinds of queues with files of units; the values are the names of their directories."""
 
     PLAIN = "consumequeue"
     BATCH = "batchconsumequeue"
@@ -77,12 +77,12 @@ class QueueName(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The folder of its files, below the store's root."""
+        """The directory of its files, below the store's root."""
         return f"{self.kind}/{self.topic}/{self.queue_id}"
 
     @property
     def is_safe_path(self) -> bool:
-        """Whether the name stays one folder: a record may name any text as its topic."""
+        """Whether the name stays one directory: a record may name any text as its topic."""
         encoded = self.topic.encode("utf-8", "surrogatepass")
         is_name = self.topic not in {"", ".", ".."} and not set(self.topic) & {"/", "\0"}
         return is_name and len(encoded) <= _LONGEST_NAME
@@ -152,7 +152,7 @@ class UnitRules:
     multi_dispatch: bool = True  # enableMultiDispatch: a record that lists queue offsets shows that it was on
     lmq: bool = True  # enableLmq
     in_rocksdb: bool = (
-        False  # storeType=defaultRocksDB: a batch has a plain unit, and no queue's name has to be a folder
+        False  # storeType=defaultRocksDB: a batch has a plain unit, and no queue's name has to be a directory
     )
 
     def release_at(self, physical_offset: int) -> Release:
@@ -271,7 +271,7 @@ def multi_dispatch_queues(properties: Mapping[str, str], *, with_slashes: bool =
 
     If an offset is not a number, the broker continues with the next record. A name with a slash is skipped: only some
     releases do so, but no release can read such a queue again. With *with_slashes* it is not skipped, because RocksDB
-    has keys instead of folders.
+    has keys instead of directories.
     """
     names = _java_split(properties.get(INNER_MULTI_DISPATCH, ""))
     offsets = _java_split(properties.get(INNER_MULTI_QUEUE_OFFSET, ""))

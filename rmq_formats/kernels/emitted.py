@@ -40,7 +40,7 @@ def emit_byte_comparison() -> Callable[[Function], Function]:
 
 
 def emit_prefetch() -> Callable[[Function], Function]:
-    """Have the decorated `(buffer, at)` load a byte and its neighbours into the cache; *at* may be any number."""
+    """Have the decorated `(buffer, at)` load a byte and its neighbors into the cache; *at* may be any number."""
 
     def emit(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted) -> _Emitted:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])

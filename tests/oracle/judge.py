@@ -186,7 +186,7 @@ def build_with_commands(store: Path, writer: Writer) -> DerivedFiles:
         rebuild_index(
             RebuildIndexRequest(str(store), str(index), given_settings=writer.geometry.wanted(release)), SerialWorkers()
         )
-        for kind in QueueKind:  # in a store, the folders of other kinds are next to that of plain queues
+        for kind in QueueKind:  # in a store, the directories of other kinds are next to that of plain queues
             if (queues / kind).exists():
                 (queues / kind).rename(Path(folder, kind))
         return read_derived_files(Path(folder))

@@ -1,5 +1,5 @@
 """
-Damaged and repaired stores, and the behaviour of real brokers that start on them.
+Damaged and repaired stores, and the behavior of real brokers that start on them.
 
 A start has the result that `verify` predicts, no repair makes a broker delete an intact message, and brokers serve
 repaired stores.
@@ -261,7 +261,9 @@ def test_no_repair_makes_the_broker_delete_messages(broker: _Broker, tmp_path: P
 
 
 _RELEASE = "5.3.3"  # the release that wrote the store
-_FEW = frozenset({"middle segment missing", "last segment cut short", "record: body", "all folders missing", "slot"})
+_FEW = frozenset(
+    {"middle segment missing", "last segment cut short", "record: body", "all directories missing", "slot"}
+)
 
 
 @cache

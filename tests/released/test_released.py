@@ -72,7 +72,7 @@ def test_every_command_of_a_page_runs_as_typed_by_a_user(
 
 
 def test_a_plain_spark_submit_runs_a_verb_and_the_next_one_works_offline(user: Released, tmp_path: Path) -> None:
-    """As called by Livy, EMR and schedulers. `inspect` is a module of Python and of the script's folder."""
+    """As called by Livy, EMR and schedulers. `inspect` is a module of Python and of the script's directory."""
     scene_folder = make_scene_folder(scenes()[0], tmp_path)
 
     def ingest(lake: str, *launcher: str | Path) -> Outcome:

@@ -289,7 +289,7 @@ def test_unreadable_bytes_are_damage_and_the_rest_is_read(window: int, into: boo
 
 
 def test_an_unreadable_block_at_the_end_of_a_live_log_is_damage_and_the_bytes_after_it_are_left_for_later() -> None:
-    """Unwritten bytes after the block are recognised; no other record contradicts the block."""
+    """Unwritten bytes after the block are recognized; no other record contradicts the block."""
     raw = make_segment(place_records([make_record(b"a" * 1000) for _ in range(6)], BASE), 4 * DISK_BLOCK_SIZE, BASE)
     found = flatten(scan(Disk(raw, 1).read, 0, len(raw), len(raw), BASE, final=False))
     kinds = [(piece.kind, piece.offset - BASE) for piece in found[-2:]]

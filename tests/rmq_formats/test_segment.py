@@ -90,7 +90,7 @@ CASES = {
     "a blank that names other bytes after damage": (b"\xff" * 20 + BLANK.pack(7, MAGIC_BLANK) + bytes(50), "W"),
     # Recovery moves the write position back, but does not delete the bytes after it.
     "a live tail that is not zeros": (make_segment([ONE, TWO])[: ONE.total_size] + b"\x01" * 300, "RW"),
-    # Leftovers are complete and at valid offsets, but were stored before the records that overwrote their neighbours.
+    # Leftovers are complete and at valid offsets, but were stored before the records that overwrote their neighbors.
     "leftovers of a truncation": (damage(make_segment([ONE, TWO, OLDER]), ONE.total_size), "RW"),
 }
 FINAL = {

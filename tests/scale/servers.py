@@ -73,7 +73,7 @@ BUCKET = "rocketmq"
 
 
 class S3Server(NamedTuple):
-    """An S3 server, and the local folder of its objects."""
+    """An S3 server, and the local directory of its objects."""
 
     port: int
     folder: Path

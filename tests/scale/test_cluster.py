@@ -55,7 +55,7 @@ _SMALL_JVM = " ".join(QUICK_JVM)
 
 
 class Cluster(NamedTuple):
-    """The address of the master, and the folder of the workers."""
+    """The address of the master, and the directory of the workers."""
 
     url: str
     folder: Path

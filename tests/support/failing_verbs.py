@@ -110,7 +110,7 @@ class Failure(NamedTuple):
     number: int = 0
 
 
-FailCall = Callable[[Path, Failure, int], None]  # the folder, and the descriptor to which calls are written
+FailCall = Callable[[Path, Failure, int], None]  # the directory, and the descriptor to which calls are written
 
 
 class Outcome(NamedTuple):
@@ -247,7 +247,7 @@ class Commands:
         """Copy the stores and the lake for one command."""
         here = self._folder / "here"
         shutil.rmtree(here, ignore_errors=True)
-        # A restore recognises its finished segments by their inodes.
+        # A restore recognizes its finished segments by their inodes.
         copy = lambda source, to: (os.link if "/stopped/" in source else shutil.copy2)(source, to)  # noqa: E731
         shutil.copytree(self.base, here, symlinks=True, copy_function=copy)
         return here
@@ -313,7 +313,7 @@ def compile_library(folder: Path) -> Path:
 
 
 def fail_call(below: Path, failure: Failure, calls: int) -> None:
-    """Let a call on a file below a folder fail; its name is written to the descriptor *calls*."""
+    """Let a call on a file below a directory fail; its name is written to the descriptor *calls*."""
     names = " ".join(failure.kinds).encode()
     ctypes.CDLL(None).fail_call(
         os.fsencode(below), names, ctypes.c_long(failure.number), getattr(errno, failure.error), calls

@@ -527,7 +527,7 @@ def _check_repaired_files(case: DamagedStore, after: Files, accepted: frozenset[
         if not any(name in violation.text for name in accepted):
             yield violation
     kinds = {kind for kind, _ in case.draw.faults}
-    # The lake recognises the store by the bytes of its log.
+    # The lake recognizes the store by the bytes of its log.
     is_known = any(name.startswith("commitlog/") for name in {*case.pristine} - case.changed)
     if "lake" in case.draw.options and kinds <= _PROVABLE and is_known:
         for name in sorted(case.changed & {*case.pristine}):

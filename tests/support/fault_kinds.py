@@ -191,7 +191,7 @@ def _foreign(pattern: str) -> PlantFault:
 
 
 def _delete_folder(pattern: str) -> PlantFault:
-    """Return a fault that deletes one folder; the folders of queues may include a database."""
+    """Return a fault that deletes one directory; the directories of queues may include a database."""
     return lambda target: shutil.rmtree(
         target.random.choice(sorted(path for path in target.root.glob(pattern) if path.is_dir()))
     )
@@ -375,7 +375,7 @@ DAMAGED_UNIT = 12
 
 
 class Fault(NamedTuple):
-    """One fault: the damaged part, and the change of a file or folder."""
+    """One fault: the damaged part, and the change of a file or directory."""
 
     part: Part
     name: str

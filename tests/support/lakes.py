@@ -55,7 +55,7 @@ class LakeOfBroker:
         return Lake(str(self.path))
 
     def copied(self, root: Path) -> Self:
-        """Copy the store and the lake to another folder."""
+        """Copy the store and the lake to another directory."""
         other = copy(self)
         other.root, other.broker = root, self.broker.copied(root / "store")
         shutil.copytree(self.path, other.path)

@@ -2,7 +2,7 @@
 Cut the power while a command writes, or after it has said that it is done, and run it again.
 
 `failing_calls.c` kills the command before one of its calls, and keeps what it has flushed until then. `lose` then turns
-the folder into one of the states that POSIX allows after a power failure: whatever was not flushed is there, lost,
+the directory into one of the states that POSIX allows after a power failure: whatever was not flushed is there, lost,
 torn or zero. An entry of a directory that was flushed stays, a file that was flushed has at least these bytes; a rename
 is complete or did not happen. `python -m tests.support.power_loss FIRST_SEED COUNT [VERB]`, or with these on a line of
 standard input for each campaign, prints the result of each as a line of JSON.
@@ -42,7 +42,7 @@ Entries = dict[str, int]  # names and inodes
 
 
 class Disk:
-    """A folder before a command: what the disk has of it, as far as nothing else is flushed."""
+    """A directory before a command: what the disk has of it, as far as nothing else is flushed."""
 
     def __init__(self, root: Path, kept: Path) -> None:
         self.root, self.kept = root, kept
@@ -57,7 +57,7 @@ class Disk:
         kept.mkdir()
 
     def lose(self, random: Random) -> None:
-        """Replace the folder by a state that the disk may have; whatever was flushed, is there."""
+        """Replace the directory by a state that the disk may have; whatever was flushed, is there."""
         self._collect_flushed()
         style = random.choice(("lost", "empty", "zero", "random", "random"))
         root = self.root.stat().st_ino
@@ -82,7 +82,7 @@ class Disk:
         build(self.root, root)
 
     def _take_apart(self) -> dict[int, Path]:
-        """Move all files and folders out of the root; return their places by inode, also those of deleted files."""
+        """Move all files and directories out of the root; return their places by inode, also those of deleted files."""
         places: dict[int, Path] = {}
         for path in sorted(self.root.rglob("*"), reverse=True):
             inode = path.lstat().st_ino

@@ -99,7 +99,7 @@ def azurite() -> Path:
 
 
 def _npm(place: Path, command: str, target: str, *arguments: str) -> None:
-    """Let npm create the file or folder *target*, and rename it to *place*, unless that exists."""
+    """Let npm create the file or directory *target*, and rename it to *place*, unless that exists."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

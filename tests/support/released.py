@@ -33,7 +33,7 @@ class Released(NamedTuple):
 
     @property
     def added(self) -> Path:
-        """The folder of packages that pages ask their readers to install; only commands that name it import them."""
+        """The directory of packages that pages ask their readers to install; only commands that name it import them."""
         return self.home / "added"
 
     def environment(self, **more: str) -> dict[str, str]:
@@ -57,7 +57,7 @@ class Released(NamedTuple):
         return Outcome(done.returncode, done.stdout, done.stderr)
 
     def add(self, *packages: str) -> None:
-        """Install packages into the folder `added`, in the versions of the development lock."""
+        """Install packages into the directory `added`, in the versions of the development lock."""
         constraints = self.home / "constraints.txt"
         lines = (ROOT / "requirements-dev.lock").read_text(encoding="utf-8").splitlines()
         pinned = [line.rstrip(" \\") for line in lines if "==" in line and not line.startswith((" ", "#"))]

@@ -206,7 +206,7 @@ def make_scene_folder(scene: list[ShownCommand], folder: Path) -> SceneFolder:
 
 
 def normalize_output(text: str, folder: Path) -> str:
-    """Remove trailing blanks, progress lines, which only a slow machine prints, and the folder of the placeholders."""
+    """Remove trailing blanks, progress lines (printed on slow machines), and the directory of the placeholders."""
     text = text.replace(f"{folder}/", "")
     lines = [line.rstrip() for line in text.splitlines() if not re.match(r"\w+: \d+/\d+ \w+", line)]
     return "\n".join(lines).strip()

@@ -933,7 +933,7 @@ _FOLDER = _share(
     "folder",
     None,
     {
-        "folder": (str, "Path of the folder, relative to the store's root; empty for the root."),
+        "folder": (str, "Path of the directory, relative to the store's root; empty for the root."),
         "kind": (str, "Kind of the files."),
         "files": (int, "Number of files."),
         "bytes": (int, "Total size of the files in bytes."),
@@ -953,7 +953,7 @@ _share(
             list[tuple[int, int]],
             "Epochs of masters in controller mode, each with its number and its first physical offset.",
         ),
-        "folders": (_list_of(_FOLDER), "Files other than log, queues and index, by folder and kind."),
+        "folders": (_list_of(_FOLDER), "Files other than log, queues and index, by directory and kind."),
         "log_folders": "Folders with files that are named like segments but were not passed as `--commitlog`.",
         "rocksdb": "Index, transactions and timer messages in RocksDB; null if the store has none.",
         "timers": (_or_null(_TIMERS), "Timer messages in the broker's timer files; null if it has no such files."),

@@ -94,7 +94,7 @@ def raw_records(store: Path) -> list[bytes]:
 
 
 def log_folders(store: Path) -> list[str]:
-    """Return the folders of a log that is stored on several paths, as a request names them; of any other log, none."""
+    """Return the directories of a log on several paths, as a request names them; an empty list for any other log."""
     return [str(path) for path in sorted(store.glob("commitlog-*"))]
 
 
@@ -153,7 +153,7 @@ def damage_log_queue_and_index(store: Path) -> Path:
 
 
 def make_process_folder(prefix: str) -> Path:
-    """Make a folder that the tests of this process share; it is deleted when the process ends."""
+    """Make a directory that the tests of this process share; it is deleted when the process ends."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

@@ -35,7 +35,7 @@ from rmq_formats.indexfile.columns import key_texts
 from rmq_formats.release import Rules
 
 KEYS_PER_BLOCK = 1 << 18
-KEYS_PER_PAGE = 1 << 10  # keys read at a time for single lookups: a search ends among neighbouring keys
+KEYS_PER_PAGE = 1 << 10  # keys read at a time for single lookups: a search ends among neighboring keys
 _PAGES = 16
 
 _TEXTS = ".texts"  # suffix of the texts that belong to a file of keys

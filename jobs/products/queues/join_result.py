@@ -44,7 +44,7 @@ class DifferenceKind(StrEnum):
     DROPPED_RECORD = "dropped_record"
     # Messages from before a queue restarted at 0.
     DELETED_TOPIC = "deleted_topic"  # the topic was deleted and created again
-    QUEUE_LOST = "queue_lost_and_restarted"  # the topic was not deleted: the queue's folder was lost
+    QUEUE_LOST = "queue_lost_and_restarted"  # the topic was not deleted: the queue's directory was lost
     DELETED_OR_LOST_QUEUE = "deleted_or_lost_queue"  # deleted or lost: the evidence does not decide
 
 

@@ -13,7 +13,7 @@ from tests.support.query_stores import RELEASE, write_queues, write_segment
 
 @pytest.fixture(scope="session")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the store and the lake; folders, topics, groups, keys, tags and bodies contain mark-up."""
+    """Return the directory of the store and the lake; names, topics, groups, keys, tags and bodies contain mark-up."""
     folder = tmp_path_factory.mktemp("hostile") / HOSTILE_FOLDER
     names = {"KEYS": HOSTILE.replace(" ", ""), "TAGS": HOSTILE, "UNIQ_KEY": HOSTILE, HOSTILE: HOSTILE}
     bodies = (HOSTILE.encode(), json.dumps({HOSTILE: [HOSTILE]}).encode(), b'{"a":' * 900 + b"1" + b"}" * 900)

@@ -168,7 +168,7 @@ def test_a_secret_in_the_output_of_another_program_is_masked(text: str) -> None:
     ],
 )
 def test_our_own_text_is_not_masked(text: str) -> None:
-    """With a masked path, a printed command would name a folder that does not exist."""
+    """With a masked path, a printed command would name a directory that does not exist."""
     assert text == mask_secrets(text)
     assert not is_secret("spark.hadoop.fs.s3a.endpoint")
 

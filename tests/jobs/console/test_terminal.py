@@ -170,7 +170,7 @@ def test_a_long_line_is_broken_between_words(width: int) -> None:
     assert all(len(line) <= width for line in lines)
     assert LONG.split() == " ".join(lines).split()
     assert all(line.startswith(" " * 13) for line in lines[1:])
-    coloured = LONG.replace("GAP", click.style("GAP", fg="yellow", bold=True))  # colours have no width
+    coloured = LONG.replace("GAP", click.style("GAP", fg="yellow", bold=True))  # colors have no width
 
     assert lines == [click.unstyle(line) for line in wrap_line(coloured, width)]
     assert [["short"], [LONG]] == [list(wrap_line("short", width)), list(wrap_line(LONG, None))]

@@ -1,4 +1,4 @@
-"""Store times that are far from those of their neighbours, and undecided findings."""
+"""Store times that are far from those of their neighbors, and undecided findings."""
 
 from itertools import pairwise
 
@@ -31,7 +31,7 @@ def _count_stray_times(times: list[int], cuts: list[int], groups: int) -> list[i
 
 @given(steps=st.lists(_STEPS, max_size=12), cuts=st.lists(st.integers(0, 12), max_size=4), groups=st.integers(1, 5))
 def test_stray_times_do_not_depend_on_the_division_of_the_log(steps: list[int], cuts: list[int], groups: int) -> None:
-    """A stray time is far from both of its neighbours, which are close to each other."""
+    """A stray time is far from both of its neighbors, which are close to each other."""
     times = [_TIME + sum(steps[:number]) for number in range(len(steps) + 1)]
     expected = [
         number

@@ -123,7 +123,7 @@ main()
 def test_an_export_deletes_leftovers_of_a_killed_export_to_the_same_file_and_nothing_else(
     places: dict[str, Path], tmp_path: Path, run: Run
 ) -> None:
-    """The hidden folder of parts and the unfinished merged file were never deleted."""
+    """The hidden directory of parts and the unfinished merged file were never deleted."""
     words = ("export", "--store", str(places["--store"]), "--out", str(tmp_path / "file"))
     killed = subprocess.run([sys.executable, "-c", _KILLED, *words], cwd=ROOT, check=False)
 

@@ -129,7 +129,7 @@ def test_rows_of_another_engine_without_our_columns_survive_a_merge_and_register
 
 
 def test_files_without_statistics_of_a_column_hold_no_nulls(lake: SharedLake) -> None:
-    """With statistics for fewer columns, rows of `runs` were not found, and a rewritten log was not recognised."""
+    """With statistics for fewer columns, rows of `runs` were not found, and a rewritten log was not recognized."""
     offsets = lake.offsets()
     for table in ("runs", "messages", "index_entries", "consume_queue"):
         before = DeltaTable(lake.path / table).metadata().configuration["delta.dataSkippingStatsColumns"]

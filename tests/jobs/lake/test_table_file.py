@@ -196,7 +196,7 @@ WITH_VECTORS = {
 
 @pytest.mark.parametrize("form", ["", "checkpoint", "checkpoint.0000000001.0000000001"])
 def test_a_merge_removes_a_file_together_with_its_deletion_vector(tmp_path: Path, form: str) -> None:
-    """Also in a typed table, whose log is one folder deeper."""
+    """Also in a typed table, whose log is one directory deeper."""
     lake = Lake(str(tmp_path))
     stored = replace(QUARANTINE, name="typed/Orders")
     log = tmp_path / stored.name / "_delta_log"

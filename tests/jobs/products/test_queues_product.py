@@ -342,7 +342,7 @@ GAPS = ((2_000, 3_000),)
     ("end", "start", "count", "lost", "found"),
     [
         (1_000, 4_000, 3, GAPS, 2_000),
-        (2_100, 2_500, 3, GAPS, 2_100),  # as many as fit between the neighbouring records
+        (2_100, 2_500, 3, GAPS, 2_100),  # as many as fit between the neighboring records
         (1_000, 4_000, 100, GAPS, None),  # more than fit
         (1_000, 2_000, 1, GAPS, None),
         (3_000, 4_000, 1, GAPS, None),

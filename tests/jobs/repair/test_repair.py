@@ -67,7 +67,7 @@ DENIED = [fault for fault in _ALL if "denied" in fault.name]
 FAULTS = [fault for fault in _ALL if "denied" not in fault.name]
 QUICK = {
     "middle segment missing", "first segment cut short", "record: body", "record: topic", "middle file missing", "slot",
-    "all folders missing", "index time",
+    "all directories missing", "index time",
 }  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def test_a_repair_without_read_permission_changes_nothing(
     healthy: Path, fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repair_store(Path(shutil.copytree(healthy, tmp_path / "store")))  # compiles, while it may write to the cache
-    with TemporaryDirectory() as name:  # other users cannot access pytest's folders
+    with TemporaryDirectory() as name:  # other users cannot access pytest's directories
         Path(name).chmod(0o777)
         monkeypatch.setattr("tempfile.tempdir", name)  # nor TMPDIR, perhaps
         store = Path(shutil.copytree(healthy, Path(name, "store")))
@@ -190,7 +190,7 @@ KINDS = {
 
 
 class Kind(NamedTuple):
-    """A store to damage, the folder of its log, and a lake with all of its messages."""
+    """A store to damage, the directory of its log, and a lake with all of its messages."""
 
     name: str
     store: Path

@@ -51,7 +51,7 @@ _RUST = "Generic LocalFileSystem error: Unable to copy data to file: "  # and er
         (ValueError(f"{_RUST}Connection timed out (os error 110)"), f"{{place}}: {_RUST}Connection timed out"),
         (OSError(errno.ETIMEDOUT, "Connection timed out"), "{place}: Connection timed out"),
         (OSError(errno.EIO, "Input/output error", "file"), "file: Input/output error"),
-        # The death of a JVM is recognised by the error of its connection.
+        # The death of a JVM is recognized by the error of its connection.
         (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "[Errno 111] Connection refused"),
     ],
     ids=["full disk of a library", "library", "read", "named already", "server"],

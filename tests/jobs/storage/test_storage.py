@@ -1,4 +1,4 @@
-"""The common behaviour of all storages."""
+"""The common behavior of all storages."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Reading the databases of a broker consistently, without writing into their folders."""
+"""Reading the databases of a broker consistently, without writing into their directories."""
 
 import errno
 import os

@@ -64,7 +64,7 @@ def test_a_table_of_topics_that_cannot_be_read_here_leaves_queues_not_verified(
 def test_a_segment_that_cannot_be_opened_is_not_treated_as_a_stray_file(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise, `verify` would recommend to move an intact segment out of the log's folder."""
+    """Otherwise, `verify` would recommend to move an intact segment out of the log's directory."""
     first, second, *_ = list_segments(store)
     first.write_bytes(first.read_bytes() + second.read_bytes()[:4096])
     opened = LocalStorage.open
