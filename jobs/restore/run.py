@@ -214,7 +214,14 @@ def find_range(request: RestoreRequest, known: KnownStore) -> tuple[int, int | N
         raise NothingToRestoreError(
             f"--from {request.start}: the lake has no message of broker {known.broker} that was stored then or later"
         )
-    return start or 0, find_offset(request.lake, known.store_id, request.until)
+    until = find_offset(request.lake, known.store_id, request.until)
+    if isinstance(request.until, TimeArgument) and until is not None and (start or 0) >= until:
+        since = f"--from {request.start}, " if request.start is not None else ""
+        when = "in this range" if request.start is not None else "before that time"
+        raise NothingToRestoreError(
+            f"{since}--until {request.until}: the lake has no message of broker {known.broker} that was stored {when}"
+        )
+    return start or 0, until
 
 
 def plan_range(request: RestoreRequest, known: KnownStore, start: int, until: int | None) -> RestorePlan:
