@@ -390,15 +390,19 @@ def _summary(topic: _Topic, done: TypingResult, retried: TypingResult, before: T
     )
 
 
+def read_configured_topics(lake: Lake) -> set[str]:
+    """Return the topics of all brokers according to their recorded configuration."""
+    config = open_table(lake, BROKER_CONFIG.name)
+    if config is None:
+        return set()
+    is_topic = (ds.field("kind") == "topic") & ds.field("settings").is_valid()
+    return set(read_rows_where(lake, config, ["name"], is_topic).column("name").to_pylist())
+
+
 def explain_absent_topics(lake: Lake, messages: DeltaTable, absent: Sequence[str]) -> dict[str, tuple[bool, str]]:
     """Return for topics without messages whether the broker has them, and topics with similar names."""
-    config = open_table(lake, BROKER_CONFIG.name)
-    names: set[str] = set()
-    if config is not None:
-        is_topic = (ds.field("kind") == "topic") & ds.field("settings").is_valid()
-        names.update(read_rows_where(lake, config, ["name"], is_topic).column("name").to_pylist())
-    known = frozenset(names)
-    names = names or read_topics(lake, messages)
+    known = read_configured_topics(lake)
+    names = known or read_topics(lake, messages)
     found = {}
     for topic in absent:
         similar = " or ".join(list_similar_topics(topic, names))

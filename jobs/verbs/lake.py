@@ -1,6 +1,7 @@
 """`optimize`, `catalog` and `restore`, and the option `--iceberg`, which registers a lake in an Iceberg catalog."""
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
 from shlex import quote
 from threading import Thread
@@ -205,6 +206,8 @@ def _parse_kept_time(text: str) -> tuple[str, float]:
     topic, equals, duration = text.rpartition("=")
     if equals and not topic:
         raise ValueError(f"{text!r}: the topic before = is missing")
+    if any(sign in topic for sign in "*?[,"):
+        raise ValueError(f"{text!r}: write the whole name of one topic; patterns and lists are not supported")
     if not duration.strip()[-1:].isalpha():
         raise ValueError(f"{text!r}: write the duration with its unit (examples: 90d, 'Audit=7d')")
     seconds = parse_seconds(duration)
@@ -257,6 +260,7 @@ def optimize(  # noqa: PLR0913 - one argument an option
 
     place, times = Lake(lake, workers.options), dict(keep)
     retention = Retention(times.pop("", None), times)
+    _check_kept_topics(place, times)
     typed_tables = list_tables_by_topic(place)
     expired = list(remove_expired_rows(place, retention, typed_tables, dry_run=dry_run))
     if not dry_run:
@@ -282,6 +286,30 @@ def optimize(  # noqa: PLR0913 - one argument an option
     answer.print_json_or_lines(as_json, [lake, *lines], result)
     registrations.raise_failure()
     return ExitCode.CLEAN
+
+
+def _check_kept_topics(lake: Lake, topics: Collection[str]) -> None:
+    """Warn of topics that the lake does not have, and refuse those whose names differ from one only in case."""
+    from jobs.lake.commit import open_table
+    from jobs.lake.snapshot_files import read_topics
+    from jobs.lake.tables import MESSAGES
+    from jobs.store.selection import list_similar_topics
+    from jobs.typed.run import read_configured_topics
+
+    messages = open_table(lake, MESSAGES.name) if topics else None
+    if messages is None:
+        return
+    known = read_configured_topics(lake)
+    if not known.issuperset(topics):
+        known |= read_topics(lake, messages)
+    for topic in topics:
+        similar = [] if topic in known else list_similar_topics(topic, known)
+        hint = f" Did you mean {' or '.join(similar)}?" if similar else ""
+        text = f"--keep {topic}: the lake has no such topic.{hint}"
+        if any(name.lower() == topic.lower() for name in similar):
+            raise click.UsageError(f"{text} Nothing was removed")
+        if topic not in known:
+            log_message(f"rmq-lake: {text}", "warning")
 
 
 def _text(saved: "Savings", *, dry_run: bool) -> str:

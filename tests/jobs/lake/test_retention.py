@@ -271,3 +271,30 @@ def test_an_expiry_next_to_a_merge_of_the_same_files_removes_each_row_once(tmp_p
         expire(lake, 25)
 
     assert expected == read_contents(lake)
+
+
+def test_a_misspelled_topic_of_keep_once_lost_its_messages_to_the_duration_of_all_topics(
+    tmp_path: Path, run: Run
+) -> None:
+    lake, records = make_lake(tmp_path)
+
+    for keep_option, reason in (
+        ("audit=10000d", "the lake has no such topic. Did you mean Audit? Nothing was removed"),
+        ("Aud*=10000d", "write the whole name of one topic"),
+        ("Audit,Orders=10000d", "write the whole name of one topic"),
+    ):
+        refused = run("optimize", str(lake), "--keep", "1h", "--keep", keep_option)
+
+        assert refused.code == 2
+        assert reason in refused.err
+
+    assert len(rows_of(lake, "messages")) == len(records)
+
+
+def test_a_topic_of_keep_that_the_lake_does_not_have_yet_is_a_warning(tmp_path: Path, run: Run) -> None:
+    lake, _ = make_lake(tmp_path)
+
+    warned = run("optimize", str(lake), "--keep", "Audit=10000d", "--keep", "Auditt=10000d", "--dry-run")
+
+    assert warned.code == 0
+    assert warned.err.splitlines() == ["rmq-lake: --keep Auditt: the lake has no such topic. Did you mean Audit?"]
