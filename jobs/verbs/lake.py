@@ -236,7 +236,9 @@ def optimize(  # noqa: PLR0913 - one argument an option
         "Sort the table messages by topic, so that reading the bodies of one topic takes a fraction of the time. The "
         "first time, this rewrites the whole table; later, only new files."
     ),
-    dry_run: bool = flag("Show which files would be merged and deleted; change nothing."),
+    dry_run: bool = flag(
+        "Show how many messages would be removed and how many files merged and deleted; change nothing."
+    ),
     iceberg: str | None = iceberg_option,
     engine: str = engine_option,
     answer: ResultPrinter = answer_options,

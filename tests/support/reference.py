@@ -128,7 +128,7 @@ def _parts_of_commands() -> Iterator[tuple[str, str, str]]:
     root = click.Context(rmq_lake, info_name="rmq-lake")
     sections = [part for name, verb in VERBS.items() for part in _command(verb.load(), (name,), root)]
     shared = _table(("option", "meaning", "default"), *_rows_of_several_commands())
-    text = "## Shared options\n\nThe section of each command names those of these options that it has.\n"
+    text = "## Shared options\n\nThe section of each command lists which of these options it accepts.\n"
     yield "Options before the command name:\n\n", "\n## Exit codes\n", "\n".join([options, text, shared, *sections])
     yield "```toml\n", "```\n", (CONF_DIRECTORY / "job.toml").read_text(encoding="utf-8")
     gauges = [(name, meaning) for name, (_, meaning) in metric_values(Summary("", "", "")).items()]
