@@ -15,7 +15,7 @@ from jobs.store.store import Store
 
 
 def list_topics_to_backfill(choices: TopicChoices, topics: Iterable[str], start: int) -> list[str]:
-    """Return the topics of which earlier runs left out messages from *start* on that no run has read since."""
+    """Return the topics of which earlier runs left out messages at or after *start* that no run has read since."""
 
     def is_whole(topic: str) -> bool:
         begin = choices.find_backfill_start(topic)
@@ -25,6 +25,10 @@ def list_topics_to_backfill(choices: TopicChoices, topics: Iterable[str], start:
 
 
 def plan_earlier_ranges(store: Store, start: int, end: int, range_size: int) -> list[Range]:
-    """Return the ranges of the log from *start* to *end*, where a run has ended: nothing before it is incomplete."""
+    """
+    Return the ranges of the log from *start* to *end*.
+
+    A run has ended at *end*, so every record before it is complete.
+    """
     ranges = (one for one in plan_ranges(store, start, range_size) if one.start_offset < end)
     return [replace(one, end=min(one.end, end - one.base_offset), final=True) for one in ranges]

@@ -154,7 +154,7 @@ class Follower:
         return max(began + (self.every_s / _LOOKS if self.probe_interval_s is None else self.probe_interval_s) - now, 0)
 
     def _steps(self, ends: float) -> Iterator[Summary]:
-        """Start a run whenever there may be new data; hold the store's lock from the first run on."""
+        """Start a run whenever there may be new data; hold the store's lock, starting with the first run."""
         place: _LogEnd | None = None
         is_kept = False
         tables = set[str]()  # tables to which this process has committed

@@ -1,8 +1,8 @@
 """
 The queue directories of a store as an earlier check saw them.
 
-A directory changes its time when a file or directory is added to it or deleted. While no queue directory has changed,
-the store has the same queue files, so they need not be listed, only examined.
+The time of a directory changes when a file or directory is added to it or deleted. While no queue directory has
+changed, the store has the same queue files, so they need not be listed, only examined.
 """
 
 import os
@@ -29,7 +29,7 @@ class KnownQueueFiles(NamedTuple):
 
     folders: tuple[QueueFolder, ...]
     files: tuple[str, ...]
-    compared: tuple[bool, ...]  # whether the time of a file counts
+    compared: tuple[bool, ...]  # whether the time of a file is compared
 
     @classmethod
     def from_json(cls, values: Mapping[str, str]) -> "KnownQueueFiles":

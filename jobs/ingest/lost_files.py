@@ -53,7 +53,7 @@ def leave_out_lost_files(lake: Lake, known: KnownStore, manifest: Manifest) -> M
 
 
 def _make_empty(lake: Lake, known: KnownStore, manifest: Manifest) -> Manifest:
-    """Return a run that leaves the lake as the one before it."""
+    """Return a run that adds nothing to the lake of the previous one."""
     before = read_manifest(lake, manifest.store_id, manifest.run - 1) or replace(
         manifest,
         to_offset=manifest.from_offset,

@@ -1,5 +1,5 @@
 """
-Checks before a run whether it certainly has nothing, or little, to do; needs neither a JVM nor a compiler.
+Checks, without a JVM or a compiler, whether a run is certain to have nothing or little to do.
 
 A run leaves a note of the store and the lake as it saw them: sizes of all files, times of the log's files, the
 configuration, and the newest run of each table. While these are unchanged, and nothing is written where the log ended,
@@ -115,7 +115,7 @@ class PreRunCheck:
         return note, store
 
     def remember(self, summary: Summary) -> None:
-        """Store a note of what another run would report if nothing changes, unless it would report more than that."""
+        """Store a note of what the next run would report if nothing changes; none if this run has reported more."""
         says_more = any((
             summary.behind, summary.recovered, summary.notes, summary.gaps, summary.unreadable, summary.left_out,
             summary.lost_end, summary.bytes_left, summary.superseded, summary.contradictions,
@@ -156,7 +156,7 @@ class PreRunCheck:
 
     def _describe_lake(self, store_id: str) -> list[Any]:
         """
-        Return the newest runs of a store, and whether one is unfinished or at work.
+        Return the newest runs of a store, and whether one is unfinished or active.
 
         On another machine, each file would be a request: the names of the files in each table's log are compared.
         """

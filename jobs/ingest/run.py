@@ -303,7 +303,7 @@ class _Run:
 
     def _fill_gaps(self) -> None:
         """
-        Read ranges that earlier runs found missing or damaged, if the store has them now; they are a run of their own.
+        Read ranges that earlier runs found missing or damaged, if the store has them now, as a separate run.
 
         A directory from which no run has read is a replica, whose bytes are used only if the user wants it.
         """
@@ -327,7 +327,7 @@ class _Run:
 
     def _backfill(self) -> None:
         """
-        Read topics that earlier runs left out from the part of the log before the watermark; they are a run of its own.
+        Read topics that earlier runs left out from the part of the log before the watermark, as a separate run.
 
         The queues of these topics are new to the run that follows: it adds the rows of their units.
         """
@@ -378,7 +378,7 @@ class _Run:
         gaps: tuple[GapRow, ...] = (),
         **changes: Any,  # noqa: ANN401 - fields of the manifest
     ) -> int:
-        """Commit rows of the log before the watermark as a run of their own; return the number of messages."""
+        """Commit rows of the log before the watermark as a separate run; return the number of messages."""
         known = self.known_store
         counts = {name: sum(action.row_count for action in actions) for name, actions in files.items()}
         left = damage.after_run(known.next_run, gaps, counts.get(QUARANTINE.name, 0), superseded=0)
@@ -543,7 +543,11 @@ class _Run:
         self._commit_outcomes(outcomes, superseded)
 
     def _find_written_size(self, ranges: Sequence[Range]) -> int:
-        """Return the bytes that a dry run prints; a part that the disk cannot read counts in full, as damage."""
+        """
+        Return the number of bytes that a dry run reports.
+
+        A part that the disk cannot read counts in full, as damage.
+        """
         try:
             return written_size(ranges)
         except OSError as error:
@@ -824,7 +828,7 @@ class _Run:
 
     def _find_returned_ends(self) -> list[Interval]:
         """
-        Return the gaps at the end of the log that this run has read: the log has returned.
+        Return the gaps at the end of the log that this run has read, because the log has these bytes again.
 
         Each ends at an offset to which a queue or index file points. If no record begins there, or one that was stored
         after a run had recorded the gap, the broker has written other messages instead, and the gap stays open.

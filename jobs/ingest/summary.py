@@ -113,9 +113,9 @@ class Summary(RatedOutcome):
     unreadable: list[str] = field(default_factory=list)  # messages about unreadable files, and segments without records
     superseded: dict[str, int | str] | None = None
     left_out: "GapRow | None" = None  # messages of an older history of the store than that of the lake
-    lost_end: "GapRow | None" = None  # records of the store that are no longer in its log; later runs look again
+    lost_end: "GapRow | None" = None  # records that the store's log has lost; later runs look for them again
     topics: str = ""  # the selected topics of this store, as options; empty: all
-    # The first run with this selection of topics if a run has stored it: 0 if unknown; None if it is of this command.
+    # The first run with this selection of topics: 0 if unknown, None if the selection is new in this command.
     selected_since: int | None = None
     release: str = ""  # the releases that write such queues, and how they are known
     notes: list[str] = field(default_factory=list)

@@ -1,8 +1,8 @@
 """
-Message bodies as their producers sent them, within limits: a kilobyte of log may hold a body of gigabytes.
+Decompresses message bodies within limits: a kilobyte of log may expand to gigabytes.
 
-A body that is larger than the limit when decompressed stays compressed, with a reason. A batch of rows is cut into
-slices with a budget of decompressed bytes; a slice has at least one body.
+A body whose decompressed size exceeds the limit stays compressed, and the reason is recorded. A batch of rows is cut
+into slices that stay within a budget of decompressed bytes. A slice has at least one body.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ INFLATION_BUDGET = 16 << 20
 
 
 class Body(NamedTuple):
-    """A body as its producer sent it, or as stored, with the reason, if it cannot be decompressed."""
+    """A body as its producer sent it; if it cannot be decompressed, the stored body and the reason."""
 
     data: bytes | None
     error: str | None
@@ -62,7 +62,7 @@ def add_inflated_bodies(
     """
     Yield the rows of *batch* with `body_inflated` or `body_error` set if the stored body is compressed.
 
-    Other rows cost nothing: both columns are NULL there, and everywhere if they are not *wanted*.
+    In all other rows, both columns are NULL; if the columns are not *wanted*, they are NULL in every row.
     """
     rows = batch.drop_columns([name for name in (BODY_INFLATED, BODY_ERROR) if name in batch.schema.names])
     stored, flags = rows.column("body"), rows.column("sys_flag")

@@ -70,7 +70,7 @@ def catalog_statements(
     lake: Lake, kind: str, schema: str, typed_tables: Iterable[Table] = ()
 ) -> Iterator[tuple[str | None, str]]:
     """
-    Yield each table's name and statement, *typed_tables* last; first that for the schema, without a name.
+    Yield each table's name and statement, *typed_tables* last. The first statement creates the schema and has no name.
 
     The *kind* of catalog (spark, unity, glue or hive) determines the SQL dialect.
     """
@@ -108,7 +108,11 @@ def catalog_statements(
 
 
 def catalog_name(table: Table) -> str:
-    """Return a table's name in a catalog; `dead_letters` is taken by the view of messages that consumers gave up."""
+    """
+    Return a table's name in a catalog.
+
+    `dead_letters` is the name of the view of messages that consumers gave up on.
+    """
     return f"typed_{table.name}" if table is DEAD_LETTERS else table.name.replace("/", "_")
 
 
@@ -137,7 +141,7 @@ def _location_in_sql(location: str, kind: str) -> str:
 
 
 def _quote(name: str, kind: str) -> str:
-    # Athena takes no backquotes around a dot.
+    # Athena does not accept backquotes around a dot.
     return name if kind == "glue" else f"`{name.replace('`', '``')}`"
 
 
@@ -175,7 +179,7 @@ class Registration(NamedTuple):
     removed: int = 0
 
 
-_Shown: TypeAlias = tuple[str | None, int]  # a Delta table, and its version; of another engine's snapshot None and -1
+_Shown: TypeAlias = tuple[str | None, int]  # a Delta table and its version; for a foreign snapshot None and -1
 
 
 def _version_shown_by(snapshot: "Snapshot | None") -> _Shown:
@@ -188,14 +192,14 @@ def _version_of(snapshot: DeltaTable) -> _Shown:
 
 
 class Registrar:
-    """Brings an Iceberg catalog up to date with a lake, any number of times."""
+    """Keeps an Iceberg catalog up to date with a lake; can be used repeatedly."""
 
     def __init__(self, target: str) -> None:
         """Store the target; each registration opens its own connection."""
         self._target = target
         self._name, *namespace = target.split(".")
         self._namespace = tuple(namespace)
-        self._shown: dict[str, _Shown] = {}  # the state that the catalog showed last, by table
+        self._shown: dict[str, _Shown] = {}  # the last known state of the catalog, by table
 
     def register(self, lake: Lake, typed_tables: Iterable[Table] = ()) -> list[Registration]:
         """Register the newest version of each table, including *typed_tables*; raise `OSError` if one failed."""
@@ -290,7 +294,7 @@ class Registrar:
 
 def _rewrite_unreadable_files(lake: Lake, table: Table, snapshot: DeltaTable) -> bool:
     """
-    Rewrite files with types that pyiceberg cannot compare, in a commit that changes no data; return whether some were.
+    Rewrite files with types that pyiceberg cannot compare, in a commit that changes no data; return whether any were.
 
     A DELETE, UPDATE or MERGE of deltalake writes Arrow's views (`string_view`) into the schema of a file.
     """
@@ -316,8 +320,8 @@ def _commit_difference(registered: "IcebergTable", lake: Lake, table: Table, sna
     wanted = _list_wanted_paths(lake, table, snapshot)
     there = _list_data_files(registered)
     new, gone = [path for path in wanted if path not in there], there.keys() - wanted
-    # pyiceberg would repeat the commit, and append its files to those of a concurrent registration: the same files.
-    registered.metadata.properties["commit.retry.num-retries"] = "0"  # here, and not in the catalog
+    # If pyiceberg repeated the commit after a concurrent registration, it would add the same files a second time.
+    registered.metadata.properties["commit.retry.num-retries"] = "0"  # in this object only, not in the catalog
     transaction = registered.transaction()
     _adapt_schema(transaction, _arrow_schema(snapshot), is_replaced=there.keys() <= gone)
     if new or gone:
@@ -413,7 +417,7 @@ def _forget_snapshots(registered: "IcebergTable") -> None:
         return
     named = {reference.snapshot_id for reference in registered.metadata.refs.values()}
     old = [snapshot for snapshot in snapshots[:-_KEPT] if snapshot.snapshot_id not in named]
-    # A removed manifest never returns, so the oldest snapshot that stays has each old manifest that newer ones have.
+    # A removed manifest is never used again, so the oldest remaining snapshot lists every old manifest in use.
     stay = [snapshots[-_KEPT], *(snapshot for snapshot in snapshots if snapshot.snapshot_id in named)]
     needed = set(_list_manifests(registered, stay))
     needless = {*_list_manifests(registered, old), *(snapshot.manifest_list for snapshot in old)} - needed

@@ -72,16 +72,16 @@ from jobs.storage.s3 import delta_location, delta_options, retry_server_failures
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject, JVMView
 
-CLUSTERED_PREFIX = "clustered-"  # begins the names of files that cover a narrow range of hashes
+CLUSTERED_PREFIX = "clustered-"  # name prefix of files that cover a narrow range of hashes
 CHECKPOINT_INTERVAL = 50  # commits that a reader of the log replays at most
 VECTORS_ONLY_LOCAL_ERROR = "files with deletion vectors can only be replaced on local file systems"
 _NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
 _CONFLICTS = "io.delta.exceptions."  # the package of Delta's exceptions for concurrent commits
 _LEAST, _MOST = "spark.databricks.delta.optimize.minFileSize", "spark.databricks.delta.optimize.maxFileSize"
 STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
-REMOVAL_TRANSACTION = "layout"  # the transaction that serialises commits which remove files
-_FEW = 32  # files that are looked for one by one
-_ATTEMPTS = 20  # concurrent commits of other stores; each needs another snapshot
+REMOVAL_TRANSACTION = "layout"  # the transaction that serializes commits that remove files
+_FEW = 32  # at most this many files are looked up one by one
+_ATTEMPTS = 20  # each concurrent commit of another store requires a new snapshot
 LOG_RETENTION_PROPERTY = "delta.logRetentionDuration"
 FILE_RETENTION_PROPERTY = "delta.deletedFileRetentionDuration"
 TABLE_PROPERTIES = {
@@ -151,11 +151,11 @@ class ObsoleteRows(NamedTuple):
     """Rows that a commit removes from a table: those with certain column values, in a part of the log."""
 
     values: Mapping[str, str | int]
-    from_offset: int | None = None  # None: wherever they are
+    from_offset: int | None = None  # None: from the beginning
     to_offset: int | None = None  # None: up to the end
 
     def mask_rows(self, rows: pa.RecordBatch) -> pa.Array:
-        """Return which rows these are; a row that lacks one of these values was written by another engine."""
+        """Return a mask of these rows; a row that lacks one of these values was written by another engine."""
         conditions = [pc.equal(rows.column(name), value) for name, value in self.values.items()]
         if self.from_offset is not None:
             conditions.append(pc.greater_equal(rows.column("physical_offset"), self.from_offset))
@@ -174,7 +174,7 @@ class ExpiredRows(NamedTuple):
     """
     Rows of a store that have expired: their message is older than the retention time of its topic.
 
-    Rows that have no message of their own expire with the part of the log that they describe.
+    Rows without a message expire with the part of the log that they describe.
     """
 
     store_id: str
@@ -199,7 +199,7 @@ class ExpiredRows(NamedTuple):
         """Return which rows have expired."""
         names, offsets = rows.schema.names, rows.column("physical_offset")
         if "store_timestamp" in names:
-            # A typed table has a single topic, and may have any column of this name.
+            # A typed table has a single topic, and its column of this name may mean anything.
             topics = rows.column("topic") if self.cutoffs.keys() - {""} else None
             expired = self.mask_messages(rows.column("store_timestamp"), topics)
             expired = pc.coalesce(expired, pc.less(offsets, self.to_offset))
@@ -216,14 +216,14 @@ class ExpiredRows(NamedTuple):
 
 
 class LaterUnits(NamedTuple):
-    """Rows of `consume_queue` that were added after a run had ended: those that an undone run has added."""
+    """Rows of `consume_queue` that were added after a run had ended: those that undone runs have added."""
 
     store_id: str
     from_offset: int  # the run had read the records before it
     ends: Mapping[tuple[str, int], int]  # by topic and queue id: the run had read the units before it
 
     def mask_rows(self, rows: pa.RecordBatch) -> pa.Array:
-        """Return which rows these are: those of units by their position, and those of records without a unit."""
+        """Return a mask of these rows: units by their position, rows without a unit by the offset of their record."""
         names = pc.binary_join_element_wise(
             rows.column("topic").cast(pa.string()), rows.column("queue_id").cast(pa.string()), "/"
         )
@@ -243,7 +243,7 @@ class LaterUnits(NamedTuple):
 
 
 class LaterEntries(NamedTuple):
-    """Rows of `index_entries` after an entry of the file that was open: those that an undone run has added."""
+    """Rows of `index_entries` after a given entry of the file that was open: those that undone runs have added."""
 
     store_id: str
     file: int
@@ -266,7 +266,7 @@ RemovedRows: TypeAlias = ObsoleteRows | ExpiredRows | LaterUnits | LaterEntries
 
 
 class FileShare(Enum):
-    """How many rows of a file a commit removes."""
+    """The share of a file's rows that a commit removes."""
 
     NONE = "none"
     SOME = "some"
@@ -280,7 +280,7 @@ def keeps_replaced_files_briefly(snapshot: DeltaTable) -> bool:
 
 
 def open_table(lake: Lake, name: str, *, is_private: bool = False) -> DeltaTable | None:
-    """Return the newest snapshot of a table; *is_private*: for the caller alone. None if the table does not exist."""
+    """Return the newest snapshot of a table, not shared if *is_private*; None if the table does not exist."""
     load = partial(_load_table, lake, name)
     try:
         return load() if is_private else find_newest_snapshot(lake.locate(name), load)
@@ -366,7 +366,8 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
         refuse_unsupported_features(lake, snapshot, known)
         refuse_lost_files(lake, table.name, added)
         removed, replacements = rewrite(snapshot) if rewrite else ([], [])
-        # Without removed files, the rows of the added ones would be in the table twice. No lake can cause this.
+        # Replacements without removed files would duplicate rows. Only a bug could cause this, whatever the lake
+        # contains.
         assert removed or not replacements
         transactions = dict([transaction])
         if removed:
@@ -550,13 +551,17 @@ def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
 
 
 def _flush(uri: str, versions: Iterable[int] = ()) -> None:
-    """Make a local table's files durable: after a crash, no commit lacks its files, and no done run its commits."""
+    """
+    Make a local table's files durable.
+
+    After a crash, no commit lacks its files, and no finished run lacks its commits.
+    """
     if not is_local(uri):
         return
     root = Path(local_path(uri))
     log = root / "_delta_log"
     for version in versions:
-        # Delta deletes old versions once there is a checkpoint of them.
+        # Delta deletes old versions once a checkpoint covers them.
         with suppress(FileNotFoundError), (log / f"{version:020d}.json").open("rb") as file:
             os.fsync(file.fileno())
     flush_directory(log if versions else root)
@@ -742,7 +747,7 @@ def _write_by_spark(lake: Lake, snapshot: DeltaTable, new: Commit) -> None:
 def merge_by_spark(snapshot: DeltaTable, table: str, *, small_bytes: int, large_bytes: int) -> Savings:
     """Let Delta merge files below *small_bytes* into files of *large_bytes*, preserving row ids and clustering."""
     settings = jvm_and_session(_location(snapshot))[1].conf()
-    before = {name: settings.getOption(name) for name in (_LEAST, _MOST)}  # unknown until Delta's classes are there
+    before = {name: settings.getOption(name) for name in (_LEAST, _MOST)}  # unknown until Delta's classes are loaded
     settings.set(_LEAST, str(small_bytes))
     settings.set(_MOST, str(large_bytes))
     try:

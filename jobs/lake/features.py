@@ -1,9 +1,9 @@
 """
 Delta features that other engines enable on our tables: which ones we maintain, and which ones we refuse.
 
-Every writer of a table must respect its features. Some require nothing of us, some we support (deletion vectors), and
-the others are refused by name, with the statements that drop them. This is checked at the start of a command, and for
-each snapshot on which a commit is based. The table in docs/internals/guarantees.md lists them.
+Every writer of a table must respect its features. Some require nothing of us, and some (deletion vectors) are
+supported. The others are refused: the error names them and the statements that drop them. This is checked at the start
+of a command, and for each snapshot on which a commit is based. The table in docs/internals/guarantees.md lists them.
 
 `deltalake` writes tables whose features are all in `SUPPORTED_FEATURES`. For those in `SPARK_ONLY_FEATURES`, Spark's
 Delta commits our files (`jobs.lake.commit`), on local file systems only: on S3 it supports only one writing driver.

@@ -100,7 +100,8 @@ def chain_leads_to(offset: int, start: int, store: Store, *, is_strict: bool = F
     """
     Return whether the chain of records from the boundary *start* reaches a record at *offset*.
 
-    A strict chain has no damage, and no record much older than the previous one: leftovers may follow these.
+    A strict chain contains no damage, and no record that is much older than the previous one, because leftovers may
+    follow either.
     """
     last, newest, is_sound = -1, 0, True
     for range_ in plan_ranges(store, start, WHOLE_SEGMENTS)[:1]:
@@ -125,8 +126,8 @@ def find_first_difference(lake: Lake, known: KnownStore, store: Store, agreed_un
     Bytes before *agreed_until* are known to agree. Bytes that are damaged, deleted or not written yet do not count.
     """
     end = known.newest.to_offset if known.newest else 0
-    doubtful: int | None = None  # the first of the records before this one that differ in one field each
-    unknown: int | None = None  # the boundary of the first record before this one that the log alone has
+    doubtful: int | None = None  # the first of the preceding records that each differ in one field
+    unknown: int | None = None  # the boundary of the first preceding record that only the log has
     newest: int | None = None  # the store time of the last of these records that was not left out
     # fields   doubtful  meaning                                     then
     # None     any       only the log has a record                   remember it: rewritten log, or a deleted row

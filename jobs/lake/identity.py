@@ -38,7 +38,7 @@ from rmq_formats.properties import PropertyParser
 
 _ATTEMPTS = 10
 _SAMPLED_SEGMENTS = 16
-_WINDOW = 256 << 10  # bytes that are read of a segment to find its first record
+_WINDOW = 256 << 10  # bytes of a segment that are read to find its first record
 _IDENTITY = (  # together unique, also among brokers that receive the same messages
     "physical_offset", "total_size", "body_crc", "topic", "queue_id", "queue_offset", "born_timestamp", "born_host",
     "store_timestamp", "store_host", "uniq_key",
@@ -145,7 +145,7 @@ def _why_other_broker(lake: Lake, known: KnownStore, firsts: Sequence[FirstRecor
 
 
 def refuse_other_label(lake: Lake, store: Store, known: KnownStore, label: str) -> None:
-    """Raise `RequestError` if the lake has *known*, which *store* is, under another label than *label*."""
+    """Raise `RequestError` if the lake has *store* (as *known*) under a label other than *label*."""
     if not known.store_id or known.broker == label:
         return
     others = (one for one in list_known_stores(lake) if one.broker == label and one.store_id != known.store_id)

@@ -42,7 +42,7 @@ from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import ACCEPTED_FINDINGS, FINDINGS, PRODUCT_TABLES, RUNS, TABLES_BY_NAME, Table
 from jobs.storage.locations import is_local, local_path
 
-_FOLDERS = ("_manifests", "_locks", "_iceberg", "typed", "lost+found")  # the last one: of a separate disk
+_FOLDERS = ("_manifests", "_locks", "_iceberg", "typed", "lost+found")  # the last: on a separate disk
 _ATTEMPTS = 5
 _OFFSET = "physical_offset"
 
@@ -78,10 +78,11 @@ def find_newest_run_by_table(
     lake: Lake, store: KnownStore, *, is_done: bool, unchecked_tables: Collection[str] = ()
 ) -> dict[str, int]:
     """
-    Return the store's newest run in each table, when its newest run is committed; `OSError` if a table lacks a run.
+    Return the newest run that each table has, or will have once the newest run is committed.
 
     *is_done*: the newest run is marked as done, so every table has it. *unchecked_tables*: users may have deleted
-    tables that they do not want. Raises `OtherRunActiveError` if another process is running.
+    tables that they do not want. Raises `OSError` if a table lacks a run, and `OtherRunActiveError` if another process
+    is running.
     """
     newest = store.newest
     number = newest.run if newest else 0
@@ -198,7 +199,7 @@ def _append_rows(  # noqa: PLR0913, PLR0917 - the table, the store, and its rows
         try:
             commit_rows(lake, table, name, whose, rows, (app, number))
         except TransactionTakenError:
-            continue  # another command had this number
+            continue  # another command has taken this number
         except OSError as error:  # if the rows are committed, only a flush or the upkeep of the log failed
             snapshot = open_table(lake, table.name)
             if snapshot is None or name not in file_paths(snapshot):

@@ -60,7 +60,7 @@ class Lake:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Normalise the location; refuse one that `deltalake` would mistake for another path by decoding it twice."""
+        """Normalize the location; refuse one that `deltalake` would mistake for another path by decoding it twice."""
         object.__setattr__(self, "location", normalise_location(self.location))
         if unquote(self.location) != self.location:
             raise OSError(
@@ -76,7 +76,7 @@ class Lake:
         return storage_for(self.location, self.options).open(self.locate(path))
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file that a run has written; a larger one than runs write is refused."""
+        """Return the content of a file that a run has written; refuse a file larger than runs write."""
         with self.open(path) as file:
             if file.size > _LARGEST:
                 raise OSError(

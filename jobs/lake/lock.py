@@ -2,7 +2,7 @@
 A lock that allows one run of a store at a time; correctness depends on the transaction in `runs`, not on this lock.
 
 On a local lake it is an operating system lock on a file: it ends with the process. An object store has no such lock;
-only the note is written there.
+there, a run only writes a note with its process and host.
 
 The note is for users, and for the next run: if it was not removed, the last run was killed and may have left files.
 """
@@ -91,7 +91,7 @@ def _hold_file_lock(location: str) -> Iterator[bool]:
 
 
 def _open_lock_file(path: Path) -> int:
-    """Open a lock file, but no link: the target would be overwritten."""
+    """Open a lock file; refuse a link, because its target would be overwritten."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:

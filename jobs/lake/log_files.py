@@ -4,7 +4,7 @@ Writes the files of a local table's Delta log durably, so that a power failure l
 `deltalake` gives a commit its name before its bytes are on the disk, and never flushes it: after a power failure, the
 newest commit may be empty, or the first one, without which no table can be read. Ordinary commits are therefore written
 here, action by action. For all others (a new table, columns, properties, checkpoints), `deltalake` works on a staged
-log in a temporary directory, and only the finished file is moved into the table, flushed and in one step.
+log in a temporary directory, and only the finished file is flushed and moved into the table atomically.
 """
 
 import os
@@ -88,7 +88,7 @@ def write_checkpoint(location: str, version: int) -> None:
     with staged_table(location, version) as staged:
         open_staged(staged).create_checkpoint()
         made = Path(staged) / LOG_FOLDER
-        # Readers follow the hint, so the checkpoint has its name and its bytes first.
+        # Readers follow the hint, so it is written after the checkpoint is complete.
         names = [path.name for path in list_directory(made, f"{version:020d}.checkpoint*") if not is_link(path)]
         for group in (names, [_LAST_CHECKPOINT]):
             for name in group:

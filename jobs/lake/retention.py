@@ -1,13 +1,13 @@
 """
 Retention of a lake: `optimize --keep` removes rows of messages that are older than a time.
 
-A message is as old as its store timestamp. Its rows leave all tables; rows that describe other bytes of the log, or
-have no message, leave when every message before them has left.
+A message is as old as its store timestamp. Its rows are removed from all tables. Rows that describe other bytes of the
+log, or have no message, are removed once every message before them is removed.
 
-One row in `runs` is the commit point: it states which messages have expired. Afterwards each table loses these rows in
-a commit of its own, as it is merged: next to runs and other engines, and repeated by the next `optimize` if it was
-interrupted. Readers call missing messages expired, not lost, as soon as that row exists. The watermark of a store does
-not change, so later runs do not read the messages again.
+One row in `runs` is the commit point: it states which messages have expired. Afterwards these rows are removed from
+each table in a separate commit, which may run concurrently with runs and other engines. If it is interrupted, the next
+`optimize` repeats it. Readers call missing messages expired, not lost, as soon as that row exists. The watermark of a
+store does not change, so later runs do not read the messages again.
 """
 
 import time
@@ -83,7 +83,7 @@ class ExpirySummary(NamedTuple):
 
     broker: str
     store_id: str
-    messages: int  # that have expired since the expiry before
+    messages: int  # that have expired since the previous expiry
     to_offset: int  # every message before this offset has expired
     tables: tuple[str, ...] = ()  # that have lost rows
 
@@ -97,13 +97,13 @@ def remove_expired_rows(
     dry_run: bool = False,
 ) -> Iterator[ExpirySummary]:
     """
-    Remove the expired rows of all stores, also those of an interrupted expiry.
+    Remove the expired rows of all stores, including those of an interrupted expiry.
 
-    The *typed tables* come with their topics. *dry_run*: only count.
+    Each of the *typed tables* has its topic. With *dry_run*, rows are only counted.
     """
     cutoffs = retention.cutoffs_at(time.time_ns() // 1_000_000 if now_ms is None else now_ms)
     for store in list_known_broker_stores(lake):
-        # Old messages may have arrived since the expiry before: from a gap, or from a store that was read late.
+        # Old messages may have been added since the previous expiry: from a gap, or from a store that was read late.
         expiry = plan_expiry(lake, store, cutoffs) if cutoffs or store.expiry else None
         known = store if expiry is None else replace(store, expiry=expiry)
         if known.expiry is None:
@@ -125,7 +125,7 @@ def remove_expired_rows(
 
 
 def plan_expiry(lake: Lake, store: KnownStore, cutoffs: Mapping[str, int]) -> Expiry | None:
-    """Return the next expiry of a store; None if no message has expired since the one before."""
+    """Return the next expiry of a store; None if no message has expired since the previous one."""
     if store.newest is None:
         return None
     before = store.expiry or Expiry(0, {}, 0, 0, 0)

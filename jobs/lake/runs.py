@@ -94,7 +94,7 @@ from rmq_formats.release import Release
 from rmq_formats.store import FileKind
 
 MANIFEST_VERSION = 2
-_VERSION_WITHOUT_FILES = 1  # of manifests that name no file with the ends of queues; all releases read them
+_VERSION_WITHOUT_FILES = 1  # of manifests without a file for the ends of queues, which all releases can read
 MANIFEST_FOLDER = "_manifests"
 QUEUE_ENDS_MARK = "queue-ends"  # in the names of files with the ends of all queues, which are next to the manifests
 ALL_ENDS_KEY = "all_ends"  # key in the state of the queues: the path of such a file, if the store has many queues
@@ -119,7 +119,7 @@ _REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name, LOG_PIECES.name)
 _DEAD_AFTER_MS = 600_000  # a commit takes milliseconds
 # Errors from parsing an invalid manifest.
 _NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, FormatError)
-REGISTRY_TRANSACTION = "stores"  # the transaction that serialises registrations
+REGISTRY_TRANSACTION = "stores"  # the transaction that serializes registrations
 T = TypeVar("T")
 # A range of a log that a lake will never have, as in manifests and summaries.
 GapRow = TypedDict("GapRow", {"broker": str, "from": int, "to": int, "why": str})
@@ -214,7 +214,7 @@ class Expiry(NamedTuple):
     cutoffs: Mapping[str, int]  # by topic: messages stored before this time, in ms, have expired; "": other topics
     to_offset: int  # every message before this offset of the log has expired
     until: int  # no message from this offset on has expired
-    messages: int  # number of messages that have expired since the expiry before
+    messages: int  # number of messages that have expired since the previous expiry
 
     @property
     def text(self) -> str:
@@ -225,7 +225,7 @@ class Expiry(NamedTuple):
         return f"`optimize --keep` has removed messages that were stored {names_text([*every, *of_topics])}"
 
     def rows_of(self, store_id: str) -> ExpiredRows:
-        """Return the rows, as they are removed from tables."""
+        """Return the rows to remove from tables."""
         return ExpiredRows(store_id, self.cutoffs, self.to_offset)
 
 
@@ -325,7 +325,7 @@ class KnownStore:
 
     @property
     def first_known_offset(self) -> int:
-        """The lowest offset of a fingerprint: about where the log began when it was first read."""
+        """The lowest offset of a fingerprint, approximately the start of the log when it was first read."""
         newest = self.newest.fingerprints if self.newest else ()
         return min((one.offset for one in (*self.registered_fingerprints, *newest)), default=0)
 
@@ -538,14 +538,14 @@ def register_store(lake: Lake, store: KnownStore, registrations: int) -> KnownSt
 
 
 def refuse_taken_run(lake: Lake, store_id: str, run: int, cause: Exception) -> None:
-    """Raise `OtherRunActiveError` for a missing file, the *cause*, if another run with this number deleted it."""
+    """Raise `OtherRunActiveError` from *cause*, a missing file, if another run with this number deleted the file."""
     if find_newest_transaction(lake, RUNS.name, store_id) >= run:
         raise _faster_run_error(lake, store_id, run) from cause
 
 
 def prepare_run(lake: Lake, manifest: Manifest) -> None:
     """Commit to *manifest*; raise `OtherRunActiveError` if another run with this number was faster."""
-    if find_newest_transaction(lake, RUNS.name, manifest.store_id) >= manifest.run:  # it may have swept our files
+    if find_newest_transaction(lake, RUNS.name, manifest.store_id) >= manifest.run:  # it may have deleted our files
         discard_files(lake, manifest.tables)
         raise _faster_run_error(lake, manifest.store_id, manifest.run)
     for table, actions in manifest.tables.items():
@@ -617,7 +617,7 @@ def storing_manifest(
     """
     Store a manifest for a row that names it; delete it again if the row's transaction is taken.
 
-    The names of its *files*, by table, are durable before: a power failure must not leave the row without them.
+    The names of its *files*, by table, are made durable first: a power failure must not leave the row without them.
     """
     for table in (name for name, added in files.items() if added):
         lake.flush_folder(table)
@@ -631,7 +631,7 @@ def storing_manifest(
 
 
 def discard_files(lake: Lake, files: Mapping[str, Iterable[AddedFile]]) -> None:
-    """Delete the files, by table, of a run that lost against another one, or that will not be prepared."""
+    """Delete the files, by table, of a run that lost to another one, or that will not be prepared."""
     for table, actions in files.items():
         for action in actions:
             lake.delete(f"{table}/{action.path}")
@@ -680,7 +680,7 @@ def _list_replaced_rows(manifest: Manifest, table: Table) -> list[ObsoleteRows]:
     whose = {"store_id": manifest.store_id}
     replaced = [ObsoleteRows(whose, one.start, one.end) for one in manifest.filled]
     if table == LOG_PIECES and Selection.from_manifest(manifest.selection).topic_filter is None:
-        # Once no topic is left out, the lake may have bytes that may belong to any message.
+        # The lake may have bytes that could belong to any message only if no topic is left out.
         replaced += [ObsoleteRows({**whose, "kind": UNKNOWN_PIECE}, one.start, one.end) for one in manifest.backfilled]
     return replaced
 
@@ -714,7 +714,7 @@ def _list_undone_rows(lake: Lake, manifest: Manifest, table: Table) -> Iterator[
 
 
 def _find_unknown_share(_: SnapshotFile) -> FileShare:
-    """Return that some rows of a file are removed: only Delta's log has been read."""
+    """Return that some rows are removed: without reading the file, their share is unknown."""
     return FileShare.SOME
 
 
@@ -742,7 +742,7 @@ def read_plain_queue_ends(lake: Lake, state: Mapping[str, Any]) -> dict[tuple[st
 
 
 def find_undone_offset(lake: Lake, store_id: str, after: int, until: int) -> int | None:
-    """Return the lowest offset from which runs after the run *after*, up to *until*, have undone earlier ones."""
+    """Return the lowest offset from which the runs later than *after*, up to *until*, have undone earlier ones."""
     wanted = (pc.field("store_id") == store_id) & (pc.field("state") == PREPARED_STATE)
     wanted &= (pc.field("run") > after) & (pc.field("run") <= until)
     wanted &= pc.match_substring(pc.field("detail"), f'"{UNDONE_KEY}"')
@@ -754,7 +754,7 @@ def read_gaps_and_filled(lake: Lake, known: KnownStore) -> tuple[list[GapRow], l
     """
     Return the gaps that runs of a store have found, and the ranges that later runs have filled.
 
-    The part of a gap that follows the end of its run is left out as far as later runs have read.
+    The part of a gap after the end of its run is left out up to the offset that later runs have read.
     """
     newest_end = known.newest.to_offset if known.newest else 0
     wanted = (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED_STATE)
@@ -834,7 +834,7 @@ def record_expiry(lake: Lake, store: KnownStore, expiry: Expiry) -> None:
     """
     Record which rows of a store have expired; they can then be removed from each table.
 
-    The row replaces that of the expiry before. Raises `OtherRunActiveError` if another process was faster.
+    The row replaces that of the previous expiry. Raises `OtherRunActiveError` if another process was faster.
     """
     naming = FileNaming(store.store_id, 0)
     before = ObsoleteRows({"store_id": store.store_id, "run": 0, "state": EXPIRED_STATE})

@@ -1,14 +1,14 @@
 """
-A store that is older than the lake's rows of it: its log ends before them, or has what the broker wrote before them.
+Detects a store that is older than the lake's rows of it: its log ends before them, or has earlier records there.
 
 A log that ends before the lake's rows is that of an older copy, a lagging replica, or a broker that lost the end of its
 log. All three have the same bytes. If the directory's own queues or index files point to the missing records, or if an
 earlier run read these records from the same directory, they were lost. A directory is the same if its path, its inode
-and the time of its creation are: a copy has none of them, and a snapshot of a disk is mounted at another path. Anything
-else is a copy or a replica, which shows nothing about the broker.
+and its creation time are the same: a copy differs in all three, and a snapshot of a disk is mounted at another path.
+Anything else is a copy or a replica, which shows nothing about the broker.
 
-If a broker was restored from a backup, or has lost its end and goes on, a copy from before has other records where the
-lake has newer ones. A broker only writes newer records: the log with the newest one is the current one.
+If a broker was restored from a backup, or continues after losing the end of its log, an earlier copy has other records
+where the lake has newer ones. A broker only writes newer records: the log with the newest one is the current one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -129,7 +129,7 @@ class ShorterLog(NamedTuple):
 
 
 def find_shorter_log(known: KnownStore, store: Store, directory: DirectoryId) -> ShorterLog | None:
-    """Return where a log ends before the lake's rows of it; None if the lake has nothing that the log has not."""
+    """Return where a log ends before the lake's rows of it; None if the log has everything that the lake has."""
     newest = known.newest
     log_end = find_records_end(known, store)
     if newest is None or log_end is None or log_end >= newest.to_offset:
@@ -145,7 +145,7 @@ def find_shorter_log(known: KnownStore, store: Store, directory: DirectoryId) ->
 
 
 def contradicts_lake(lake: Lake, superseded: SupersededRows, shorter: ShorterLog | None) -> bool:
-    """Return whether a log has other records than the lake, and not only records of a part that the lake lacks."""
+    """Return whether a log has records that differ from those of the lake, and not only records that the lake lacks."""
     if shorter is None:
         return True
     snapshot = open_table(lake, MESSAGES.name)
@@ -164,11 +164,11 @@ def find_older_history(
     lake: Lake, known: KnownStore, store: Store, superseded: SupersededRows | None
 ) -> OlderHistory | None:
     """
-    Return that a log, which would supersede rows of the lake, is older than these; None if it is not.
+    Return the finding that a log that would supersede rows of the lake is older than they are; None if it is not.
 
-    The clock of a replica that becomes the master may be behind. So a log is older by five seconds, or has records that
-    an earlier run has already superseded. A broker takes longer to start. If the lake has the log's last message, the
-    log only ends earlier, and the lake has an outdated part before it.
+    The clock of a replica that becomes the master may be slow. So a log counts as older only if it is older by five
+    seconds (a broker takes longer to start), or if it has records that an earlier run has already superseded. If the
+    lake has the log's last message, the log only ends earlier, and the lake's rows before it are outdated.
     """
     lake_ms = known.newest.store_timestamp if known.newest else None
     if superseded is None or lake_ms is None:

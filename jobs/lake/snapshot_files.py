@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 Limits = Mapping[str, tuple[int, int]]  # the minimum and maximum wanted value of a column
 NO_LIMITS: Limits = MappingProxyType({})
-_BATCH_SIZE = 16 << 20  # bytes, as a file states them: a body that repeats itself may be far larger in memory
+_BATCH_SIZE = 16 << 20  # bytes according to the file; a repetitive body may be far larger in memory
 _BATCH_ROWS = 1 << 16
 _FOOTERS_AT_ONCE = 8
 _WHOSE = "store_id"
@@ -114,7 +114,7 @@ class SnapshotFile(NamedTuple):
 
 def list_snapshot_files(lake: Lake, snapshot: DeltaTable, table: Table | None = None) -> list[SnapshotFile]:
     """
-    Return the files of a snapshot with their deletion vectors; `UnsupportedTableError` if their rows differ from it.
+    Return a snapshot's files with their deletion vectors; `UnsupportedTableError` if they cannot be read as its rows.
 
     *table* is needed only for a typed table; other tables are identified by name.
     """
@@ -226,7 +226,7 @@ def read_batches(
     )
     # A vector refers to rows by position in the file: positions count skipped row groups, and rows may be filtered only
     # after the vector was applied.
-    start = 0  # the place of a row group's first row in the file
+    start = 0  # the position of a row group's first row in the file
     path = f"{table.name}/{file.path}"
     with _naming_damaged_files(lake.locate(path), "this file of the lake"), lake.open_arrow_file(path) as source:
         parquet = pq.ParquetFile(source, coerce_int96_timestamp_unit=_TIMES, page_checksum_verification=True)
@@ -258,7 +258,7 @@ def read_batches(
 def read_rows_within(  # noqa: PLR0913, PLR0917 - the rows, and the columns
     lake: Lake, table: Table, snapshot: DeltaTable, store_id: str, limits: Limits, columns: Sequence[str] = ()
 ) -> Iterator[pa.RecordBatch]:
-    """Yield columns of a store's rows with values within *limits*, at least those of the limits, batch by batch."""
+    """Yield columns, and those of the limits, of a store's rows with values within *limits*, in batches."""
     is_wanted = ds.field(_WHOSE) == store_id
     for name, (low, high) in limits.items():
         is_wanted &= (ds.field(name) >= low) & (ds.field(name) <= high)
@@ -362,7 +362,7 @@ def _bounds_of_file(file: SnapshotFile, schema: pa.Schema) -> pc.Expression:
         is_compared = name == _WHOSE or (name in schema.names and pa.types.is_integer(schema.field(name).type))
         if is_compared and None not in {lowest, highest}:
             column = ds.field(name)
-            # Arrow understands no other form: one comparison, or NULL.
+            # Arrow understands only this form: one comparison, or NULL.
             known &= ((column >= lowest) | column.is_null()) & ((column <= highest) | column.is_null())
     return known
 

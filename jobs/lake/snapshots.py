@@ -68,8 +68,8 @@ def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
     """
     Open a table at its newest version; raise `OSError` if its log has a pipe: reading it would block forever.
 
-    `deltalake` omits a commit whose file it cannot examine (EIO, or ESTALE of a network disk), and then returns an
-    older version without a word. So the versions are listed first, and the table must have the newest of them.
+    `deltalake` omits a commit whose file it cannot examine (EIO, or ESTALE of a network disk), and then silently
+    returns an older version. So the versions are listed first, and the table must have the newest of them.
     """
     newest = _examine_log(Path(local_path(location)) / LOG_FOLDER) if is_local(location) else None
     try:

@@ -75,7 +75,7 @@ class TableFile:
         self, lake: Lake, table: Table, name: str, constants: Mapping[str, object], group_size: int = ROW_GROUP_BYTES
     ) -> None:
         """
-        Prepare a file that the first rows create; *constants* fill the columns that the batches lack.
+        Prepare a file, which is created with its first rows; *constants* fill the columns that the batches lack.
 
         Batches are collected up to *group_size* bytes for each row group.
         """
@@ -211,7 +211,7 @@ class TableFile:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Delete the incomplete file after an error."""
         if kind is not None and self._writer is not None:
-            self._writer.is_open = False  # else it would still write a footer when it is collected
+            self._writer.is_open = False  # otherwise it would still write a footer when it is garbage-collected
             self._sink.close()
             self.discard()
 
@@ -254,7 +254,11 @@ def open_parquet_writer(
 
 
 def is_compressible(bodies: pa.Array) -> bool:
-    """Sample two runs of *bodies* to decide whether compression helps; encrypted and compressed ones waste time."""
+    """
+    Sample two runs of *bodies* to decide whether to compress them.
+
+    For encrypted and compressed bodies, compression is a waste of time.
+    """
     data = bodies.buffers()[-1]
     size = data.size if data is not None else 0
     if not size:

@@ -58,10 +58,10 @@ class Table:
     columns: tuple[pa.Field, ...]
     statistics: tuple[str, ...] = ()  # columns whose minimum and maximum go into the Delta log
     bloom_filters: tuple[str, ...] = ()
-    distinct_texts: tuple[str, ...] = ()  # columns in which nearly every row has another text
+    distinct_texts: tuple[str, ...] = ()  # columns in which nearly every row has a different text
     random_numbers: tuple[str, ...] = ()  # columns with random differences between rows, which cannot be compressed
     sorted_by: str | None = None  # inside a file; files of the others are in the order of the log
-    state_key: tuple[str, ...] = ()  # a row has the state of this thing in a run; old states are thinned out
+    state_key: tuple[str, ...] = ()  # a row has the state of this object in one run; old states are thinned out
     compression_level: int = 1
     page_bytes: int | None = None  # size of a page before compression; None: pyarrow's default
     has_foreign_rows: bool = False  # rows that another engine may have written: NULL in any column

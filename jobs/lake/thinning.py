@@ -4,8 +4,8 @@ Thinning of recorded states: which versions of consumer offsets a lake keeps.
 A run every few minutes records the offsets of consumers more than 100,000 times a year. All states of the last days are
 kept, then the newest one of each hour, then the newest one of each day. A row has the state of one thing in one run,
 and stays valid until the next row of the same thing. So a period loses all rows of a thing but the newest one: the
-state at the end of each period, and after it, does not change. In between, readers find the state at the end of the
-period before, partly newer; a position is never newer than it was.
+state at the end of each period, and after it, does not change. Within a period, readers find the state at the end of
+the previous period, or partly a newer one. A position is never newer than it really was at that time.
 
 Files are rewritten when half of their states are no longer kept, so that each row is rewritten a few times in all.
 """
@@ -27,7 +27,7 @@ from jobs.lake.snapshot_files import SnapshotFile
 from jobs.lake.tables import CONFIG_FILES, RUNS, Table
 from jobs.store.broker_config import OFFSET_FILES
 
-THINNED_PREFIX = "thinned-"  # begins the names of files whose states were thinned out
+THINNED_PREFIX = "thinned-"  # name prefix of files whose states were thinned out
 _NAME = re.compile(rf"{THINNED_PREFIX}(\d+)-.*")  # with the number of states that were kept
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 # The width of a period, and its age from which only its newest state is kept.
@@ -88,7 +88,7 @@ def plan_thinning(
     periods: RunPeriods, stored: Iterable[SnapshotFile], file_bytes: int, most_bytes: int | None
 ) -> list[tuple[list[SnapshotFile], str, None]]:
     """
-    Group the files of a store that are rewritten, and name the new files; *most_bytes* limits their size together.
+    Group the files of a store that are rewritten, and name the new files; *most_bytes* limits their total size.
 
     Small files are grouped up to *file_bytes*.
     """

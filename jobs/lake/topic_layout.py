@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from jobs.lake.table_file import ROW_GROUP_BYTES
 
-TOPIC_PREFIX = "by-topic-"  # begins the names of files with this layout
+TOPIC_PREFIX = "by-topic-"  # name prefix of files with this layout
 _PART_BYTES = 64 << 20
 _LEAST_GROUP_BYTES = 1 << 20  # of a topic with a separate row group
 

@@ -1,5 +1,5 @@
 """
-Undo the newest runs of a store: their rows leave all tables, and the next run reads the same range again.
+Undo the newest runs of a store: their rows are removed from all tables, and the next run reads the range again.
 
 An undo is a run of its own, with the state of the run before those that it undoes: its row in `runs` is the commit
 point, and any later run completes it. Rows are recognized by the part of the log, of the queues and of the index that
@@ -38,9 +38,10 @@ from jobs.storage.model import file_exists
 
 def undo_runs(lake: Lake, store: KnownStore, first_run: int) -> Manifest:
     """
-    Undo the runs of a store from *first_run* on, and return the run that did it; nothing is done twice.
+    Undo *first_run* and all later runs of a store; return the run that undid them, also if it existed before.
 
-    Raises `RequestError` if a run cannot be undone: it changed rows of earlier runs, or the state before is gone.
+    Raises `RequestError` if a run cannot be undone: it changed rows of earlier runs, or the state before it is no
+    longer stored.
     """
     integrity.refuse_unsupported_tables(lake, WRITTEN_BY_RUNS)
     with hold_lock(lake, store.store_id):

@@ -113,7 +113,7 @@ _STEP = 3  # halvings per level
 _BITS = 31  # bits of a hash, which is never negative
 _MANIFESTS_KEPT = 64
 _RUNS_BETWEEN_VACUUMS = 64
-_MOST_TURNS = 4  # runs from one turn of a large table to the next
+_MOST_TURNS = 4  # a large table is merged at least once in this many runs
 _ROWS_MERGED_FAST = 1 << 20  # a merge of more rows takes seconds
 _HOURS = 24
 _RUNS_KEPT = 12
@@ -128,7 +128,7 @@ _OLDER_CHECKPOINTS_STEP = 4  # every fourth of the older checkpoints is kept
 HashRange = range  # a range of hashes
 _TOP = HashRange(1 << _BITS)
 
-# Files that a task merges into one, and its name. Of the rows, it gets those with hashes in the range, if there is one.
+# Files that a task merges into one, and its name. If there is a range, only rows with hashes in it are merged.
 MergeGroup = tuple[Sequence[SnapshotFile], str, HashRange | None]
 MergeFiles = Callable[[Callable[[MergeGroup], AddedFile | None], Sequence[MergeGroup]], list[AddedFile | None]]
 PlanMerges = Callable[[Sequence[SnapshotFile]], list[MergeGroup]]
@@ -394,7 +394,7 @@ def _list_mergeable(lake: Lake, table: Table, stored: Iterable[SnapshotFile]) ->
 
 
 def _is_small(file: SnapshotFile, table: Table) -> bool:
-    """Return whether a file may be merged with others; in a sorted table, many short rows are not small either."""
+    """Return whether a file may be merged with others; in a sorted table, a file with many short rows is not."""
     return file.size < SMALL_FILE_BYTES and (table.sorted_by is None or file.row_count < _MOST_ROWS // 2)
 
 
@@ -501,8 +501,8 @@ def vacuum(lake: Lake, table: Table, store_id: str = "", *, dry_run: bool = Fals
     another engine's deletion vectors for such files: they are left to that engine's VACUUM. It also follows links out
     of the lake: files behind links are not deleted.
 
-    After a run of a store, only this store's files are deleted, as soon as a table allows that is followed. The others
-    wait for a day: an unreferenced file may have been written hours ago by the first run of another store.
+    After a run of a store, only this store's files are deleted, as soon as the retention of a followed table allows.
+    The others wait for a day: an unreferenced file may have been written hours ago by the first run of another store.
     """
     snapshot = open_table(lake, table.name, is_private=True)
     is_brief = snapshot is not None and keeps_replaced_files_briefly(snapshot)
@@ -640,7 +640,7 @@ def _takes_seconds(lake: Lake, manifest: Manifest, table: Table) -> bool:
 
 
 class _BackgroundMerges:
-    """Merges in a thread, one at a time. Files are replaced as by another process, in commits of their own."""
+    """Merges in a thread, one at a time. Files are replaced in separate commits, as if by another process."""
 
     def __init__(self, stop: Event) -> None:
         self._pool = ThreadPoolExecutor(1, initializer=stop_thread_on_event, initargs=(stop,))
@@ -648,7 +648,7 @@ class _BackgroundMerges:
         self._due: list[Table] = []
 
     def merge(self, lake: Lake, manifest: Manifest, tables: Iterable[Table]) -> list[Exception]:
-        """Merge the files of *tables* once the previous merge has ended; return the errors of those that have."""
+        """Merge the files of *tables* once the previous merge has ended; return the errors of finished merges."""
         self._due = list(dict.fromkeys((*self._due, *tables)))
         if self._merging is not None and not self._merging.done():
             return []  # the next run starts the merges that are due by then
@@ -679,7 +679,7 @@ _background: ContextVar[_BackgroundMerges | None] = ContextVar("background", def
 @contextmanager
 def merge_in_background() -> Iterator[None]:
     """
-    Let runs of this thread not wait for merges that take seconds: a thread does them until the block ends.
+    Run merges that take seconds in another thread until the block ends, so that runs of this thread do not wait.
 
     Otherwise the messages that arrive during such a merge would wait for it. After an error, the merge is stopped.
     """
@@ -715,7 +715,7 @@ def _collecting_errors(errors: list[Exception]) -> Iterator[None]:
 
 def _is_due(manifest: Manifest, table: Table, number: int) -> bool:
     """
-    Return whether small files of a table are merged after a run; *number* is the table's among those of runs.
+    Return whether small files of a table are merged after a run; *number* is its place among the tables of runs.
 
     The next step waits for a merge. If runs write many rows, files are merged as soon as their sum is not small, and
     messages and index in different runs: merging sixteen runs of 100,000 messages took six seconds of one run.
@@ -762,8 +762,8 @@ def _adapt_retention(lake: Lake, table: Table, run_interval_s: float) -> None:
     """
     Configure a table to keep replaced files, and the entries of its log, for about as long as _RUNS_KEPT runs take.
 
-    So the number of files does not grow with the number of runs. A value in other units than seconds was set by a user,
-    or for a followed table, except for the first one of a table.
+    So the number of files does not grow with the number of runs. A value in other units than seconds was set by a user
+    or for a followed table, unless it is the initial value of a table.
     """
     snapshot = open_table(lake, table.name, is_private=True)
     if snapshot is None:
@@ -788,7 +788,7 @@ def _share_kept(table: Table) -> int:
 
 
 def _shorten_log(lake: Lake, table: Table) -> None:
-    """Write a checkpoint of a table, and delete the entries of its log before one that are no longer kept."""
+    """Write a checkpoint of a table, and delete the earlier entries of its log that are no longer kept."""
     snapshot = open_table(lake, table.name, is_private=True)
     if snapshot is not None and keeps_replaced_files_briefly(snapshot) and not needs_spark(snapshot):
         shorten_log(lake, table.name, snapshot)
@@ -808,7 +808,7 @@ def shorten_file_retention(lake: Lake, step_interval_s: float) -> None:
             continue
         there = snapshot.metadata().configuration
         # Values that users set stay: Delta refuses a log that is kept for a shorter time than the files.
-        ours = {TABLE_PROPERTIES[FILE_RETENTION_PROPERTY], ONE_DAY_INTERVAL}  # a day: of earlier versions
+        ours = {TABLE_PROPERTIES[FILE_RETENTION_PROPERTY], ONE_DAY_INTERVAL}  # one day: set by earlier versions
         if there.get(FILE_RETENTION_PROPERTY, ONE_DAY_INTERVAL) not in ours:
             continue
         kept = f"interval {hours * 60 // _share_kept(table)} minutes"

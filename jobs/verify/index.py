@@ -97,7 +97,7 @@ class IndexVerification:
         outcomes: Sequence[RangeOutcome[Results]],
         doubtful_ranges: Sequence[tuple[int, int]],
     ) -> PartReport:
-        """Return the findings; *outcomes* are those of the pass over the log, whose last collector was the own one."""
+        """Return the findings; *outcomes* are those of the pass over the log, whose last collector is this one."""
         if not self._files:
             in_rocksdb = verify_rocksdb_index(workers, store, ranges, self._wanted.release, self._scratch)
             return in_rocksdb or self._without_files(workers, store, ranges)
@@ -153,7 +153,7 @@ class IndexVerification:
         return _finding_of_missing_entries(keys, kinds.MISSING_INDEX_ENTRIES, place, 0, count, cause)
 
     def _sure_keys(self, workers: Workers, store: Store, ranges: Sequence[Range]) -> KeySequence:
-        """Return the keys that the broker has indexed: those of every release that is possible, if none is given."""
+        """Return the keys that the broker has certainly indexed: without a release, those of every possible one."""
         release = self._wanted.release
         rules = parse_rules(release) if release else make_rules((0, detect_store_eras(store)[0].oldest_release))
         return collect_keys(workers, store, ranges, rules, self._scratch)
@@ -324,7 +324,7 @@ def _checkpoint_findings(explanation: Explanation) -> Iterator[Finding]:
     # The broker may be killed after it has created the next file, and before it writes the time.
     crashed = not store.has_clean_shutdown
     is_of_newest = (full[-1] if full else 0) <= time <= last
-    # A broker from 5.0.0 on also writes it when it stops, if the newest file is full; clocks may have gone back.
+    # Since 5.0.0, a broker also writes it when it stops, if the newest file is full; clocks may have gone back.
     is_of_newest |= newest.index_count >= capacity and time == last
     if time in full or is_of_newest or (time == 0 and len(full) <= crashed):
         return

@@ -56,7 +56,7 @@ _CUT_SHORT = (
     "log"
 )
 _MOST_OFFSETS = 50  # that a finding lists
-_AHEAD = 1 << 30  # bytes: the length of a lost end, which nothing shows
+_AHEAD = 1 << 30  # bytes: assumed length of a lost end, whose real length is unknown
 
 
 def findings_on_log(  # noqa: PLR0913, PLR0917 - the log, the releases that wrote it, and other evidence of its end
@@ -327,7 +327,11 @@ def lost_end_finding(
 def findings_on_checkpoint(
     store: Store, newest_ms: int, log_end: int, newest_release: Release
 ) -> tuple[list[Finding], list[str]]:
-    """Return findings on times (*newest_ms*: the log's latest) and the offset of queues, and notes on unknown ones."""
+    """
+    Return findings on the checkpoint's times and queue offset, and notes.
+
+    *newest_ms* is the log's latest store time.
+    """
     stored = find_checkpoint_file(store)
     if stored is None:
         return [], [NO_CHECKPOINT]

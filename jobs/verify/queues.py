@@ -120,7 +120,7 @@ class LogPass:
 
 
 class VerifiedQueues(NamedTuple):
-    """The report on the queues, the units of the log that it rests on, and the results of the other collectors."""
+    """The report on the queues, the units of the log that it is based on, and the results of the other collectors."""
 
     report: PartReport
     joined: JoinResult
@@ -294,7 +294,7 @@ def _double_write_findings(double: DoubleWriteComparison | None) -> Iterator[Fin
 
 
 def _earlier_messages(joined: JoinResult, differences: Sequence[QueueDifference]) -> Iterator[Finding]:
-    """Yield one finding for the messages of each queue from before it began again at queue offset 0."""
+    """Yield one finding for each queue that restarted at queue offset 0, on its earlier messages."""
     by_queue: dict[tuple[QueueName, DifferenceKind], list[QueueDifference]] = {}
     for one in differences:
         by_queue.setdefault((one.queue, one.kind), []).append(one)
@@ -503,7 +503,7 @@ def _finding_after_queue_end(queue: StoredQueue, end: int, looks: int) -> Findin
 
 
 def _has_part_of_next_unit(queue: StoredQueue, end: int) -> bool:
-    """Return whether bytes after a queue's end may be of a unit that was being written: a start overwrites them."""
+    """Return whether bytes after a queue's end may be of a unit that was being written: a start overwrites these."""
     place = queue.find_nonzero_byte(end)
     return place is not None and place // queue.unit_size == end
 

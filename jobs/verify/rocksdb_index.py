@@ -82,7 +82,7 @@ def _add(differences: RowDifferences, reason: str, offsets: NDArray[np.int64]) -
 
 
 def _add_unexplained_rows(differences: RowDifferences, offsets: NDArray[np.int64], keys: KeySequence) -> None:
-    """Add rows that no key explains: of messages that the log has lost, or of none."""
+    """Add rows that no key explains, either because the log has lost their messages or because the rows are wrong."""
     lost = are_inside(offsets, keys.lost_ranges)
     _add(differences, _OF_LOST, offsets[lost])
     _add(differences, _OF_NOTHING, offsets[~lost])

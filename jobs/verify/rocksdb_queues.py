@@ -64,12 +64,12 @@ class DoubleWriteComparison:
     file_units: int = 0  # units, without those of expired records
     rocksdb_units: int = 0
     missing_oldest_units: int = 0  # units that RocksDB lacks before its first one of the queue
-    missing_oldest_end: int = 0  # physical offset: the newest of those is before it
+    missing_oldest_end: int = 0  # physical offset after the newest of those
     missing_newest_units: int = 0  # units that RocksDB lacks after its last one
     missing_newest_start: int = MAX_LONG  # physical offset of the oldest of those
     units_without_files: dict[QueueName, int] = field(default_factory=dict)  # units of queues that RocksDB alone has
     different_units: int = 0
-    is_selective: bool = False  # RocksDB has no unit of some queues, and otherwise only queues of LITE topics
+    is_selective: bool = False  # some queues have no unit in RocksDB, and the others are all of LITE topics
 
     def switch_safety_text(self) -> str:
         """Return one line on whether switching to RocksDB is safe."""

@@ -130,7 +130,7 @@ def _compare(request: VerifyRequest, workers: Workers, store: Store, left_out: f
     if find_broker_process(store.root) is None:
         try:
             start = _predict_start(conf, store, writers, walked, parts, last_units)
-        except OSError as error:  # any other error ends the command, like one that the parts meet
+        except OSError as error:  # any other error ends the command, like an error in a part
             if not is_disk_error(error):
                 raise
             start = unknown_start(writers.newest, error)

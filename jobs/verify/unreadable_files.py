@@ -70,7 +70,7 @@ def report_unreadable_file(file: StoredFile, error: OSError, parts: Mapping[str,
     """
     Add the finding on a file that was left out; findings on its missing contents become consequences of it.
 
-    The file is there: findings and notes that it is missing are removed.
+    The file exists, so findings and notes that it is missing are removed.
     """
     path, kind = file.path_facts.path, file.path_facts.kind
     name = _find_part(path, kind)

@@ -451,7 +451,7 @@ def _make_step_to_accept(text: str, verdict: Verdict, findings: Sequence[Finding
 
 
 def _steps_for_earlier_messages(verdict: Verdict) -> Iterator[RecommendedStep]:
-    """Yield the steps for messages of queues that began again at queue offset 0, which no rebuild brings back."""
+    """Yield the steps for messages of queues that began again at queue offset 0, which no rebuild restores."""
     restarted = [cause for cause, _ in verdict.findings_by_cause if cause.kind in _OF_RESTARTED and cause.log_end]
     undecided = [one for one in restarted if one.is_undecided]
     if undecided:
