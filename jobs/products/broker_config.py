@@ -3,8 +3,8 @@ Rows about the broker's configuration: its files, and each setting and consumer 
 
 Both are read before the log, so the log then contains every message that a consumer has confirmed.
 
-`consumer_offsets` has a row for each offset that has changed. Now and then a run writes the unchanged offsets as well:
-a reader of the current offsets needs no rows before this *full state*, however many runs there were.
+`consumer_offsets` has a row for each offset that has changed. From time to time a run also writes the unchanged
+offsets. A reader of the current offsets needs no rows before this *full state*, regardless of the number of runs.
 """
 
 import json
@@ -40,7 +40,7 @@ Offsets = Mapping[ReaderKey, Mapping[str, int]]  # offsets by queue, as in JSON;
 # If there are many, a file has all of them, and the manifest the changes since: "" or null for what no longer exists.
 StateJson = Mapping[str, Any]
 _STATE_FILE_MARK = "consumer-offsets"
-_ROWS_PER_OFFSET = 4  # rows that a reader of the current offsets reads for each of them, at most, on average
+_ROWS_PER_OFFSET = 4  # maximum rows, on average, that a reader of the current offsets reads for each offset
 
 
 def start_product(run: Run, state: StateJson | None) -> StartedProduct[Any]:

@@ -45,7 +45,7 @@ from rmq_formats.trace_columns import decode_trace_bodies
 
 _LARGEST_REPORT = 4 << 20  # bytes of a decompressed body of traces; clients put 128,000 into one
 _OF_MESSAGE = ("physical_offset", "store_timestamp", "born_host")
-_ROWS_A_BATCH = 1 << 15  # bounds the memory of a batch beyond its bytes: there are many tiny messages
+_ROWS_A_BATCH = 1 << 15  # limits the memory of a batch of tiny messages, which its bytes do not
 
 
 DAMAGE_SAMPLE_SIZE = 256
@@ -269,7 +269,7 @@ def drop_excluded_messages(records: RawRecords, parser: PropertyParser, selectio
     """Return the records without those that contain a message of an excluded topic."""
     if not selection.exclude_topics or not records.positions.size:
         return records
-    # Columns are made only then: Arrow's dictionaries of a filtered batch would still hold the excluded values.
+    # Columns are created after this, because Arrow's dictionaries of a filtered batch would keep the excluded values.
     messages, _ = message_batch(records, parser, wants_topic=selection.includes)
     offsets = messages.column("physical_offset").to_numpy()[mask_excluded(messages, selection)]
     stays = ~np.isin(records.positions + records.base_offset, offsets)

@@ -120,7 +120,7 @@ class Run:
     log_truncated_at: int | None = None  # the offset at which the broker truncated its log since the last run
     only_missing: bool = False  # leave out records that the lake has
     backfilled_topics: frozenset[str] = frozenset()  # only records that would be left out if these were excluded
-    expired: ExpiredRows | None = None  # rows that `optimize --keep` has removed; the run does not bring them back
+    expired: ExpiredRows | None = None  # rows that `optimize --keep` has removed; the run does not add them again
     expired_until: int = MAX_LONG  # offset from which on no message has expired yet
     changed_queues: ChangedQueues | None = None  # if only these queues need to be probed
 

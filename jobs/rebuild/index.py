@@ -255,7 +255,7 @@ def plan_builds(request: RebuildIndexRequest, explanation: Explanation) -> list[
         wrong = (one.name for one in found if one.is_foreign)
         foreign = {name for name in wrong if not is_accepted(name, accepted)}
         comparable = [name for name in damaged if name not in foreign]
-        # A full one lacks no key though messages are lost; another one lacks theirs, or a start had cut it.
+        # A full file lacks no key even if messages are lost. Any other file lacks their keys, or a start truncated it.
         complete = {BuiltFileKind.FULL, BuiltFileKind.OPEN} if store.has_clean_shutdown else {BuiltFileKind.FULL}
         doubtful = [keys.find_first_key(start) for start, _ in keys.doubtful_ranges]
         planned = [
@@ -296,7 +296,7 @@ def _recorded_names(request: RebuildIndexRequest) -> RecordedNames:
 
 
 def _choose_names(gap: Sequence[PlannedFile], explanation: Explanation, recorded_names: RecordedNames) -> Sequence[str]:
-    """Return names that sort into their place: the recorded ones if these are in order."""
+    """Return names that sort correctly among the existing ones: the recorded names if these are in order."""
     keys, before, following = explanation.key_sequence, gap[0].previous_kept_name, gap[0].next_kept_name
     # A file was created by its first key, or by the last one before it; a log may have no keys.
     found = [
@@ -358,7 +358,7 @@ def _may_be_right(explained: ExplainedFile, explanation: Explanation) -> bool:
 
 
 def _fits_between(explained: ExplainedFile, every: Sequence[ExplainedFile]) -> bool:
-    """Return whether a file continues its neighbours' store times: then the log may be foreign, not the file."""
+    """Return whether a file continues its neighbors' store times: then the log may be foreign, not the file."""
     header, number = explained.broker_file.header, every.index(explained)
     before, after = (
         [one.broker_file.header for one in files if one.verdict.is_explained]
@@ -426,7 +426,7 @@ def _describe_left_out_keys(keys: KeySequence, files: Sequence[ExplainedFile], s
             count = sum(skip.log_key_count for skip in survivor.skipped_keys)
             yield f"{count_text(count, 'key')} in the middle of {explained.name}; only a full rebuild adds them"
     ahead = [explained.name for explained in files if explained.survivor and explained.survivor.tail_count]
-    # A promotion that cut the log at its end took back later entries of index files.
+    # A promotion that truncated the log at its end explains later entries of index files.
     last = keys.last_record_offset
     if ahead and store.has_clean_shutdown and not any(takeover > last for takeover in takeover_offsets(store)):
         yield f"keys of lost messages past the end of the log; these files still have their entries: {', '.join(ahead)}"

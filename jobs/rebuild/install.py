@@ -2,7 +2,7 @@
 Installs files in the store of a stopped broker: index files, queues, segments, a checkpoint.
 
 A new set of files is built next to its directory, unchanged files are linked into it, and then both directories are
-exchanged in one step; a single file is renamed in one step. After a kill, the store has either the complete old set or
+exchanged atomically; a single file is renamed atomically. After a kill, the store has either the complete old set or
 the complete new one. The broker's own lock is held during the installation, so it cannot start. Replaced files stay
 next to the store, under their own names.
 
@@ -417,7 +417,7 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep
         _set_owner_and_mode(made, plan, plan.folder_stat.st_mode & 0o7777)
         os.fsync(made)
     step("name the directory")
-    staging.rename(plan.aside)  # no longer swept as an attempt: after the exchange it holds the old set
+    staging.rename(plan.aside)  # no longer deleted as a killed attempt: after the exchange it holds the old set
     step("exchange")
     _check_same_directory(made, plan.aside)
     swap_paths(plan.aside, plan.target_folder)
@@ -461,7 +461,7 @@ def remove_empty_folders(folder: Path) -> None:
 
 @contextmanager
 def suppress_not_empty() -> Iterator[None]:
-    """Ignore the error that a directory is not empty, even if it only just got a file."""
+    """Ignore the error that a directory is not empty, even if a file was added a moment ago."""
     try:
         yield
     except OSError as error:
@@ -505,7 +505,7 @@ def _set_owner_and_mode(descriptor: int, plan: Installation, mode: int) -> None:
 
 def swap_paths(new: Path, old: Path) -> None:
     """Exchange two files or directories: atomically if the system supports it, otherwise one after the other."""
-    # Without the system call a kill between two renames leaves nothing at *old*, and a broker would make a new one.
+    # Without the system call a kill between two renames leaves nothing at *old*, and a broker would create a new one.
     # Nothing is lost: the old one is at *new*, and the new one next to it, under the name that ends in `-new`.
     if find_status(old, follows_links=False) is None:
         new.rename(old)

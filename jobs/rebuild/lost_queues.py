@@ -248,7 +248,7 @@ class _Evidence:
         self._made = {file.sha256 for queue in built for file in queue.files}
         self._bases = np.array([segment.base_offset for segment in store.segments], np.int64)
         self._lost = [*joined.damaged_ranges, *((start, end) for _, start, end in find_holes(store.segments))]
-        self._wrong: dict[str, list[range]] = defaultdict(list)  # units that the comparison with the log objects to
+        self._wrong: dict[str, list[range]] = defaultdict(list)  # units that the comparison with the log reports
         self._displaced: dict[QueueName, list[QueueDifference]] = defaultdict(list)
         self._copies = _find_misnamed_copies(store, settings, built)  # by path, with the path of the original
         for one in joined.differences:
@@ -379,10 +379,10 @@ class _Evidence:
 
     def _classify_file(self, file: BuiltFile, queue: BuiltQueue, real: StoredFile, content: bytes, own: bytes) -> str:
         """Return the verdict on a file of the store, from the bytes of the rebuilt file and its own."""
-        # In order of certainty: equal files; one flipped bit, which a record's tags may also explain; files to which
-        # the comparison with the log does not object, and which may be right; one fault of the file; blanks of records
-        # that exist again. Any other file differs as a whole: it may belong to another queue, or records of the log may
-        # have changed.
+        # In order of certainty: equal files; one flipped bit, which a record's tags may also explain; files for which
+        # the comparison with the log reports no difference, and which may be right; one fault of the file; blanks of
+        # records that exist again. Any other file differs as a whole: it may belong to another queue, or records of the
+        # log may have changed.
         is_as_long = real.size == file.size
         made, stored = (_units(data, queue.name) for data in (content, own))
         has_units = not _is_extension(file)
@@ -397,8 +397,8 @@ class _Evidence:
         if fault == ONE_BIT_CHANGED and has_units:
             return _UNDECIDED if self._may_be_record_fault(file, queue, made, stored) else _WRONG
         if is_as_long:
-            # If the comparison with the log objects to a unit, the record may be wrong: then both files have the same
-            # unit there. The store's own file may still lack units of records that a killed broker had not dispatched.
+            # If the comparison with the log reports a unit, the record may be wrong: then both files have the same unit
+            # there. The store's own file may still lack units of records that a killed broker had not dispatched.
             first, is_other = _first_of(file, queue), made != stored
             places = (slice(max(one.start - first, 0), one.stop - first) for one in self._wrong.get(file.path, ()))
             if not has_units or not any(is_other[place].any() for place in places):
@@ -426,7 +426,7 @@ class _Evidence:
         return data
 
     def _segments_pointed_to(self, units: Units) -> set[int]:
-        """Return the numbers of the segments to which units point, from 1 on."""
+        """Return the numbers, starting at 1, of the segments to which units point."""
         written = units[(units["size"] > 0) & (units["size"] != PRE_BLANK_SIZE)]
         return set(np.unique(np.searchsorted(self._bases, written["physical_offset"], "right")).tolist())
 
@@ -555,7 +555,7 @@ def _lacks_extension(queue: BuiltQueue, verdicts: _Verdicts) -> bool:
 
 def _lacks_records_that_are_back(queue: BuiltQueue, made: Units, stored: Units) -> bool:
     """
-    Return whether the only differences are blanks, after other units, whose records the log has regained.
+    Return whether the only differences are blanks, after other units, whose records are in the log again.
 
     Repairs and rebuilds write such blanks. A broker writes blanks from the beginning of a file to the first message of
     a queue that it restarts, in front of messages that may still be in the log: those stay. If the log places any unit

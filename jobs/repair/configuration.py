@@ -2,7 +2,7 @@
 The files of `config/` that a repair writes.
 
 A file that is missing, or that a broker cannot load, comes from the lake, from a replica, or from its own backup.
-Positions never go back: of files with positions, the version with the largest ones is written byte for byte; if no
+Positions never decrease: of files with positions, the version with the largest ones is written byte for byte; if no
 version has the largest of each queue, they are merged. Of other files, the version that was changed last is written.
 """
 

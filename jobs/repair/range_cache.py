@@ -46,7 +46,7 @@ class CachingWorkers:
         return cast("list[Result]", self._map_ranges(ranges, task, label, sizes))
 
     def _map_ranges(self, ranges: Sequence[Range], task: Task[Any, Any], label: str, sizes: Sizes) -> list[Any]:
-        # The result of each collector of a pass is cached by itself, with the facts of the range.
+        # The result of each collector of a pass is cached separately, with the facts of the range.
         new_collectors = task.keywords["new_collectors"] if isinstance(task, partial) and task.func is run_range else []
         parts = new_collectors or [task]
         try:

@@ -149,9 +149,7 @@ class RepairSummary(RatedOutcome):
     default_options: list[str] = field(default_factory=list)  # options that set RocketMQ's defaults, if these may apply
     delivery_text: str = ""  # the messages that consumers would receive for bridges that were not written
     messages_at_risk: int = 0  # whole messages that the broker deletes at its next start, and that bridges would keep
-    withheld_reason: str | None = (
-        None  # why nothing is put in place: the broker would load the store, and delete messages
-    )
+    withheld_reason: str | None = None  # why nothing is installed: the broker would load the store and delete messages
     kept_folders: list[str] = field(default_factory=list)  # directories of the replaced files
     verdict_after: Verdict | None = None  # the verdict after the repair
 
@@ -556,7 +554,7 @@ class _Repair:
             )
         of_checkpoint = {kinds.CHECKPOINT_INDEX_TIME, kinds.CHECKPOINT_AFTER_LOG}
         times = {one.field: one.right_time for one in own if one.kind in of_checkpoint and one.right_time is not None}
-        # Another wrong file may be the one that the times are compared with; a killed broker leaves any times.
+        # The times may have been compared with another wrong file, and a killed broker may leave any times.
         is_alone = all(
             one.part == CONFIGURATION or one.kind in {*of_checkpoint, kinds.TRUNCATED_CHECKPOINT} for one in own
         )
@@ -806,7 +804,7 @@ def _correct_checkpoint(store: Store, times: Mapping[str, int], newest: int, *, 
     if file is None:
         return None
     headers = (read_index_header(file, store) for file in store.index_files)
-    # Up to this time keys are surely indexed: a broker that recovers begins no later.
+    # Keys up to this time are certainly indexed: a broker that recovers does not begin later.
     indexed = max((header.end_timestamp for header in headers if header is not None), default=0)
     if stored is None:
         time = min(indexed, newest) if newest else indexed  # an index file may be of another log
@@ -835,7 +833,7 @@ def _apply(request: RepairRequest, plans: Sequence[Installation], held: LockedSt
                 raise
             done = f"{number} of {count_text(len(plans), 'step')} were completed; --undo reverts them"
             raise NotInstalledError(f"{error}. {done}") from error
-        finally:  # an error after the exchange must not be explained by the files that this command has put there
+        finally:  # an error after the exchange must not be attributed to the files that this command has installed
             held.installed |= plan.changed_paths
 
 

@@ -183,7 +183,7 @@ def _keep_sound_parts(work: PlannedSegment, range_: Range, unchecked: Sequence[I
             bodies = [offset for offset, _ in message_batch(item, PropertyParser.SCAN, with_body=False)[1]]
             places = item.positions + item.base_offset
             ends = places + item.sizes
-            # An entry header of DLedger is before its record, and no piece of its own.
+            # A DLedger entry header precedes its record and is not a separate piece.
             starts = np.maximum(np.concatenate(([at], ends[:-1])), places - DLEDGER_ENTRY.size)
             is_wrong = np.isin(
                 places, np.array([*bodies, *_find_changed_records(work, item, made, unchecked)], np.int64)

@@ -1,9 +1,9 @@
 """
 Protects messages that the broker would delete at its next start after a repair.
 
-A store that its broker refuses to load loses nothing. After a partial repair the broker loads it, and truncates the log
-at the first bad record: such a plan is withheld. If the lake did not have the missing bytes, the user can request
-bridges.
+A store that its broker refuses to load loses nothing. After a partial repair, the broker might load it and truncate the
+log at the first bad record, so such a plan is withheld. If the lake did not have the missing bytes, the user can
+request bridges.
 """
 
 import shutil
@@ -70,7 +70,7 @@ class TruncatingHole(NamedTuple):
     segment: Segment
     doubtful_bytes: DoubtfulBytes
     bridge_messages: list[LostMessage]  # messages that a bridge would deliver to consumers
-    skipped_units: list[tuple[str, int]]  # files and positions of units: a broker passes over blanks in their place
+    skipped_units: list[tuple[str, int]]  # files and positions of units: a broker skips blanks in their place
 
 
 def find_truncating_holes(store: Store, verdict_before: Verdict, planned_verdict: Verdict) -> list[TruncatingHole]:
@@ -92,8 +92,8 @@ def find_truncating_holes(store: Store, verdict_before: Verdict, planned_verdict
         last = queue.read_last_unit(end)
         is_last_lost = isinstance(last, Unit) and any(_is_in(last, place) for place in places)
         for hole in holes:
-            # A broker that finds a blank passes over all messages in the file of the log that offset 0 is in. A blank
-            # at the end of a queue would be its newest unit: the broker would take new messages for older ones.
+            # A broker that finds a blank skips all messages in the file of the log that offset 0 is in. A blank at the
+            # end of a queue would be its newest unit: the broker would take new messages for older ones.
             is_skipped = hole.segment.base_offset > 0 and not is_last_lost
             _add_units(hole, queue, end, is_skipped=is_skipped)
     return holes

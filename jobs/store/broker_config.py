@@ -73,7 +73,7 @@ _TABLES_OF_FILES = {
 
 _Row = tuple[str, Mapping[str, object]]
 _Table = Mapping[str, Mapping[str, object]]
-_Files = Mapping[str, bytes | None]  # content by name; None of a file that is too large
+_Files = Mapping[str, bytes | None]  # content by name; None for a file that is too large
 
 
 @unique
@@ -279,7 +279,7 @@ def read_json_config(store: Store, name: str) -> dict[str, object] | None:
 
 
 def read_json_file(store: Store, file: StoredFile) -> dict[str, object]:
-    """Return the content of a file of JSON, which a running broker writes over or replaces: then it is read again."""
+    """Return the content of a JSON file; it is read again if a running broker is overwriting or replacing it."""
     return decode_json_config(read_settled_file(store, file, LARGEST_FILE, _is_json))
 
 
@@ -292,7 +292,7 @@ def _is_json(data: bytes) -> bool:
 
 
 def _has_end(data: bytes) -> bool:
-    """Return whether a file of JSON, which may be large, is empty or has its end."""
+    """Return whether a JSON file is empty or ends like a complete one; a large file is not parsed."""
     return not data or data.rstrip().endswith(b"}")
 
 
@@ -342,7 +342,7 @@ class ConsumerProgress(NamedTuple):
     """The position of a consumer in a queue."""
 
     kind: ConsumerKind
-    consumer_group: str | None  # None of a delay level
+    consumer_group: str | None  # None for a delay level
     topic: str
     queue_id: int
     next_offset: int

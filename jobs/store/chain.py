@@ -45,7 +45,7 @@ class RangeCollector(Protocol[T_co]):
         """Return the result for the range."""
 
 
-# Is sent to tasks. The files that the collector enters there leave nothing half-written after an error.
+# Sent to tasks. The collector enters its files into the stack, so that an error leaves no incomplete file.
 NewCollector = Callable[[Range, ExitStack], RangeCollector[T]]
 Results = tuple[Any, ...]  # the results of one range, one per collector, in the order of the collectors
 

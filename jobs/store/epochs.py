@@ -100,7 +100,7 @@ def find_last_promotion(store: Store, log_end: int) -> Promotion | None:
 
 
 def tail_evidence(store: Store) -> TailEvidence:
-    """Return the functions that ask the other files of a store, listed when they are called, about its last records."""
+    """Return functions that check a store's last records against its other files, listed again by each call."""
     again = partial(relist_store, Store(store.root, storage=store.storage, commitlog=store.commitlog))
     return TailEvidence(
         partial(_why_left_over, again),

@@ -144,8 +144,8 @@ def find_end_after_crash(
     A copy of a running broker's store looks the same if its log was copied first, and so does a store that was copied
     afterwards without its file times. The times of the files tell them apart in most cases: a broker writes a record
     and its unit within seconds, whether the times are those of the broker's writes or of the copies. If the log's file
-    is the newest one, it was not copied first. The same holds if only the beginning of a record is left: a broker's
-    write is interrupted by the copy of its page very rarely.
+    is the newest one, it was not copied first. The same holds if only the beginning of a record is left, because a copy
+    very rarely reads a page in the middle of a broker's write.
     """
     if store.has_clean_shutdown or not store.segments or find_broker_process(store.root) is not None:
         return None
@@ -154,7 +154,7 @@ def find_end_after_crash(
         newest = find_newest_known_offset(store, queues, last_units)
         end = _end_of_records(store, newest) if log_end is None else log_end
         if end is not None and has_lost_end(store, newest, end):
-            now = relist_store(store)  # a broker that we do not see may have created segments since they were listed
+            now = relist_store(store)  # an undetected broker may have created segments since they were listed
             if _is_whole_at(end, now) or not has_lost_end(now, newest, end):
                 return None
             sizes = [unit.size for unit in read_last_units(queues, last_units) if unit.physical_offset == newest]
@@ -185,7 +185,7 @@ def _has_beginning_of_record(store: Store, segment: Segment, position: int) -> b
     """
     Return whether the beginning of a record, up to its own offset, follows the end of a log.
 
-    A broker that we do not see may be writing a shorter beginning, or one that has grown when it is read again.
+    An undetected broker may be writing a shorter beginning, or one that has grown when it is read again.
     """
     if position < 0:
         return False

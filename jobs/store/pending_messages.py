@@ -37,7 +37,7 @@ from rmq_formats.timer_files import (
 
 
 class TimerState(NamedTuple):
-    """The slots of a wheel that are due from the read time on."""
+    """The slots of a wheel that are due at or after the read time."""
 
     wheel: str  # path of the file below the store's root
     slots: tuple[Slot, ...]
@@ -109,7 +109,7 @@ def _missing_unit_error(store: Store, state: TimerState, at: int) -> CorruptData
         reason = f"the wheel points to position {at:,} of the timer log, which the broker had not written"
         return CorruptData(reason, None, f"{store.root}/{state.wheel}")
     files = sorted(store.other_files_of_kind(FileKind.TIMER_LOG), key=attrgetter("base_offset"))
-    if not files:  # a finding of its own names the missing log
+    if not files:  # a separate finding names the missing log
         reason = f"the wheel points to position {at:,} of the timer log, which is missing"
         return CorruptData(reason, None, f"{store.root}/{state.wheel}")
     size = max(file.size for file in files)
@@ -132,7 +132,7 @@ _MOST_UNITS_AFTER_PROGRESS = 10_000
 
 def read_last_timer_unit(store: Store) -> TimerUnit | None:
     """
-    Return the last unit of the timer log, at most some thousands after its flushed position; None if there is none.
+    Return the last unit of the timer log, a few thousand after its flushed position at most; None without one.
 
     In a closed store no unit is after that position, unless the progress file is an earlier version.
     """

@@ -27,7 +27,7 @@ from rmq_formats.consumequeue.dispatch import BatchUnit, QueueName, Unit
 from rmq_formats.properties import MAX_LONG
 
 NO_LIMIT = MAX_LONG
-_AT_ONCE = 500  # queues a task
+_AT_ONCE = 500  # queues per task
 _MOST_FOREIGN = 64  # ends of queues that are searched in the log
 
 
@@ -51,7 +51,7 @@ class QueueEnds(NamedTuple):
 
     @property
     def queues(self) -> tuple[StoredQueue, ...]:
-        """The queues alone."""
+        """The queues, without what the probe found."""
         return tuple(one.queue for one in self.probed_queues)
 
     @property

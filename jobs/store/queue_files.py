@@ -34,7 +34,7 @@ QUEUE_KIND_OF_FILE = {FileKind.CONSUME_QUEUE: QueueKind.PLAIN, FileKind.BATCH_CO
 DELETED_BYTE = 0xFF  # every byte of a unit whose file was deleted after it was listed
 FIRST_PROBE_UNITS = 25  # units; a queue that has none or few new ones costs half a kilobyte
 _LARGEST_LOOK = 1 << 16
-_FIRST_TAIL_LOOK = 256  # units; after them is a hole in the file, mostly
+_FIRST_TAIL_LOOK = 256  # units; they are usually followed by a hole in the file
 _LARGEST_TAIL_LOOK = 1 << 15
 _BLOCK = 8 << 20  # bytes; a queue file of the default size is smaller
 OpenFile = Callable[[str], AbstractContextManager[Reader]]
@@ -135,7 +135,7 @@ class StoredQueue:
         return bisect_left(range(end), physical_offset, self.first_unit_number, key=offset)
 
     def first_unit_after_blanks(self, start: int, end: int) -> int:
-        """Return the number of the first unit in [*start*, *end*) that is no blank, which fills up a first file."""
+        """Return the number of the first unit in [*start*, *end*) that is no blank of a first file."""
 
         def is_message(number: int) -> bool:
             unit = self.read_unit(number)
@@ -160,7 +160,7 @@ class StoredQueue:
         return next((file for file in self.files if file.base_offset <= at < file.end), None)
 
     def find_nonzero_byte(self, unit_number: int) -> int | None:
-        """Return the place in the queue of the first byte other than zero from a unit on; holes are not read."""
+        """Return the byte position of the first nonzero byte at or after a unit; holes are not read."""
         look = _FIRST_TAIL_LOOK
         while (unit_number := self.next_written_unit_number(unit_number)) < self.capacity_end:
             data = self.read(unit_number, min(unit_number + look, self.capacity_end))
@@ -368,7 +368,7 @@ def _voted_size(kind: FileKind, files: Sequence[StoredFile]) -> int | None:
 
     Each file votes for its length, and each name for its distance from the previous one: bases are multiples of the
     size. A length that its own name or the next one contradicts has no vote. A size that is not a multiple of a unit
-    loses against one that is.
+    loses to one that is.
     """
     unit = QUEUE_KIND_OF_FILE[kind].layout.size if kind in QUEUE_KIND_OF_FILE else 1
     votes: Counter[int] = Counter()

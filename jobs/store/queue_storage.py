@@ -42,7 +42,7 @@ def is_about_queue_database(error: FormatError, store: Store) -> bool:
 
 
 def rocksdbstore_folder(store: Store) -> str | None:
-    """Return the directory of the database of index, timer and transactions (5.4.0+); often it has no row."""
+    """Return the directory of the database of index, timer and transactions (5.4.0+); it is often empty."""
     return _database(store, ROCKSDB_STORE_FOLDER)
 
 

@@ -95,7 +95,7 @@ def plan_ranges(
     settle_limits: SettleLimits | None = None,
 ) -> list[Range]:
     """
-    Return the ranges of the log from the record boundary *from_offset* on, in order.
+    Return the ranges of the log after the record boundary *from_offset*, in order.
 
     *store_timestamp* is that of the last record before *from_offset*; *settle_limits* says which of
     the newest records wait.

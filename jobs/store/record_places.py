@@ -52,7 +52,7 @@ class Fingerprint(NamedTuple):
 
 
 def leftover_size(log: SegmentBytes, piece: Piece) -> int:
-    """Return the size of a piece up to the last of older records; 0 if it is not the leftover of a cut-back log."""
+    """Return the size of a piece up to the last of older records; 0 if it is not the leftover of a truncated log."""
     if piece.reason not in {STALE_REASON, LEFTOVER_REASON}:  # a broker is writing there
         return 0
     older = log.find_record(piece.offset - log.base_offset)

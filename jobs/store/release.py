@@ -1,8 +1,8 @@
 """
-The release that wrote a store, as given by the user or as detected from its bytes; every verb uses this detector.
+The release that wrote a store, as given by the user or as detected from its bytes; every command uses this detector.
 
 It reads the names of files, checkpoint and abort, and the first records of some segments, without compiled code, so
-that commands that answer in a fraction of a second can use it. A verb that has read more adds its marks
+that commands that answer in a fraction of a second can use it. A command that has read more adds its marks
 (`add_marks`). Marks that only index files show need a comparison with the log (`jobs.products.index.settings`).
 
 The bytes of most stores match a range of releases, which is reported. If these releases differ in a behavior that
@@ -123,7 +123,7 @@ THOROUGH: ReadEffort = (16, 2000)
 class Writers(NamedTuple):
     """The releases that wrote a store."""
 
-    rules: Rules  # which release's rules apply from which offset on
+    rules: Rules  # which release's rules apply, by their first offset
     text: str  # for users: a range if the marks do not determine one release
     eras: tuple[Era, ...] = ()  # of the store's marks; empty if the releases are known otherwise
 
@@ -190,7 +190,7 @@ def parse_release(text: str) -> Release:
 
 
 def parse_rules(text: str) -> Rules:
-    """Read `5.3.3`, or `5.3.3,5.4.0@11232` for a store that a newer release continued from an offset on."""
+    """Read `5.3.3`, or `5.3.3,5.4.0@11232` for a store that a newer release continued at an offset."""
     rules: list[tuple[int, Release]] = []
     for part in text.split(","):
         name, _, offset = part.partition("@")

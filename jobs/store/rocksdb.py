@@ -53,7 +53,7 @@ class Database:
         self._location = location
 
     def rows(self, family: str, start: bytes = b"", batch_size: int = _AT_ONCE) -> Iterator[Rows]:
-        """Yield the rows of a family from the key *start* on, some at a time; `CorruptData` if one cannot be read."""
+        """Yield the rows of a family, starting at the key *start*, in blocks; `CorruptData` if one cannot be read."""
         found = self.families.get(family)
         if found is None:
             return
@@ -71,7 +71,7 @@ class Database:
         self._check(cursor, found)
 
     def items(self, family: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows of a family one by one: for small ones, or a few rows from *start* on."""
+        """Yield the rows of a family one by one: for small ones, or for a few rows starting at *start*."""
         for keys, values in self.rows(family, start, _FEW):
             yield from zip(keys, values, strict=True)
 
@@ -152,7 +152,7 @@ def _open_database(location: str, storage: Storage, folder: Path) -> "Rdict":
         return rocksdict.Rdict(str(copy), _raw_options(), families, read_only)
 
     try:
-        # An OSError is one of the copy. Other errors may say that the broker wrote the files while they were copied.
+        # An OSError comes from the copy. Other errors may say that the broker wrote the files while they were copied.
         return repeat_read(copy_and_open, lambda error: is_deleted_file(error) or not isinstance(error, OSError))
     except OSError:
         raise
@@ -232,7 +232,8 @@ def read_index_rows_like_broker(database: Database, topic: str, kind: KeyKind, k
     """
     Yield the rows under a key in the order in which the broker finds them: by hour, unique key and offset.
 
-    Rows of other keys that begin with this one and `@` are among them. Two looks an hour, however many rows it has.
+    Rows of other keys that begin with this one and `@` are among them. This takes two lookups per hour, regardless of
+    the number of rows.
     """
     prefix = key_prefix(topic, kind, key)
     start: bytes | None = b""

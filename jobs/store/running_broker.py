@@ -54,8 +54,8 @@ def may_have_running_broker(store: str) -> bool:
     """
     Return whether a broker on this machine may have written to the store until now.
 
-    A broker creates `abort` before it takes messages and deletes it when it stops. A follower of DLedger takes messages
-    from its leader even earlier, but holds the lock by then. After a crash, `abort` is left over.
+    A broker creates `abort` before it accepts messages and deletes it when it stops. A follower of DLedger accepts
+    messages from its leader even earlier, but holds the lock by then. After a crash, `abort` is left over.
     """
     if not is_local(store):
         return False

@@ -16,7 +16,7 @@ def import_task_modules(*more: str) -> None:
     """
     Import the modules of tasks, and *more*, and load compiled functions.
 
-    Otherwise each worker would spend a second of CPU time on the same imports, and have them in memory of its own. An
+    Otherwise each worker would spend a second of CPU time on the same imports, and keep a separate copy in memory. An
     import may start threads, which are lost in a fork. On Linux, these imports start none except jemalloc's, which it
     restarts itself after a fork.
     """

@@ -91,7 +91,7 @@ class TopicEvidence(NamedTuple):
         return TopicFate.DELETED if self._was_absent_after(topic, newest_ms) else TopicFate.UNDECIDED
 
     def _was_absent_after(self, topic: str, newest_ms: int) -> bool:
-        """Return whether a table was without the topic after its messages up to *newest_ms*, and not before them."""
+        """Return whether a table lacked the topic after its messages up to *newest_ms*, and not before them."""
         return self.last_absent_ms.get(topic, -1) >= newest_ms + (self.clock_setback_ms or 0)
 
     def explain_undecided(self, topic: str) -> str:

@@ -65,7 +65,7 @@ def _file_at(queue: StoredQueue, offset: int) -> StoredFile | None:
 
 
 def _read(queue: StoredQueue, offset: int, length: int) -> Buffer:
-    """Read from *offset* of the extension on, at most to the end of a file."""
+    """Read the extension, starting at *offset*, at most to the end of a file."""
     file = _file_at(queue, offset)
     if file is None:
         return b""

@@ -1,5 +1,5 @@
 """
-Worker processes on this machine, for work that takes one process long: threads wait for each other's Python.
+Worker processes on this machine, for work that takes one process long: only one thread at a time runs Python code.
 
 A process imports the modules of tasks once, and forks the workers. They end when the command ends, however it ends:
 each waits for the end of a pipe that only the command's process can write to.

@@ -73,7 +73,7 @@ class EntryWork:
     open_ranges: tuple[Range, ...] = ()
     entries_without_row: int = 0  # number of its entries without a row, whose messages are not in the lake
     earlier_runs_end: int = 0  # messages before it get rows only if the lake has them
-    threads: int = 1  # threads that sort and write rows at most, each into its own files
+    threads: int = 1  # maximum number of threads that sort and write rows, each into separate files
 
 
 class EntryRows(NamedTuple):
@@ -127,7 +127,7 @@ class _RowWriter:
             name = f"index-{self._file_ordinal:08d}-{first:010d}"
             opened = self._output.new_file(INDEX_ENTRIES, name, index_file=self._file_ordinal)
             self._rows = self._files.enter_context(opened)
-        # Numbers are sorted faster than their places; those of equal hashes keep their order.
+        # Sorting numbers is faster than computing a permutation; rows with equal hashes keep their order.
         order = group["key_hash"].to_numpy().astype(np.int64) << 32 | np.arange(group.num_rows)
         order.sort()
         self._rows.write(pc.take(group, (order & 0xFFFFFFFF).astype(np.uint32), boundscheck=False))

@@ -102,7 +102,7 @@ class ExplainedFile:
     detail: str = ""
     is_out_of_order: bool = False  # its contents are right, but its name does not fit them
     right_name: str = ""  # the correct name of a file that has the name of another one
-    is_foreign: bool = False  # none of its entries is that of the log: this file or the log is of another store
+    is_foreign: bool = False  # no entry matches the log: this file or the log is of another store
 
     @property
     def name(self) -> str:
@@ -142,7 +142,7 @@ class Explanation:
         """
         Yield keys that are in no file before the one that they should precede; next to a damaged file this is unknown.
 
-        The values are the file's name, how many keys, the number of the first, and whether all are in later files.
+        The values are the file's name, the number of keys, the number of the first, and whether all are in later files.
         """
         end, known = 0, True
         placed = [(one.survivor.first_key, one.survivor.end_key) for one in self.files if one.survivor is not None]
@@ -314,8 +314,8 @@ def _are_exchanged(pairs: Sequence[tuple[ExplainedFile, ExplainedFile]], zone: t
     """
     Return whether the names fit the contents only after an exchange: a name is never before the first message.
 
-    Nor is it long after it: a file whose name fits is not given a later one. Of two renamed files, one may be right as
-    it is.
+    Nor is it long after it: a file whose name fits is not given a later one. Of two renamed files, one may already have
+    the right name.
     """
     moves = [
         (file_name_for_time(one.broker_file.header.begin_timestamp, zone), one.name, place.name) for one, place in pairs
@@ -360,7 +360,7 @@ def _classify(
 
 
 def _classify_equal(survivor: Survivor, keys: KeySequence) -> tuple[FileVerdict, str]:
-    """Return the verdict on a file that equals its recipe: a broker wrote it, if nothing else is known of its keys."""
+    """Return the verdict on a file that equals its recipe: a broker wrote it, unless it repeats or exceeds the log."""
     if survivor.is_repeated:
         entries = count_text(survivor.broker_file.header.entry_count, "entry")
         return FileVerdict.STALE, f"all of its {entries} are also in an earlier file"
@@ -432,7 +432,8 @@ def _is_damaged(compared: FileComparison, geometry: Geometry) -> bool:
     Return whether a single fault explains the differences of a file that was right once.
 
     The faults are: a crash before the header counted the last entries; pages that were never written; a few changed
-    bits, as also a broker leaves that is killed between the update of a slot and of the header (`IndexFile#putKey`).
+    bits, which a broker also leaves if it is killed after it has updated a slot and before the header
+    (`IndexFile#putKey`).
     """
     if compared.nonzero_after_end or compared.zeroed_rows > _count_of_rows(compared) // 2:
         return True

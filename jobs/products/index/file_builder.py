@@ -52,7 +52,7 @@ from rmq_formats.store import OFFSET_DIGITS, TIME_DIGITS
 Write = Callable[[int, Buffer], object]
 # The number of the first entry, the entries, and the store times and texts of their keys if the log has these.
 OnEntries = Callable[[int, NDArray[np.void], NDArray[np.int64] | None, pa.RecordBatch | None], object]
-_STEP = timedelta(minutes=15)  # every zone in use is a multiple of it away from UTC
+_STEP = timedelta(minutes=15)  # the UTC offset of every zone in use is a multiple of this
 _SLACK = timedelta(minutes=5)  # the longest time between the creation of a file and its first message
 _FURTHEST = timedelta(hours=14)
 WESTERNMOST_ZONE = timezone(timedelta(hours=-12))  # the zone with the earliest local time
@@ -68,7 +68,7 @@ class BuiltFileKind(StrEnum):
 
     FULL = "full"
     OPEN = "open"  # the newest file, in which a broker continues
-    SUPPLEMENT = "supplement"  # keys that no uninterrupted broker would have in a file of their own
+    SUPPLEMENT = "supplement"  # keys for which an uninterrupted broker would create no separate file
 
 
 class BrokerIndexFile(NamedTuple):

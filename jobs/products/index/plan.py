@@ -80,7 +80,7 @@ class IndexPlan:
         """
         Return the missing files between, before and after *survivors*, in order; all files if there are none.
 
-        *completes*: the last survivor is filled with later keys; otherwise it stays as it is.
+        *completes*: the last survivor is filled with later keys; otherwise it remains unchanged.
         """
         keys, total, capacity = self.key_sequence, len(self.key_sequence), self.geometry.capacity
         ends = [0, *(one.end_key for one in survivors)]

@@ -35,7 +35,7 @@ from jobs.store.store import Store, read_index_header
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry, IndexHeader
 from rmq_formats.release import Release, make_rules
 
-_MOST_THREADS = 4  # that write the rows of one index file
+_MOST_THREADS = 4  # maximum for the rows of one index file
 _LEAST_BYTES_OF_KEY = 50  # the fewest bytes of the log per key: small messages have about 100 bytes and two keys
 
 
@@ -64,7 +64,7 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
         damaged = tuple(collect_damaged_ranges(outcomes))
         keys = KeySequence(output.scratch, spans, opening.from_offset, damaged_ranges=damaged)
         works = plan_index_files_work(opening, run, keys)
-        threads = min(run.workers.width // max(len(works), 1), _MOST_THREADS)  # workers that have no file of their own
+        threads = min(run.workers.width // max(len(works), 1), _MOST_THREADS)  # idle workers help to write a file
         works = [replace(work, threads=threads) for work in works]
         written = run.workers.map(works, partial(write_entries, output=output), "building index entries")
         names = _find_broker_names(run.store, written)
@@ -249,7 +249,7 @@ def _find_broker_names(store: Store, written: Sequence[EntryRows]) -> dict[tuple
 
 
 def _stated_geometry(run: Run, state: State, geometry: Known[Geometry]) -> dict[str, object]:
-    """Return the sizes of the broker's files, once they show them, if earlier runs had to assume those of the rows."""
+    """Return the sizes of the broker's files, once the files show them, if earlier runs had to assume sizes."""
     if geometry.origin != ASSUMED:
         return {}
     if state.get("stated"):

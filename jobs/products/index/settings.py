@@ -48,7 +48,7 @@ from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, Geometry
 from rmq_formats.release import EVERY_RELEASE, PUBLISHED, RUST, HashSlotCount, Release, Rules, make_rules, release_at
 
-# The first release of each era. What 5.0.0-PREVIEW undid, it undid to the state of an older one.
+# The first release of each era. Changes that 5.0.0-PREVIEW reverted put it into an older era.
 FIRST_RELEASES_OF_ERAS = (
     *(Release.from_version(version) for version in ("4.0.0", "4.7.1", "4.9.1", "5.4.0")),
     RUST,
@@ -232,7 +232,7 @@ def determine_releases(
     Return the releases that wrote a store: given, or detected from all evidence in its log, its files and its index.
 
     Index files are compared with the log if its marks leave one of the *switches* open: only those that begin at or
-    after offset *since*, where an earlier run has compared the others. Its *recorded* release counts unless the store
+    after offset *since*, where an earlier run has compared the others. Its *recorded* release is used unless the store
     excludes it.
     """
     if given_settings.release is not None:
@@ -383,7 +383,7 @@ def _best(
     """
     Return the rules that explain the most files (several if one release alone explains them), and their number.
 
-    Of rules that explain the same files, those count that contradict the log the least.
+    Among rules that explain the same files, those that contradict the log least are returned.
     """
     eras = [
         era

@@ -31,7 +31,7 @@ _KEYS_OF_A_MESSAGE = 4096  # keys of one message that are searched
 
 class EntryRun(NamedTuple):
     """
-    Consecutive entries of a file, from number *first_entry* on, of consecutive keys, from number *first_key* on.
+    Consecutive entries of a file, starting with number *first_entry*, for consecutive keys, starting with *first_key*.
 
     For messages that the log has lost, the entries are the file's own, and *first_key* is the number of the first key
     after them, or of the *log_key_count* keys of changed records in their place.
@@ -299,7 +299,7 @@ class FilePlacer:
                 return Survivor(broker_file, -count, head_count=head)
             first_entries = [reader.entry(number) for number in range(1, min(count, ENTRIES_COMPARED) + 1)]
             lost = self._find_lost_entries(reader, head, count)
-            if head:  # minus the number of older entries: so entry and key differ by one number in all of them
+            if head:  # minus the number of older entries: so entry minus key is the same in all
                 start = -head
             elif lost and lost[0].first_entry == 1:
                 start = lost[0].first_key
@@ -352,7 +352,7 @@ class FilePlacer:
         self, entries: Sequence[IndexEntry], first_message_keys: range | None, before: Survivor | None
     ) -> int:
         """Return the number of the first key of a file that begins in the log with *entries*."""
-        # Of equal candidates, the first one counts.
+        # Among equal candidates, the first one is chosen.
         candidates = [] if before is None or before.is_before_log else [before.end_key]
         if first_message_keys is not None:
             candidates += first_message_keys or [first_message_keys.start]
@@ -443,8 +443,9 @@ class FilePlacer:
         """
         Return the end of the previous file, from whose time the first of *entries* counts seconds.
 
-        If the log has lost the message before, that may be none of the candidates: then return also that the first
-        entry is accepted as it is. If the file before has expired with its messages, only this entry shows its end.
+        If the log has lost the previous message, no candidate may match. The second value then says that the first
+        entry is accepted without a check. If the file before has expired with its messages, only this entry shows its
+        end.
         """
         own = None if before is None else before.broker_file.header
         candidates = [own, header_of_file_before(self._keys, start), own]

@@ -67,7 +67,7 @@ from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, 
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 
 _QUEUES_A_TASK = 64
-_SPREAD = 4  # addresses a record, on either side of the middle one: beyond, a queue offset is of no row
+_SPREAD = 4  # read this many addresses per record around the median; a unit outside them is an outlier
 _FREE = 4096
 _RUNS = 100
 
@@ -246,7 +246,7 @@ def _compare_group(
     waiting_light_units = 0
     for parts in read_units(log.scratch, log.lake_only, number):
         blocks: list[RowBlock] = []
-        for part in (one for one in parts if one.name in matches):  # of a deleted queue, nothing is missing
+        for part in (one for one in parts if one.name in matches):  # nothing is missing from a deleted queue
             match = _match_units(matches[part.name].queue, part, is_kept=True)
             matches[part.name].add(match)
             blocks += match.blocks

@@ -226,7 +226,7 @@ class JoinResult:
         return times
 
     def find_topic_fate(self, name: QueueName) -> TopicFate:
-        """Return what happened to a queue without files; a topic that was recreated has messages from before."""
+        """Return what happened to a queue without files; a topic that was recreated has earlier messages."""
         newest_ms = self.newest_ms[name.topic]
         if self.figures.queues_without_files[name].last_physical_offset < self.find_restart_offset(name.topic):
             return self.topic_evidence.fate_of_earlier(name.topic, newest_ms)

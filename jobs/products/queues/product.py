@@ -1,10 +1,10 @@
 """
 The queues in `ingest`: their new units, joined with the new records of the log; each unit is processed once.
 
-A run processes the records that were dispatched when it looked at the queues, from the end of the last run on; newer
-records, and the units that point to them, are left to the next run. So units may be ahead of the log or late, and both
-may lose their beginnings at different times: every unit gets its row in exactly one run. If retention deleted a record
-before its unit was seen, the unit is compared with the record's row in the lake.
+A run processes the records that were dispatched when it looked at the queues, starting at the end of the last run;
+newer records, and the units that point to them, are left to the next run. So units may be ahead of the log or late, and
+both may lose their beginnings at different times: every unit gets its row in exactly one run. If retention deleted a
+record before its unit was seen, the unit is compared with the record's row in the lake.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ _Shared = tuple[UnitRules, int, RunOutput, bool, Selection]
 
 
 def _collect_units(shared: _Shared, start: int, first: int, last: int) -> RangeUnitCollector:
-    """Return the collector of the units of records in [*first*, *last*), for the range from *start* on."""
+    """Return the collector of the units of records in [*first*, *last*), for the range that begins at *start*."""
     rules, groups, output, has_scratch, selection = shared
     stem = output.naming.new_file_name(f"{start:020d}", "")
     scratch = output.create_scratch() if has_scratch else None
@@ -81,7 +81,7 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
     if changed is not None:  # a newer record may have its unit in a queue that was not probed
         seen = seen._replace(dispatched_offset=min(seen.dispatched_offset, changed.scanned_to))
     from_offset = max(taken_to, run.store.start_offset)
-    # Queues may have been deleted since; records that were dispatched stay so.
+    # Queues may have been deleted since, but dispatched records remain dispatched.
     seen = seen._replace(dispatched_offset=max(seen.dispatched_offset, from_offset))
     boundary = max(_boundary(state), run.store.start_offset)
     new_bytes = run.store.end_offset - boundary

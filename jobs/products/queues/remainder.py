@@ -201,11 +201,11 @@ class QueueMatches:
                 self._missing_units.append(run)
 
     def find_remainder(self, log: CollectedLog, start: int, seen_end: int) -> QueueRemainder:
-        """Return the unmatched units and positions from position *start* on, after all ranges were added."""
+        """Return the unmatched units and positions at or after *start*, once all ranges were added."""
         # A range is unclaimed if no record of this run matched its units; only units from *start* to *seen_end* count.
         # With a limit (a store that is written to, or a run in steps) the last range may be of records that come later:
-        # it counts up to the first unit that is newer than the limit, and the rest stays open, from
-        # `open_from_position` on, for the next run.
+        # it counts up to the first unit that is newer than the limit, and the rest, starting at `open_from_position`,
+        # stays open for the next run.
         matched = np.array(sorted([*self._kept_runs, *self._runs]), np.int64).reshape(-1, 2)
         end = max(seen_end, int(matched.sum(axis=1).max(initial=0)))
         unclaimed = list(_unmatched_parts(start, end, matched))
@@ -248,7 +248,7 @@ def _find_newer(queue: StoredQueue, start: int, end: int, dispatched: int) -> tu
     Older units may follow in the same file if recovery truncated the queue: they wait to be overwritten.
     """
     first_newer = newer_end = end
-    for first, last in _split_by_file(queue, start, end):  # between files there may be very many places, and no unit
+    for first, last in _split_by_file(queue, start, end):  # there may be very many unwritten positions
         newer = np.flatnonzero(read_stored_units(queue, first, last)["physical_offset"] >= dispatched)
         if newer.size:
             first_newer, newer_end = min(first_newer, first + int(newer[0])), first + int(newer[-1]) + 1
@@ -333,7 +333,7 @@ def classify_unclaimed_units(remainder: QueueRemainder, log: CollectedLog) -> It
 def list_unexplained_units(
     queue: StoredQueue, start: int, units: Units, classes: UnitClasses
 ) -> Iterator[UnmatchedUnit]:
-    """Yield the unexplained ones of a queue's units from position *start* on."""
+    """Yield the unexplained units of a queue at or after position *start*."""
     chosen = classes == UNEXPLAINED
     codes = read_tags_codes(queue, units, chosen) if queue.name.kind is QueueKind.PLAIN else units["tags_code"]
     for at in np.flatnonzero(chosen).tolist():

@@ -115,7 +115,7 @@ class _Explanation:
         return max(firsts, default=0)
 
     def _explain_units(self, start: int, units: Units, classes: UnitClasses) -> None:
-        """Explain a queue's units from position *start* on."""
+        """Explain a queue's units at or after position *start*."""
         expired, blank = classes == EXPIRED, classes == BLANK
         self._figures.expired += int(expired.sum())
         self._figures.blanks += int(blank.sum())
@@ -128,7 +128,7 @@ class _Explanation:
     def _list_unclaimed_without_file(self) -> Iterator[QueueDifference]:
         """Yield the unclaimed positions that are in no file."""
         for start, stop in find_unclaimed_without_file(self._remainder):
-            step = 1 if stop - start <= UNITS_PER_PORTION else stop - start  # a record may name its own place of a few
+            step = 1 if stop - start <= UNITS_PER_PORTION else stop - start  # if few, one per record
             for at in range(start, stop, step):
                 yield self._difference(self._kind_without_file, at, self._text_without_file, times=step)
 
@@ -232,7 +232,7 @@ class _Explanation:
                 yield name
 
     def _mark_blanks_of_lost(self, differences: Sequence[QueueDifference]) -> list[QueueDifference]:
-        """Return the differences; blanks in place of lost records get a kind that tells them from other blanks."""
+        """Return the differences; blanks in place of lost records get a separate kind."""
         ends = [unit for run in self._remainder.missing_units for unit in (run.first_unit, run.last_unit)]
         known = np.concatenate([self._units, *ends])
         wanted = dict(zip(known["queue_offset"].tolist(), known, strict=True))
