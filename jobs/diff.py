@@ -383,16 +383,16 @@ def diff_segment(work: SegmentDiff) -> SegmentDiff:
     return work
 
 
-def _find_different_records(range_: Range | None, lake: _Columns, chosen: RowMask) -> Iterator[LogDifference]:
+def _find_different_records(range_: Range | None, lake: _Columns, differs: RowMask) -> Iterator[LogDifference]:
     """
-    Yield the records that both sides have, with different bytes.
+    Yield the records that both sides have, with different bytes; *differs* selects their rows.
 
     If the record contradicts a CRC, or its properties end in zeros, it was damaged later. If the log continues
     unchanged after the record, it was changed on one side: in the store, if the row has the CRC of the record as it was
     read. (A broker that truncates its log also rewrites everything after that.) A difference up to the segment's end is
     classified by later segments.
     """
-    if range_ is None or not chosen.any():
+    if range_ is None or not differs.any():
         return
     starts, ends, equal, _, unchecked = lake
     check = RangeCheck()
@@ -404,9 +404,9 @@ def _find_different_records(range_: Range | None, lake: _Columns, chosen: RowMas
     goes_on = starts < starts[equal].max(initial=-1)
     is_damaged = np.isin(starts, np.array(damaged, np.int64)) | (goes_on & ~unchecked)
     is_changed = goes_on & ~is_damaged
-    rest = chosen & ~is_damaged & ~is_changed
-    yield from _find_runs(DIFFERENT, starts, ends, chosen & is_damaged, _DAMAGED)
-    yield from _find_runs(DIFFERENT, starts, ends, chosen & is_changed, _CHANGED)
+    rest = differs & ~is_damaged & ~is_changed
+    yield from _find_runs(DIFFERENT, starts, ends, differs & is_damaged, _DAMAGED)
+    yield from _find_runs(DIFFERENT, starts, ends, differs & is_changed, _CHANGED)
     yield from _find_runs(DIFFERENT, starts, ends, rest & ~unchecked, _CHECKED)
     yield from _find_runs(DIFFERENT, starts, ends, rest & unchecked)
 

@@ -213,7 +213,8 @@ def verb(
         parts = options_of_function(function)
 
         @wraps(function)
-        def run(*, show_config: bool = False, **parsed: object) -> ExitCode:
+        def run_command(*, show_config: bool = False, **parsed: object) -> ExitCode:
+            """Check the *parsed* options and run the command; with *show_config*, print the settings instead."""
             ctx = click.get_current_context()
             if show_config:
                 click.echo(mask_secrets(_effective(ctx, as_json=bool(ctx.params.get("as_json")))))
@@ -237,7 +238,7 @@ def verb(
 
         params = click_parameters({**parts, **_CONFIG} if is_configured else parts)
         epilog = examples(*lines, exit_codes=exit_codes) if lines else None
-        command: click.Command = click.command(name, click.Command, epilog=epilog, params=params, **more)(run)
+        command: click.Command = click.command(name, click.Command, epilog=epilog, params=params, **more)(run_command)
         if group is not None:
             group.add_command(command)
         return command

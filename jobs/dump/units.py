@@ -280,14 +280,15 @@ def _dump_entries(file: DumpFile, reader: IndexReader, request: DumpRequest) -> 
         yield damage_item(at, file.size - at, f"{file.size} bytes, expected {geometry.file_size} for {geometry}")
 
 
-def _dump_chain(file: DumpFile, reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[DumpItem]:
-    geometry, is_slot = reader.geometry, wanted.isascii() and wanted.isdigit()
-    if is_slot and int(wanted) >= geometry.hash_slots:
+def _dump_chain(file: DumpFile, reader: IndexReader, key_or_slot: str, request: DumpRequest) -> Iterator[DumpItem]:
+    """Yield the slot of a key, or the one with a number, and the entries of its chain."""
+    geometry, is_slot = reader.geometry, key_or_slot.isascii() and key_or_slot.isdigit()
+    if is_slot and int(key_or_slot) >= geometry.hash_slots:
         raise UnsupportedFormat(
-            f"--chain {wanted}: no such slot; the file has slots 0 to {geometry.hash_slots - 1}", None, reader.file
+            f"--chain {key_or_slot}: no such slot; the file has slots 0 to {geometry.hash_slots - 1}", None, reader.file
         )
-    key_hash = None if is_slot else index_key_hash(wanted)
-    slot = int(wanted) if key_hash is None else geometry.slot_of(key_hash)
+    key_hash = None if is_slot else index_key_hash(key_or_slot)
+    slot = int(key_or_slot) if key_hash is None else geometry.slot_of(key_hash)
     position = geometry.slot_position(slot)
     yield _slot_item(slot, reader.newest_entry(slot), position)
     if position + SLOT.size > file.size:

@@ -479,7 +479,7 @@ class _Run:
         """Start the product of messages to read those before the watermark that the lake lacks."""
         recorded = recorded_release(self.state)
         writers = determine_releases(
-            self.store, self.request.given_settings, SWITCHES_OF_ROWS, since=start, recorded=recorded
+            self.store, self.request.given_settings, SWITCHES_OF_ROWS, since_offset=start, recorded=recorded
         )
         run = Run(
             self.workers, self.store, self._output, writers, self.request.given_settings, self.request.selection,
@@ -719,7 +719,7 @@ class _Run:
             self.store,
             request.given_settings,
             switches,
-            since=self.summary.from_offset if known is not None else 0,
+            since_offset=self.summary.from_offset if known is not None else 0,
             recorded=None if known is None else recorded_release(known.state),
         )
         self._find_changed_queues(products, writers.value, superseded)

@@ -160,19 +160,19 @@ def _find_restart_offset(queues: QueuesReport, topic: str, queue_id: int) -> int
 
 
 def _drop_records_before(
-    ends: Sequence[_Sample], queue_begin: int, name: str, topics: TopicEvidence, found: Problems
+    sampled_records: Sequence[_Sample], queue_begin: int, name: str, topics: TopicEvidence, found: Problems
 ) -> list[_Sample]:
     """Return the records that a queue should have; of those before its beginning, report the ones that may be lost."""
-    earlier = [one for one in ends if one[0] < queue_begin]
+    earlier = [one for one in sampled_records if one[0] < queue_begin]
     topic = name.split("/")[1]
     fate = topics.fate_of_earlier(topic, max(time for _, _, time in earlier)) if earlier else TopicFate.ALIVE
     if fate is TopicFate.ALIVE:
-        return [*ends]
+        return [*sampled_records]
     if fate is TopicFate.UNDECIDED:
         text = "the log has messages from before this queue began; either its topic was deleted, or the queue was lost"
         reason = topics.explain_undecided(topic)
         found.add_gap(name, f"{text} (undecided, because {reason})", earlier[0][0])
-    return [one for one in ends if one[0] >= queue_begin]
+    return [one for one in sampled_records if one[0] >= queue_begin]
 
 
 # index files

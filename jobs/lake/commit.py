@@ -375,7 +375,7 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
             # this transaction from its own snapshot, so that the second one is a conflict.
             transactions[REMOVAL_TRANSACTION] = read_newest_transaction(snapshot, REMOVAL_TRANSACTION) + 1
         if replaces:
-            _refuse_replacement(lake, snapshot, known)
+            _check_replaceable(lake, snapshot, known)
         mode: WriteMode = "overwrite" if replaces else "append"
         files = (*added, *replacements), tuple(removed)
         return _write(lake, snapshot, Commit(table, transactions, metadata, data_change, *files, mode))
@@ -410,15 +410,16 @@ def commit_rows(  # noqa: PLR0913, PLR0917 - the parts of a file and of its comm
         raise
 
 
-def _refuse_replacement(lake: Lake, snapshot: DeltaTable, known: Table) -> None:
-    location = lake.locate(known.name)
+def _check_replaceable(lake: Lake, snapshot: DeltaTable, table: Table) -> None:
+    """Raise if another engine has changed a table so that its rows cannot be replaced."""
+    location = lake.locate(table.name)
     if needs_spark(snapshot):
         raise UnsupportedTableError(
             f"{location}: rmq-lake cannot replace this table, because another engine has enabled Delta features on it "
             "that rmq-lake does not support; nothing was written. Delete the table; the next run rebuilds it from the "
             "messages"
         )
-    if any(file.kept_row_mask is not None for file in list_snapshot_files(lake, snapshot, known)):
+    if any(file.kept_row_mask is not None for file in list_snapshot_files(lake, snapshot, table)):
         raise OSError(
             f"{location}: {VECTORS_ONLY_LOCAL_ERROR}; run in Spark SQL: REORG TABLE delta.`{location}` APPLY (PURGE)"
         )

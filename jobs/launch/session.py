@@ -192,7 +192,8 @@ def worker_python_advice() -> str:
 def require_worker_modules(context: SparkContext, *modules: str) -> None:
     """Raise `SetupError` if a worker lacks a module, before the run fails with it; one small task per core looks."""
 
-    def look(part: Iterable[int]) -> Iterator[str]:
+    def list_missing_modules(part: Iterable[int]) -> Iterator[str]:
+        """Yield a sentence that names the modules that this worker lacks; *part* only starts the task."""
         import socket
         import sys
         from importlib.util import find_spec
@@ -203,6 +204,6 @@ def require_worker_modules(context: SparkContext, *modules: str) -> None:
             yield f"worker {socket.gethostname()}: its Python, {sys.executable}, lacks {', '.join(missing)}"
 
     count = max(context.defaultParallelism, 1)
-    lacking = context.parallelize(range(count), count).mapPartitions(look).collect()
+    lacking = context.parallelize(range(count), count).mapPartitions(list_missing_modules).collect()
     if lacking:
         raise SetupError(f"{min(lacking)}. {worker_python_advice()}")

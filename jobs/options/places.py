@@ -184,7 +184,7 @@ def _problem(location: str, lacks: _Lacks, ctx: click.Context) -> str | None:
         if lacks is _lacks_tables:
             return f"{location!r} is a file; a lake is a directory of tables"
         wanted = "but a store is a directory"
-        if lacks is _lacks_both:
+        if lacks is _lacks_store_and_tables:
             wanted = "but a store is a directory, and so is a lake"
         dump = f"{tool_command()} dump {quote(location)}"
         return f"{location!r} is a file, {wanted}. To print the file:\n{dump}"
@@ -241,7 +241,8 @@ def _not_a_lake(location: str, store: str) -> str:
     return f"{location!r} is a broker store, not a lake. Create a lake from it with:\n{ingest}"
 
 
-def _lacks_both(root: Path, location: str) -> str | None:
+def _lacks_store_and_tables(root: Path, location: str) -> str | None:
+    """Return a problem if *root* is neither a store nor a lake."""
     if _lacks_tables(root, location) is None or _lacks_store(root, location) is None:
         return None
     return f"{location}: neither a RocketMQ store (commitlog, consumequeue, index) nor a lake (Delta tables)"
@@ -306,7 +307,7 @@ STORE = LocationType(_lacks_store, is_guarded=True)
 LOG_DIRECTORIES = LocationType(lambda *_: None, is_guarded=True, takes_many=True, name="path[,path]")
 LAKE = LocationType(_lacks_tables, is_guarded=True)
 QUERIED_LAKE = replace(LAKE, is_guarded=False)  # the answer may be written into a directory of it
-STORE_OR_LAKE = LocationType(_lacks_both, is_guarded=True)
+STORE_OR_LAKE = LocationType(_lacks_store_and_tables, is_guarded=True)
 CHANGED_LAKE = LocationType(_lacks_tables, is_output=True)
 OUTPUT_LOCATION = LocationType(is_output=True)
 OUTPUT_FILE = LocationType(is_output=True, local_kind=_FILE, name="file")

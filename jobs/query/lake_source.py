@@ -659,9 +659,9 @@ class LakeSource(Source):
             high = low
         self._searched |= found if is_complete else {text_: found[text_]}
 
-    def list_superseded_copies(self, text_: str) -> Iterator[Message]:
-        quoted = quote_literal(text_)
-        ids = f"uniq_key = {quoted} OR offset_msg_id = {quote_literal(text_.upper())}"
+    def list_superseded_copies(self, id_or_key: str) -> Iterator[Message]:
+        quoted = quote_literal(id_or_key)
+        ids = f"uniq_key = {quoted} OR offset_msg_id = {quote_literal(id_or_key.upper())}"
         return self.select_superseded(f"({ids} OR array_has(keys, {quoted}))")
 
     def why_no_message_at(self, physical_offset: int) -> Reason:

@@ -140,9 +140,10 @@ def by_unique_key(  # noqa: PLR0913 - the options of the query
     by_entry: bool = False,
 ) -> Answer:
     """
-    Find the message of *topic* with a producer's id: the one stored first, or all, by store time.
+    Find the message with a producer's id that was stored first, or all; with *by_entry*, each once per index entry.
 
-    With *by_entry*, a message is found as often as a broker indexes it under the id, as in mqadmin.
+    The messages are in the order of store time. A broker may index a message under its id more than once, and mqadmin
+    then finds it as often.
     """
     _refuse_none(limit)
     wanted = KeyQuery(KeyKind.UNIQUE, topic, unique_key)

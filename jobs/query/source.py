@@ -359,9 +359,9 @@ class Source(Protocol):
     def occurrences(self, text: str, /) -> Iterator[Occurrence]:
         """Yield messages that have a text as a key of any kind, in any topic; to explain an empty answer."""
 
-    def list_superseded_copies(self, text: str, /) -> Iterator[Message]:
+    def list_superseded_copies(self, id_or_key: str, /) -> Iterator[Message]:
         """Yield truncated messages with a text as an id or a key."""
-        del text
+        del id_or_key
         return iter(())
 
     def why_no_message_at(self, physical_offset: int) -> Reason:

@@ -265,6 +265,7 @@ class StoreLog:
         self._warn_of_lost_ends(is_before=True)
 
     def _warn_of_lost_ends(self, *, is_before: bool) -> None:
+        """Warn of the part that the log lost after its end or, with *is_before*, before its beginning."""
         for lost in find_lost_ends(self._reader.store):
             if (lost.end <= self._reader.store.start_offset) is is_before:
                 self._remarks.warn(lost.text)

@@ -385,9 +385,10 @@ class _Repair:
             " ".join((step.description, *step.commands)) for step in steps_for_rocksdb_rows(findings, store)
         ]
 
-    def _verify_planned_log(self, name: str) -> Verdict:
-        link_planned_log(self.store, self.segments, self.work / name)
-        self.log = (str(self.work / name),)
+    def _verify_planned_log(self, directory_name: str) -> Verdict:
+        """Link the planned log into a new directory with this name, and return the verdict on the store with it."""
+        link_planned_log(self.store, self.segments, self.work / directory_name)
+        self.log = (str(self.work / directory_name),)
         return verify(replace(self.asked, commitlog=self.log), self.workers)
 
     def _bridge(self, verdict: Verdict) -> Verdict:

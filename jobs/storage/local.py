@@ -63,14 +63,15 @@ def _limiter(rate: int) -> Callable[[int], None]:
     """Return a function that waits until more bytes are within this process's rate; computing time counts."""
     free_at, changing = 0.0, Lock()  # threads read in parallel
 
-    def wait(size: int) -> None:
+    def wait_for_bytes(size: int) -> None:
+        """Wait until *size* more bytes are within the rate."""
         nonlocal free_at
         with changing:
             now = time.monotonic()
             free_at = until = max(free_at, now - _BURST_SECONDS) + size / rate
         time.sleep(max(until - now, 0))
 
-    return wait
+    return wait_for_bytes
 
 
 @cache

@@ -69,7 +69,7 @@ class _Seen(NamedTuple):
     has_zero_tail: bool = False
 
 
-_Wish = tuple[StoredQueue, int | None, int]
+_QueueToProbe = tuple[StoredQueue, int | None, int]
 """A queue to probe, the position after its known units, and an offset that is past the records of these units."""
 
 
@@ -95,7 +95,7 @@ def probe_queue_ends(  # noqa: PLR0913, PLR0917 - the store, the state of the la
         store = relist_store(store, topics).with_queues_of(topics)
     every = list_queues(store)
     closed = store.is_closed
-    looks = _look_at_all(
+    looks = _probe_all(
         workers,
         [(queue, known.get(queue.name), from_offset) for queue in every],
         with_tails=with_tails and closed,
@@ -109,7 +109,7 @@ def probe_queue_ends(  # noqa: PLR0913, PLR0917 - the store, the state of the la
         seen = [first[queue.name] for queue in queues]
     else:
         # From the end that the first probe found; new queues as a whole.
-        seen = _look_at_all(
+        seen = _probe_all(
             workers,
             [
                 (queue, first[queue.name].end, NO_LIMIT)
@@ -193,14 +193,16 @@ def _light_dispatched(queues: Sequence[StoredQueue], store: Store) -> int:
     return max((bound.physical_offset + 1 for bound in last_units.values()), default=0)
 
 
-def _look_at_all(workers: Workers, wishes: Sequence[_Wish], *, with_tails: bool) -> list[_Seen]:
-    parts = [wishes[at : at + _AT_ONCE] for at in range(0, len(wishes), _AT_ONCE)]
-    look = partial(_look_at, with_tails=with_tails)
+def _probe_all(workers: Workers, queues_to_probe: Sequence[_QueueToProbe], *, with_tails: bool) -> list[_Seen]:
+    """Probe queues in tasks; return their ends in the same order."""
+    parts = [queues_to_probe[at : at + _AT_ONCE] for at in range(0, len(queues_to_probe), _AT_ONCE)]
+    look = partial(_probe_part, with_tails=with_tails)
     return [seen for part in workers.map(parts, look, "reading queues") for seen in part]
 
 
-def _look_at(wishes: Sequence[_Wish], *, with_tails: bool) -> list[_Seen]:
-    return [probe_queue_end(*wish, with_tail=with_tails) for wish in wishes]
+def _probe_part(queues_to_probe: Sequence[_QueueToProbe], *, with_tails: bool) -> list[_Seen]:
+    """Probe the queues of one task."""
+    return [probe_queue_end(*one, with_tail=with_tails) for one in queues_to_probe]
 
 
 def probe_queue_end(queue: StoredQueue, known_end: int | None, from_offset: int, *, with_tail: bool = False) -> _Seen:

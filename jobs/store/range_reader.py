@@ -89,7 +89,7 @@ class RangeReader:
                 yield item
                 continue
             at = int(item.positions[0]) + item.base_offset - framing.header_size - range_.base_offset
-            if self._looks_again(at) and not self._is_still(file, item, at):
+            if self._looks_again(at) and not self._is_unchanged(file, item, at):
                 return at
             settled = self._count_settled_records(item)
             if settled:
@@ -117,7 +117,8 @@ class RangeReader:
         self._looked = at, times + 1 if at == place else 1
         return self._looked[1] <= _MOST_LOOKS
 
-    def _is_still(self, file: Reader, group: RawRecords, at: int) -> bool:
+    def _is_unchanged(self, file: Reader, group: RawRecords, at: int) -> bool:
+        """Return whether a second read, from position *at* of the file, returns the same bytes of a group."""
         start = at + self._range.base_offset - group.base_offset
         end = int(group.positions[-1]) + int(group.sizes[-1])
         again = bytearray(min(_SLICE, end - start))

@@ -384,9 +384,9 @@ def _records(store: Store, segment: Segment) -> Iterator[MessageRecord]:
 
 def _index_entry_marks(readers: Sequence[IndexReader], record: MessageRecord, *, in_any_case: bool) -> Iterator[Mark]:
     """
-    Yield the marks of a record's entries in the index file that covers it.
+    Yield the marks of a record's entries; unless *in_any_case*, only if its keys depend on the Java broker's release.
 
-    Unless *in_any_case*, only a record is looked up whose keys depend on the release of the Java broker.
+    The entries are in the index file that covers the record.
     """
     offset = record.physical_offset
     if not in_any_case and len({tuple(index_keys(record, release)) for release in _RELEASES_OF_INDEX}) == 1:

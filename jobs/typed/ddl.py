@@ -84,7 +84,7 @@ class _Parser:
     def fields(self, separator: str, end: str, depth: int = 0) -> tuple[pa.Field, ...]:
         """Return the fields up to *end*; *separator* separates a name from its type."""
         found = [self._field(separator, depth)]
-        while self._takes(","):
+        while self._skip_if_next(","):
             found.append(self._field(separator, depth))
         if end:
             self._demand(end)
@@ -99,10 +99,10 @@ class _Parser:
         if separator:
             self._demand(separator)
         type_ = self._type(depth)
-        nullable = not self._takes("not")
+        nullable = not self._skip_if_next("not")
         if not nullable:
             self._demand("null")
-        if self._takes("comment"):
+        if self._skip_if_next("comment"):
             self._token(_COMMENT, "a comment in '…'")
         return pa.field(name, type_, nullable)
 
@@ -143,14 +143,15 @@ class _Parser:
         found = self._token(_NAME, wanted)
         return found[1] or str(found[2]).replace("``", "`")
 
-    def _takes(self, wanted: str) -> bool:
+    def _skip_if_next(self, wanted: str) -> bool:
+        """Move past the next word or sign if it is *wanted*; return whether it was."""
         found = _WORD.match(self._text, self._at)
         is_there = found is not None and found[1].lower() == wanted
         self._at = found.end() if found is not None and is_there else self._at
         return is_there
 
     def _demand(self, wanted: str) -> None:
-        if not self._takes(wanted):
+        if not self._skip_if_next(wanted):
             raise self._error(repr(wanted))
 
     def _token(self, form: re.Pattern[str], wanted: str) -> re.Match[str]:

@@ -269,6 +269,7 @@ class _Declared:
         return str(self._values[key])
 
     def _sources(self, columns: Sequence[pa.Field]) -> dict[str, str]:
+        """Return the field of the body that each renamed column reads, by the name of the column."""
         names = {column.name for column in columns}
         found: dict[str, str] = self._values.get("from", {})
         for name, source in found.items():
@@ -283,6 +284,7 @@ class _Declared:
         return found
 
     def _properties(self) -> dict[str, str]:
+        """Return the message property that each column of a property reads, by the name of the column."""
         given = self._values.get("properties", {})
         for name, value in given.items() if isinstance(given, dict) else ((one, one) for one in given):
             if not isinstance(value, str) or not name.isidentifier():

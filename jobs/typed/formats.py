@@ -74,14 +74,15 @@ def read_bodies_exactly(bodies: Iterable[bytes], columns: Sequence[pa.Field], ti
     """Return the rows or refusals of bodies, and the fields without a column."""
     as_text = [column.name for column in columns if column.type == JSON_TEXT]
 
-    def read(body: bytes, left: dict[str, Value]) -> Row:
+    def read(body: bytes, unknown_fields: dict[str, Value]) -> Row:
+        """Return the row of a body, and add the fields without a column to *unknown_fields*."""
         value = parse_body(body)
         if as_text and isinstance(value, dict):
             texts = _read_member_texts(body.decode())
             value |= {name: texts[name] for name in as_text if value.get(name) is not None}
         row = tuple(convert_struct(value, columns, times, "$").values())
         for path, one in _unknown(value, pa.struct(columns), "$"):
-            left.setdefault(path, one)
+            unknown_fields.setdefault(path, one)
         return row
 
     return read_typed_rows(bodies, read, [column.type for column in columns])
@@ -107,7 +108,7 @@ def parse_body(body: bytes) -> Value:
     """Parse a body as one JSON document, keeping the spelling of numbers; raise `RefusedBodyError` if it is not one."""
     if not body.strip(b" \t\r\n"):
         raise RefusedBodyError("an empty body", "byte 0")
-    _refuse_depth(body)
+    _refuse_deep_nesting(body)
     text = decode_text_body(body)
     try:
         value = json.loads(
@@ -141,7 +142,8 @@ def _skip_space(text: str, at: int) -> int:
     return _SPACE.match(text, at).end()  # type: ignore[union-attr] # it matches anywhere
 
 
-def _refuse_depth(body: bytes) -> None:
+def _refuse_deep_nesting(body: bytes) -> None:
+    """Raise `RefusedBodyError` for a body with too many objects and arrays inside one another."""
     # `json.loads` takes a level of Python's stack for each; its own limit depends on the version.
     if body.count(b"[") + body.count(b"{") <= _DEEPEST:
         return
@@ -263,14 +265,15 @@ def read_typed_rows(
     refusals: dict[int, Refusal] = {}
     unknown: dict[str, UnknownField] = {}
     for number, body in enumerate(bodies):
-        left: dict[str, Value] = {}
+        unknown_fields: dict[str, Value] = {}
         try:
-            rows.append(read(body, left))
+            rows.append(read(body, unknown_fields))
         except RefusedBodyError as error:
             refusals[number] = error.refusal_of_body
             continue
-        if left:
-            merge_unknown(unknown, {path: UnknownField(1, number, example_text(one)) for path, one in left.items()})
+        if unknown_fields:
+            more = {path: UnknownField(1, number, example_text(one)) for path, one in unknown_fields.items()}
+            merge_unknown(unknown, more)
     cells = zip(*rows, strict=True) if rows else ((),) * len(types)
     return TypedRows([make_array(values, type_) for values, type_ in zip(cells, types, strict=True)], refusals, unknown)
 

@@ -104,7 +104,7 @@ def type_file(
     for batch in read_batches(lake, table, file, places if retries else (*places, RUN)):
         needed |= {topic[0].topic for topic in topics if _mask_rows_of_topic(topic, batch, before=retries).true_count}
         if not retries:  # a superseded row may be after the messages that are typed
-            _note_ends(done, batch)
+            _note_log_ends(done, batch)
     topics = [topic for topic in topics if topic[0].topic in needed]
     with ExitStack() as stack:
         work = _Work(lake, load, stack, done)
@@ -120,7 +120,8 @@ def type_file(
     return done
 
 
-def _note_ends(done: TypingResult, rows: pa.RecordBatch) -> None:
+def _note_log_ends(done: TypingResult, rows: pa.RecordBatch) -> None:
+    """Note in *done* the offset after the newest message of each store in *rows*."""
     ends = pa.table([rows.column("store_id"), rows.column("physical_offset")], ["store", "offset"])
     for one in ends.group_by("store").aggregate([("offset", "max")]).to_pylist():
         if one["store"] is not None and one["offset_max"] is not None:

@@ -143,9 +143,10 @@ def _name(part: int) -> str:
 
 
 def _report(
-    found: Mapping[str, int], differences: RowDifferences, keys: KeySequence, folder: str, store: Store
+    counts: Mapping[str, int], differences: RowDifferences, keys: KeySequence, folder: str, store: Store
 ) -> PartReport:
-    numbers = {"files": 0, "rows": found["rows"], "keys": found["keys"], "messages": keys.record_count, "behind": 0}
+    """Return the report on an index in RocksDB, from the *counts* and differences of `compare_rows`."""
+    numbers = {"files": 0, "rows": counts["rows"], "keys": counts["keys"], "messages": keys.record_count, "behind": 0}
     notes = [f"the index is in RocksDB ({folder}, indexRocksDBEnable); the store has no index files"]
     if _MISSING in differences and not store.has_clean_shutdown:
         numbers["behind"], _ = differences.pop(_MISSING)
@@ -157,7 +158,7 @@ def _report(
             text = f"{count_text(count, 'row')}, the first for log offset {first}"
             values = ("none", text) if reason == _MISSING else (text, "messages with these keys")
             findings.append(Finding(INDEX, kind, folder, None, "rows", *values, cause, count, first))
-    if invalid := found["invalid"]:
+    if invalid := counts["invalid"]:
         text, cause = count_text(invalid, "row"), "the keys of these rows are not valid index keys"
         findings.append(
             Finding(INDEX, kinds.DAMAGED_INDEX_ROWS, folder, None, "rows", text, "valid keys", cause, invalid)

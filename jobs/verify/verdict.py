@@ -385,7 +385,7 @@ def recommend_steps(
     again = " ".join(map(quote, (verdict.store, *verdict.store_options)))
     options = zip(verdict.store_options[::2], verdict.store_options[1::2], strict=True)
     of_place = [word for pair in options if pair[0] in {"--commitlog", "--broker-conf"} for word in pair]
-    words = {
+    placeholders = {
         "program": tool_command(),
         "store": store,
         "place": " ".join(map(quote, (verdict.store, *of_place))),
@@ -399,7 +399,7 @@ def recommend_steps(
         for of_kinds, text, commands in remedies:
             those = _select_groups(groups, part, of_kinds)
             wanted = tuple(one for one in commands if one not in omitted_commands)
-            found.append((RecommendedStep(text, _commands(wanted, those, words)), those))
+            found.append((RecommendedStep(text, _commands(wanted, those, placeholders)), those))
         if part in databases:
             found.append((databases[part], _select_groups(groups, part, besides=_NOT_MADE if part == QUEUES else ())))
     made = (
@@ -417,11 +417,11 @@ def recommend_steps(
     )
     open_ones = tuple(one for one in made if one[0].is_undecided)
     others = tuple(one for one in made if one not in open_ones or one[0].kind != kinds.WRONG_FILE_SIZE)
-    repair = () if REPAIR_COMMAND in omitted_commands else (REPAIR_COMMAND.format(**words),)
+    repair = () if REPAIR_COMMAND in omitted_commands else (REPAIR_COMMAND.format(**placeholders),)
     found += [(RecommendedStep(_MADE, repair), others), (RecommendedStep(_OPEN), open_ones)]
     advised = [one for one in found if one[1]]
     advised += [(step, ()) for step in (*find_step_to_accept(verdict), *_steps_for_earlier_messages(verdict))]
-    advised += [(step, ()) for step in _steps_before_start(verdict, words, is_repair=repair_command is not None)]
+    advised += [(step, ()) for step in _steps_before_start(verdict, placeholders, is_repair=repair_command is not None)]
     if INDEX in parts and parts[INDEX].unverified:
         advised.append((RecommendedStep(f"The {INDEX} could not be verified: {parts[INDEX].unverified}"), ()))
     return advised
@@ -478,7 +478,9 @@ def _steps_for_earlier_messages(verdict: Verdict) -> Iterator[RecommendedStep]:
     yield RecommendedStep(_IF_LOST, tuple(commands))
 
 
-def _steps_before_start(verdict: Verdict, words: Mapping[str, str], *, is_repair: bool) -> Iterator[RecommendedStep]:
+def _steps_before_start(
+    verdict: Verdict, placeholders: Mapping[str, str], *, is_repair: bool
+) -> Iterator[RecommendedStep]:
     """Yield the steps that keep the broker's next start from deleting messages or keys."""
     start = verdict.start.after_repair or verdict.start if verdict.start is not None else None
     if start is None:
@@ -489,14 +491,14 @@ def _steps_before_start(verdict: Verdict, words: Mapping[str, str], *, is_repair
             f"If no lake has the lost bytes, write bridge records over them. The broker then keeps the {messages} that "
             "it would delete at its next start:"
         )
-        yield RecommendedStep(text, (f"{words['repair']} --bridge",))
+        yield RecommendedStep(text, (f"{placeholders['repair']} --bridge",))
     if start.cuts_at is None and start.loses_keys is not None:
         text = (
             "The broker deletes index files when it starts after a crash. To keep their keys, run this before the "
             "start, with the broker stopped:"
         )
         command = "{program} rebuild-index {again} --out NEW-INDEX --lost-only --install --advance-checkpoint"
-        yield RecommendedStep(text, (command.format(**words),))
+        yield RecommendedStep(text, (command.format(**placeholders),))
 
 
 def _select_groups(
@@ -514,21 +516,23 @@ def _select_groups(
 
 
 def _commands(
-    commands: Sequence[str], groups: Sequence[CauseWithConsequences], words: Mapping[str, str]
+    commands: Sequence[str], groups: Sequence[CauseWithConsequences], placeholders: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Return the commands of a remedy; those that move a file only if it is on this machine."""
     causes = [cause for cause, _ in groups]
     if commands == ("{move}",):
-        return tuple(_move_command(words["store"], one) for one in causes if "://" not in words["store"] + one.file)
+        return tuple(
+            _move_command(placeholders["store"], one) for one in causes if "://" not in placeholders["store"] + one.file
+        )
     if "{copy}" in commands:
-        copies = [_copy_backup(words["store"], one) for one in causes]
-        return (*_commands(commands[:-1], groups, words), *filter(None, copies))
+        copies = [_copy_backup(placeholders["store"], one) for one in causes]
+        return (*_commands(commands[:-1], groups, placeholders), *filter(None, copies))
     ends = [one.log_end for one in causes if one.log_end is not None]
     offsets = f"< {max(ends, default=0)}"
     if any(one.kind in kinds.GAP_OR_LOST_END for one in causes):
         start = min(one.log_offset or 0 for one in causes)
         offsets = f">= {start} AND physical_offset {offsets}" if len(ends) == len(causes) else f">= {start}"
-    return tuple(command.format(**words, offsets=offsets) for command in commands)
+    return tuple(command.format(**placeholders, offsets=offsets) for command in commands)
 
 
 def _copy_backup(store: str, one: Finding) -> str:

@@ -178,6 +178,7 @@ def fill_columns(
 def _fill_bodies(
     buffer: Bytes, positions: Integers, first: int, last: int, rows: int, with_body: int, out: RecordColumns
 ) -> int:
+    """Add a row for each record of [*first*, *last*) with the right CRC to the *rows* so far; return the new number."""
     for i in range(first, last):
         at = number_at(positions, i)
         if kernels.has_right_body_crc(buffer, at):

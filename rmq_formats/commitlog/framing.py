@@ -62,14 +62,15 @@ def find_framing(read: Read, size: int, base_offset: int) -> Framing:
             raise
         start = DISK_BLOCK_SIZE
     try:
-        return _proven_framing(read, min(size, _PROBED), base_offset, start)
+        return _find_proven_framing(read, min(size, _PROBED), base_offset, start)
     except OSError as error:
         if not is_disk_error(error):
             raise
         return Framing.PLAIN
 
 
-def _proven_framing(read: Read, size: int, base_offset: int, start: int) -> Framing:
+def _find_proven_framing(read: Read, size: int, base_offset: int, start: int) -> Framing:
+    """Return the framing of the first valid record from position *start* on; `PLAIN` if there is none."""
     plain, entries = (SegmentBytes(read, size, base_offset, framing) for framing in Framing)
     if entries.find_record(start) is None:
         return Framing.PLAIN

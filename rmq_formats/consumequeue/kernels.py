@@ -158,9 +158,9 @@ def _dispatch(
     queues: QueueTable, units: Integers, count: int,
 ) -> int:  # fmt: skip
     """
-    Add the units of a record's further queues after its own, which is number *count* - 1; return the new count.
+    Add the units of the queues that a text lists by name, and another by queue offset; return the new count.
 
-    -1 if the scalar module has to decide, -2 if the room is used up.
+    The record's own unit is number *count* - 1. -1 if the scalar module has to decide, -2 if the room is used up.
     """
     first = count - 1
     while True:

@@ -32,7 +32,7 @@ def emit_byte_comparison() -> Callable[[Function], Function]:
     """
 
     def emit(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted) -> _Emitted:
-        row = _vector(context, builder, signature, arguments, _Word.width)
+        row = _load_vector(context, builder, signature, arguments, _Word.width)
         found = builder.icmp_unsigned("<", row, _all(builder, arguments[2], _Word.width))
         return builder.and_(builder.bitcast(found, _Word), ir.Constant(_Word, (1 << _Word.width - 1) - 1))
 
@@ -72,7 +72,7 @@ def emit_weighted_sum(*, by: Sequence[int]) -> Callable[[Function], Function]:
     size = len(by)
 
     def emit(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted) -> _Emitted:
-        row = _vector(context, builder, signature, arguments, size)
+        row = _load_vector(context, builder, signature, arguments, size)
         first = _all(builder, builder.sub(ir.Constant(_Word, size), arguments[2]), size)
         counts = builder.icmp_unsigned(">=", _lanes(8, range(size)), first)
         row = builder.select(counts, row, _lanes(8, [0] * size))
@@ -105,7 +105,8 @@ def _signature(result: _Emitted, buffer: _Emitted, *numbers: _Emitted) -> _Emitt
     return _numba_typing.signature(result, buffer, *[types.int64] * len(numbers)) if is_bytes else None
 
 
-def _vector(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted, size: int) -> _Emitted:
+def _load_vector(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted, size: int) -> _Emitted:
+    """Emit a load of *size* bytes of the first argument, a buffer, from the position that is the second one."""
     array = context.make_array(signature.args[0])(context, builder, arguments[0])
     place = builder.gep(array.data, [arguments[1]])
     loaded = builder.load(builder.bitcast(place, ir.VectorType(ir.IntType(8), size).as_pointer()))

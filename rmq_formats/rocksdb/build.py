@@ -72,14 +72,14 @@ class QueueRowBuilder:
         self.highest = max(self.highest, int(numbers.max()))
         lowest = numbers.size - 1 - int(np.argmin(numbers[::-1]))
         if numbers[lowest] <= self.first.queue_offset:
-            self.first = _place(units[lowest])
-        self.last = _place(units[-1])
+            self.first = _offsets_of(units[lowest])
+        self.last = _offsets_of(units[-1])
 
     def _blanks_before(self, unit: np.void) -> Iterator[Units]:
         """Yield blanks from the last number to that of *unit*, at most as many as the log can have lost records."""
         if not self.units:
             return
-        start, place = self.last.queue_offset + 1, _place(unit)
+        start, place = self.last.queue_offset + 1, _offsets_of(unit)
         most = count_lost_records(self._lost, self.last.physical_offset, place.physical_offset)
         if not 0 < place.queue_offset - start <= most:
             return
@@ -142,7 +142,8 @@ def _as_bytes(rows: NDArray[np.void]) -> list[bytes]:
     return found
 
 
-def _place(unit: np.void) -> UnitOffsets:
+def _offsets_of(unit: np.void) -> UnitOffsets:
+    """Return the queue offset and the physical offset of a unit."""
     return UnitOffsets(int(unit["queue_offset"]), int(unit["physical_offset"]))
 
 

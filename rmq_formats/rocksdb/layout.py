@@ -82,7 +82,7 @@ class UnitOffsets(NamedTuple):
 
 def encode_prefix(queue: QueueName) -> bytes:
     """Return the common beginning of the keys of a queue's units: the bytes before a unit's number."""
-    return _head(queue.topic) + queue.queue_id.to_bytes(4, "big", signed=True) + SEPARATOR
+    return _encode_topic(queue.topic) + queue.queue_id.to_bytes(4, "big", signed=True) + SEPARATOR
 
 
 def encode_unit_key(queue: QueueName, queue_offset: int) -> bytes:
@@ -100,7 +100,8 @@ def decode_prefix(prefix: bytes) -> QueueName:
 
 def encode_bound_key(queue: QueueName, *, is_max: bool) -> bytes:
     """Return the key of the row of a queue's first or last unit."""
-    return _head(queue.topic) + (_MAX if is_max else _MIN) + SEPARATOR + queue.queue_id.to_bytes(4, "big", signed=True)
+    bound = _MAX if is_max else _MIN
+    return _encode_topic(queue.topic) + bound + SEPARATOR + queue.queue_id.to_bytes(4, "big", signed=True)
 
 
 def encode_bound_value(place: UnitOffsets) -> bytes:
@@ -132,7 +133,8 @@ def decode_bound_row(key: bytes, value: Buffer) -> tuple[QueueName, bool, UnitOf
     return queue, kind == _MAX, UnitOffsets(queue_offset, physical_offset)
 
 
-def _head(topic: str) -> bytes:
+def _encode_topic(topic: str) -> bytes:
+    """Return the beginning of a key: the topic with its length, and a separator."""
     encoded = topic.encode()
     return len(encoded).to_bytes(4, "big", signed=True) + SEPARATOR + encoded + SEPARATOR
 

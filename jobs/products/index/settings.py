@@ -223,22 +223,22 @@ def determine_geometry(
 def determine_releases(
     store: Store,
     given_settings: GivenSettings,
-    switches: Sequence[str] = SWITCHES_OF_ROWS,
+    relevant_switches: Sequence[str] = SWITCHES_OF_ROWS,
     *,
-    since: int = 0,
+    since_offset: int = 0,
     recorded: Release | None = None,
 ) -> Known[Writers]:
     """
     Return the releases that wrote a store: given, or detected from all evidence in its log, its files and its index.
 
-    Index files are compared with the log if its marks leave one of the *switches* open: only those that begin at or
-    after offset *since*, where an earlier run has compared the others. Its *recorded* release is used unless the store
-    excludes it.
+    Index files are compared with the log if its marks leave one of the *relevant_switches* open: only those that
+    begin at or after *since_offset*, where an earlier run has compared the others. Its *recorded* release is used
+    unless the store excludes it.
     """
     if given_settings.release is not None:
         return determine_writers(store, given_settings.release)
     eras = detect_store_eras(store)
-    if not any(era.undecided_switches(switches) for era in eras):
+    if not any(era.undecided_switches(relevant_switches) for era in eras):
         return writers_of_eras(eras, ())
     if recorded is not None:
         eras = tuple(
@@ -248,7 +248,7 @@ def determine_releases(
             )
             for era in eras
         )
-    files = list_index_files(store) if not since else _list_newer_files(store, since)
+    files = list_index_files(store) if not since_offset else _list_newer_files(store, since_offset)
     evidence = None
     with suppress(UndecidedError):  # files of unknown geometry show nothing
         geometry = determine_geometry(store, files, given_settings).value
@@ -256,12 +256,12 @@ def determine_releases(
     return _writers_of_evidence(eras, evidence)
 
 
-def _list_newer_files(store: Store, since: int) -> list[BrokerIndexFile]:
-    """Return the index files that begin at or after offset *since*; older ones are not opened, except one."""
+def _list_newer_files(store: Store, since_offset: int) -> list[BrokerIndexFile]:
+    """Return the index files that begin at or after *since_offset*; older ones are not opened, except one."""
     found: list[BrokerIndexFile] = []
     for file in reversed(store.index_files):
         one = list_index_files(replace(store, index_files=(file,)))  # none if retention has deleted it
-        if one and one[0].header.begin_physical_offset < since:
+        if one and one[0].header.begin_physical_offset < since_offset:
             break
         found = [*one, *found]
     return found

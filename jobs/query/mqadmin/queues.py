@@ -213,7 +213,7 @@ def print_messages_of_queue(call: MqadminCall) -> ExitCode:
 
 def print_consumed_messages(call: MqadminCall) -> ExitCode:
     """Print the oldest messages of a topic or queue, or those from an offset on (consumeMessage)."""
-    refused = _why_not(call)
+    refused = _explain_refused_options(call)
     if refused and call.printer.prints_rows:
         raise UnsupportedFormat(refused)
     if refused:
@@ -260,7 +260,8 @@ def _consume_queues(left: int, charset: str | None, queues: Sequence[PullableQue
         _consume(queue, first, last, charset)
 
 
-def _why_not(call: MqadminCall) -> str | None:
+def _explain_refused_options(call: MqadminCall) -> str | None:
+    """Return what mqadmin prints when it refuses the options of consumeMessage; None if it accepts them."""
     options = call.options
     if call.integer_option("messageNumber", _MESSAGES) <= 0:
         return "Please input a positive messageNumber!"

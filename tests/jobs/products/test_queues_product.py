@@ -26,7 +26,7 @@ from jobs.products.queues.remainder_explanation import classify_displaced, expla
 from jobs.products.queues.rows import UnitStatus, make_record_batches, make_row_block
 from jobs.products.queues.settings import determine_unit_rules
 from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits
-from jobs.store.queue_ends import _look_at_all
+from jobs.store.queue_ends import _probe_all
 from jobs.store.queue_files import StoredQueue, list_queues
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.release import determine_writers
@@ -137,7 +137,7 @@ def test_a_queue_file_created_between_two_probes_is_read(newer_store: Path, tmp_
         if not (newer_store / created).exists():
             (tmp_path / "not made yet").rename(newer_store / created)
 
-    with patch("jobs.store.queue_ends._look_at_all", call_after(_look_at_all, make)):
+    with patch("jobs.store.queue_ends._probe_all", call_after(_probe_all, make)):
         rows, summary, _ = run(newer_store, tmp_path / "lake")
 
     assert summary.units["differences"] == 0
