@@ -123,7 +123,7 @@ def record_marks(record: MessageRecord) -> Iterator[Mark]:
         if is_seen:
             yield Mark(reason, switch, (True,), offset)
     if CLUSTER in properties:
-        yield from _serialised_marks(record, has_region=MSG_REGION in properties)
+        yield from _serialized_marks(record, has_region=MSG_REGION in properties)
     yield from _transaction_marks(record, properties.keys())
     if {INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET} <= properties.keys():
         yield Mark("queue offsets of a multi-dispatch message", "multi_dispatch", (True,), offset)
@@ -133,7 +133,7 @@ def record_marks(record: MessageRecord) -> Iterator[Mark]:
         yield Mark("an OFFSET_MOVED_EVENT record", "pull_out_of_range_writes", (True,), offset)
 
 
-def _serialised_marks(record: MessageRecord, *, has_region: bool) -> Iterator[Mark]:
+def _serialized_marks(record: MessageRecord, *, has_region: bool) -> Iterator[Mark]:
     offset = record.physical_offset
     ends = record.properties_raw.endswith(_PROPERTY_SEPARATOR)
     yield Mark("properties with CLUSTER", "adds_cluster", (True,), offset)

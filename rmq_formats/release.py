@@ -1,7 +1,7 @@
 """
 The differences between RocketMQ releases that change bytes, in one table.
 
-The fields of `Release` are the behaviours, each declared with the releases that changed it; `SWITCHES` has the same by
+The fields of `Release` are the behaviors, each declared with the releases that changed it; `SWITCHES` has the same by
 name. `docs/internals/formats.md` prints the same table. A log that a newer release continued has `Rules`: the release
 that wrote it, from each offset on.
 """

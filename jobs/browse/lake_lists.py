@@ -78,7 +78,7 @@ class LakeLists:
     is_system_topic = staticmethod(is_system_topic)
 
     def __init__(self, source: LakeSource, *others: LakeSource) -> None:
-        """List what one store has, or several together, in rows with their brokers."""
+        """List the data of one store, or of several together, in rows with their brokers."""
         self.source = source
         self.sources = (source, *others)
         self._tables: LakeTables = source.tables
@@ -248,7 +248,7 @@ class LakeLists:
         found = []
         for title, view, names, condition, ending in _UNFINISHED:
             columns, rest = names, ending
-            if self._broker and view == "dead_letters":  # the others name it always
+            if self._broker and view == "dead_letters":  # the others always name it
                 columns, rest = f"broker, {columns}", rest.replace(" BY ", " BY broker, ")
             sql = f"SELECT {columns} FROM {view} WHERE {self.restrict_to_stores(view, condition)}{rest}"  # noqa: S608 - constants
             is_run = view in self._tables.view_descriptions and not self._is_too_large(view)

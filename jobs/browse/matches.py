@@ -12,7 +12,7 @@ SECONDS_OF_HISTOGRAM = 1
 
 
 def count_matches(sources: Sequence[Source], wanted: ListConditions, read_together: int) -> Histogram | None:
-    """Count the messages that match, newest first, until the time is over; None if there are none."""
+    """Count the messages that match, newest first, within a time limit; None if there are none."""
     started, times, note = monotonic(), array("q"), ""
     for number, source in enumerate(sources, 1):
         last_moment = started + SECONDS_OF_HISTOGRAM * number / len(sources)

@@ -50,7 +50,7 @@ _LETTERS = {"topic": "-t", "key": "-k"}
 _BROKER = "broker"  # the field of a page that narrows it to one broker
 _SHOW_SYSTEM = "system"  # the field of a page that also shows system topics
 _QUEUE_PLACE = re.compile(r"(.+)/(\d{1,10})/(\d{1,19})")  # topic, queue, and offset in the queue
-_MOST_FOR_TOPICS = 20_000_000  # messages of a lake whose topics are read for a list to pick from
+_MOST_FOR_TOPICS = 20_000_000  # messages of a lake whose topics are read for a selection list
 
 PageLists = StoreLists | LakeLists
 
@@ -67,7 +67,7 @@ class Pages:
         self._words = Translator("en")
 
     def answer(self, snapshot: int, request: PageRequest) -> PageReply:
-        """Return the answer to a request for the place as of a snapshot, which never decreases."""
+        """Return the answer to a request for a snapshot of the place; *snapshot* never decreases."""
         self._words = Translator(request.language)
         views: Mapping[str, Callable[[PageLists, PageRequest], PageReply]] = {
             "/": self._make_front_page,
@@ -274,7 +274,7 @@ class Pages:
         brokers, told = next(stories.find_joined_stories([(source, [message])], every, Remarks()))
         by_name = {_name_of(one): one for one in every} | {_name_of(source): source, None: source}
         raw = encode_record(message.record)
-        # In a lake a chain is looked for among all entries, so only on request.
+        # In a lake, finding a chain reads all entries, so chains are shown only on request.
         has_chains = "chains" in request.query or not self._place.is_lake
         labels = [_label_of(one) for one in self._sources]
         needs_broker = len(labels) > 1 and (len(brokers) == 1 or len(set(labels)) < len(labels))

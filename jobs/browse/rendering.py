@@ -115,7 +115,7 @@ def render_page(name: str, translator: Translator, values: dict[str, object]) ->
 
 
 class Histogram(NamedTuple):
-    """The number of messages stored per slot of *step* milliseconds, from *start* on."""
+    """The number of messages stored per slot of *step* milliseconds, starting at *start*."""
 
     start: int
     step: int

@@ -183,7 +183,7 @@ class _Connection(H11Protocol):
 
 
 def guard(app: ASGIApp, token: str, port: int) -> ASGIApp:
-    """Return *app* behind checks: only requests with the token, from this server's own pages, that only read."""
+    """Wrap *app* in checks: only read-only requests with the token, from this server's own pages, are accepted."""
 
     async def respond(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_safely(message: Message) -> None:

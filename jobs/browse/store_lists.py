@@ -83,7 +83,7 @@ class StoreLists:
                 note = f"only {done} of {len(every_queue)} queues are counted; reading more would take too long"
                 break
 
-            # For a chart only: store times ascend in a queue but for steps of the broker's clock.
+            # For a chart only: store times ascend in a queue, unless the broker's clock was set back.
             def read_time(number: int, queue: StoredQueue = queue) -> int:
                 return self._queues.read_store_time(queue, number) or MIN_TIME
 
@@ -130,7 +130,7 @@ class StoreLists:
         return [] if self._reader.topic_config else self._list_unread_config()
 
     def _list_unread_config(self) -> list[str]:
-        """Return what of the broker's configuration cannot be read, so that rows may be missing."""
+        """Return which part of the broker's configuration cannot be read, so that rows may be missing."""
         try:
             reasons = [*map(str, self.source.config.errors)]
         except OSError as error:

@@ -44,7 +44,7 @@ class PageWorkers:
         """
         Return the answer to a request; raise `TimeoutError` after *seconds*.
 
-        Raises `ConnectionError` if the process ends without an answer. Cancelling the call ends the process.
+        Raises `ConnectionError` if the process ends without an answer. Canceling the call ends the process.
         """
         try:
             async with asyncio.timeout(seconds), self._turns:

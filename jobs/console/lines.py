@@ -109,9 +109,9 @@ _OWN = f"\x1b[{int.from_bytes(os.urandom(6))};"
 _STYLE = re.compile(rf"{re.escape(_OWN)}([\d;]*m)")
 
 
-def styled_text(text: str, colour: str, *, bold: bool) -> str:
+def styled_text(text: str, color: str, *, bold: bool) -> str:
     """Return *text* in a color that `printable_with_colors` keeps."""
-    return click.style(text, fg=colour, bold=bold or None).replace("\x1b[", _OWN)
+    return click.style(text, fg=color, bold=bold or None).replace("\x1b[", _OWN)
 
 
 def printable_text(text: str) -> str:

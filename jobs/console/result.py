@@ -54,13 +54,13 @@ class Severity(Enum):
     NOT_ACCESSIBLE = "not accessible", "bright_black", ExitCode.FAILED
 
     _value_: str
-    colour: str  # the color in a terminal and in a report
+    color: str  # the color in a terminal and in a report
     exit_code: ExitCode  # the exit code of a command that found this, and nothing worse
 
-    def __new__(cls, word: str, colour: str, exit_code: ExitCode) -> Self:
+    def __new__(cls, word: str, color: str, exit_code: ExitCode) -> Self:
         """Create a member; its value is the word."""
         member = object.__new__(cls)
-        member._value_, member.colour, member.exit_code = word, colour, exit_code
+        member._value_, member.color, member.exit_code = word, color, exit_code
         return member
 
     @property
@@ -75,7 +75,7 @@ class Severity(Enum):
 
     def style(self, text: str | None = None) -> str:
         """Return *text*, or the severity's word, in a color for `ResultPrinter.print_lines`."""
-        return styled_text(self.value if text is None else text, self.colour, bold=self.is_alarm)
+        return styled_text(self.value if text is None else text, self.color, bold=self.is_alarm)
 
     def __str__(self) -> str:
         return str(self.value)

@@ -2,10 +2,10 @@
 The state of a broker outside log, queues and index: topics, groups, consumer positions, delays, and timers.
 
 A broker loads this state from `config/` and from the timer files. Without a file it starts with its backup, or with
-nothing, and says so only in its log: consumers then receive messages again, or skip some. Whether a file is lost
-follows from other facts. A topic is written to its file before the broker accepts its first message, consumer positions
-are written by every clean stop, and before the filters of consumers. A store that no broker wrote, but RocketMQ's store
-library alone, has none of these files: its messages lack the properties that clients and brokers add.
+nothing, and reports this only in its log: consumers then receive messages again, or skip some. Whether a file is lost
+follows from other facts. A topic is written to its file before the broker accepts its first message. Consumer positions
+are written by every clean stop, always before the filters of consumers. A store that no broker wrote, but RocketMQ's
+store library alone, has none of these files: its messages lack the properties that clients and brokers add.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -218,7 +218,7 @@ def _find_damage(store: Store, name: str) -> str | None:
 
 
 def _effect_of_loss(store: Store, name: str) -> str:
-    """Return what a broker does that cannot load a file."""
+    """Return the effect on a broker that cannot load a file."""
     backup = f"{CONFIG_FOLDER}/{name}{BACKUP_SUFFIX}"
     if store.other_file(backup) is None:
         return EFFECTS.get(name, "start without its contents")
@@ -566,7 +566,7 @@ def _may_exist(name: str, table: Mapping[str, object]) -> bool:
 
 
 def _notes_on_expired_positions(progress: Iterable[ConsumerProgress], read_span: ReadSpan) -> Iterator[str]:
-    """Yield notes on groups whose next messages retention has deleted: at most some, with the number of the others."""
+    """Yield notes on groups whose next messages retention has deleted: a few at most, with the number of the others."""
     missed: dict[tuple[str, str], int] = {}
     for consumer in progress:
         span = read_span(consumer.topic, consumer.queue_id) if consumer.consumer_group is not None else None

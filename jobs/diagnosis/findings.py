@@ -33,7 +33,7 @@ class Finding(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str, str, int | None, int | None]:
-        """The fields that tell it from all other findings of a store; they stay the same if its cause is refined."""
+        """The fields that identify it among a store's findings; they stay the same if its cause is refined."""
         return self.part, self.kind, self.file, self.offset, self.log_offset
 
     @property

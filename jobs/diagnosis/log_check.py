@@ -32,7 +32,7 @@ from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import PropertyParser, ends_in_complete_value, ends_in_unused_crc_field, parse_properties
 
 MAX_TIME_STEP_MS = 86_400_000  # ms: a day
-_NEAR = 60_000  # ms by which the right time may be outside of its neighbours' times
+_NEAR = 60_000  # ms by which the right time may be outside of its neighbors' times
 _LOWEST_BIT = MAX_TIME_STEP_MS.bit_length() - 1
 _KINDS = {
     kernels.WRONG_BODY_CRC: WRONG_BODY_CRC,
@@ -63,7 +63,7 @@ _NO_RECORDS: NDArray[np.void] = np.empty(0, _RECORD)
 
 
 def _stray(records: NDArray[np.void]) -> Iterator[ChangedRecord]:
-    """Yield records whose times are far from both neighbours'; the kind is empty if no changed bit explains that."""
+    """Yield records whose times are far from both neighbors'; the kind is empty if no changed bit explains that."""
     exact = records["time"].astype(np.float64)  # a difference of two 64-bit integers may not fit into one
     steps = np.abs(np.diff(exact)) > MAX_TIME_STEP_MS
     apart = np.abs(exact[2:] - exact[:-2]) > MAX_TIME_STEP_MS
@@ -176,7 +176,7 @@ def new_range_check(_range: Range, _files: ExitStack) -> RangeCheck:
 
 
 def complete_checks(outcomes: Sequence[RangeOutcome[Results]], number: int, writers: Writers) -> list[RangeCheck]:
-    """Return the checks of all ranges, the results of collector *number*, after a comparison of records across them."""
+    """Return the checks of all ranges (the results of collector *number*), with records compared across ranges."""
     checks: list[RangeCheck] = [outcome.payload[number] for outcome in outcomes]
     _find_zeroed_properties(checks, writers)
     for check, found in zip(checks, find_stray_times(checks), strict=True):

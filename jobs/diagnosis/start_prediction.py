@@ -58,7 +58,7 @@ from rmq_formats.store import (
 )
 
 _START_SWITCHES = (*(name for name in SWITCHES if "start" in name), "two_byte_topic_length")
-_WALKED = 32 << 20  # bytes that `inspect` walks unasked
+_WALKED = 32 << 20  # bytes that `inspect` walks by default
 _FILE_WORDS = {"index": "index file", **dict.fromkeys(map(str, QueueKind), "queue file")}
 _QUEUE_FOLDERS = 2  # below the directory of all queues: topic and queue id
 _NOT_WALKED = "run `inspect --deep` or `verify` to find out whether the broker would truncate the log at startup"
@@ -117,7 +117,7 @@ class SegmentReads:
     def find_walk_ends(
         self, segment: Segment, release: Release, places: Iterable[DoubtfulBytes]
     ) -> Iterator[tuple[DoubtfulBytes, int | None, int]]:
-        """Yield places of a segment, each with why and at which offset a start stops that reads the log from there."""
+        """Yield places in a segment, each with why and at which offset a start that reads from there would stop."""
         with ExitStack() as stack:
             open_file = cache(lambda _: stack.enter_context(self._store.open(segment)))
             read = lazy_reader(open_file, segment.location)

@@ -19,7 +19,7 @@ from jobs.launch.arguments import file_system_options
 from jobs.options.declaration import flag, option
 from jobs.options.values import NOT_NEGATIVE_INTEGER, json_option
 from jobs.storage import storage_for
-from jobs.storage.locations import is_local, local_path, normalise_location
+from jobs.storage.locations import is_local, local_path, normalize_location
 from jobs.storage.model import Reader
 from jobs.store.request import hash_slots_option, index_num_option
 from rmq_formats.errors import is_disk_error
@@ -166,7 +166,7 @@ class DumpFile:
 @contextmanager
 def open_file(location: str) -> Iterator[DumpFile]:
     """Open a local or remote file."""
-    place = normalise_location(location)
+    place = normalize_location(location)
     if is_local(place) and not stat.S_ISREG(os.stat(place).st_mode):  # noqa: PTH116 - opening a pipe would wait
         raise OSError(
             errno.EINVAL, "not a regular file: `dump` prints single files; to show a store, use `inspect`", place

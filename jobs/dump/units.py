@@ -416,7 +416,7 @@ _DUMPERS: dict[FileKind, Dumper] = {
 }
 
 
-def recognise_kind(file: DumpFile) -> FileKind:
+def recognize_kind(file: DumpFile) -> FileKind:
     """Return the kind of *file*; raise `UnsupportedFormat` if neither its path nor its bytes show it."""
     parts = file.location.split("/")
     kinds = [classify("/".join(parts[-depth:])).kind for depth in range(_DEPTH, 0, -1)]

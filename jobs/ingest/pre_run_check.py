@@ -30,7 +30,7 @@ from jobs.launch.arguments import file_system_options
 from jobs.launch.cache import cache_directory
 from jobs.products import PRODUCTS
 from jobs.requests.ingest import IngestRequest
-from jobs.storage.locations import is_local, local_path, normalise_location
+from jobs.storage.locations import is_local, local_path, normalize_location
 from jobs.storage.paths import walk_tree
 from jobs.store.broker_config import read_config_files
 from jobs.store.store import Store, list_store_without_queues
@@ -51,8 +51,8 @@ class PreRunCheck:
 
     def __init__(self, request: IngestRequest) -> None:
         self._request = request
-        self._has_local_store = all(is_local(normalise_location(one)) for one in (request.store, *request.commitlog))
-        self._has_local_lake = is_local(normalise_location(request.lake))
+        self._has_local_store = all(is_local(normalize_location(one)) for one in (request.store, *request.commitlog))
+        self._has_local_lake = is_local(normalize_location(request.lake))
         self._began_ns = time_ns()
         self._seen: str | None = None  # digest of the store, before the run
         self._runs: list[str] = []  # runs in the lake, before this run
@@ -68,7 +68,7 @@ class PreRunCheck:
 
     @cached_property
     def _root(self) -> str:
-        return local_path(normalise_location(self._request.store))
+        return local_path(normalize_location(self._request.store))
 
     def summary_if_nothing_new(self) -> Summary | None:
         """Return the summary of a run that finds nothing to do; None if it may find something, or fail."""
@@ -149,7 +149,7 @@ class PreRunCheck:
     @cached_property
     def _note_path(self) -> Path:
         asked = self._request
-        store, lake, *log = map(normalise_location, (asked.store, asked.lake, *asked.commitlog))
+        store, lake, *log = map(normalize_location, (asked.store, asked.lake, *asked.commitlog))
         request = replace(asked, store=store, lake=lake, commitlog=log, command_id="", tables=frozenset())
         key = f"{__version__} {_list_program_files()} {request} {sorted(asked.tables)}"
         return cache_directory() / "nothing-new" / f"{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}.json"

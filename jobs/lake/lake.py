@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from jobs.storage import open_arrow_file, storage_for
 from jobs.storage.json_file import Shape, parse_json_file
 from jobs.storage.local import flush_directory
-from jobs.storage.locations import is_local, join_location, local_path, normalise_location
+from jobs.storage.locations import is_local, join_location, local_path, normalize_location
 from jobs.storage.model import FileInfo, Reader
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Lake:
 
     def __post_init__(self) -> None:
         """Normalize the location; refuse one that `deltalake` would mistake for another path by decoding it twice."""
-        object.__setattr__(self, "location", normalise_location(self.location))
+        object.__setattr__(self, "location", normalize_location(self.location))
         if unquote(self.location) != self.location:
             raise OSError(
                 f"{self.location}: the path of a lake must not contain '%' followed by two hexadecimal digits"

@@ -21,7 +21,7 @@ from jobs.console.process import tool_command
 from jobs.launch.arguments import file_system_options
 from jobs.storage import storage_for
 from jobs.storage.local import real_path
-from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalise_location, why_unsupported
+from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalize_location, why_unsupported
 from jobs.storage.paths import is_directory, is_link, is_regular_file, list_directory, path_exists
 from rmq_formats.store import (
     COMMITLOG_FOLDER,
@@ -52,7 +52,7 @@ def is_within(place: str, root: str) -> bool:
 def _resolve_links(location: str) -> str:
     if is_local(location):
         return os.path.realpath(local_path(location))
-    scheme, _, rest = normalise_location(location).partition("://")
+    scheme, _, rest = normalize_location(location).partition("://")
     return f"{'s3' if scheme in S3_SCHEMES else scheme}://{rest}"
 
 

@@ -1,7 +1,7 @@
 """
 The bytes of a range that are not messages, stored so that a log can be restored byte for byte.
 
-These are the size and path of each file, the end of a full file with the stale bytes after it, damaged bytes, and the
+Rows record the size and path of each file, the end of a full file with the stale bytes after it, damaged bytes, and the
 numbers of DLedger entries. Consecutive entries are one row. Zeros are not stored.
 """
 

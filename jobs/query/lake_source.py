@@ -85,7 +85,7 @@ _SAMPLED = 200  # number of the newest messages from which the release is detect
 _SAMPLED_BYTES = 1 << 20
 _DECOMPRESSED = 500  # messages that one statement reads to search their bodies
 _FIRST_ROWS = 200_000  # rows in the newest part of a large table
-_NEXT_PART = 5  # the time after the next part, as a multiple of the time before: it has four times as many rows
+_NEXT_PART = 5  # total time with the next part, which has four times as many rows, per elapsed time
 WITH_UNIT = "transaction_type NOT IN ('prepared', 'rollback')"
 _IS_BATCH = f"sys_flag & {INNER_BATCH} = {INNER_BATCH}"
 _FIRST_RELEASES = frozenset({"4.0.0", "4.7.1", "4.9.1", "5.4.0"})  # with an index that differs from the one before
@@ -209,7 +209,7 @@ class RunRecords:
 
     @cached_property
     def why_no_index(self) -> str:
-        """Why the index lacks messages of this store, empty if it has all: runs may leave it out, or be at work."""
+        """Why the index lacks messages of this store, empty if it has all: runs may leave it out, or be active."""
         tables = self._tables
         if not tables.has_table(INDEX_ENTRIES_NAME):
             return f"the lake has no table `{INDEX_ENTRIES_NAME}`"
@@ -558,7 +558,7 @@ class LakeSource(Source):
         wanted, rows = _FIRST_ROWS, 0
         for file, following in pairwise(files):
             rows += file.row_count or 0
-            # Messages after the following file's last offset can only be in the files that are passed.
+            # Messages after the following file's last offset can only be in files that come before it in this order.
             low = None if following.highest is None else following.highest + 1
             if low is not None and rows >= wanted and low < high and file.highest is not None:
                 yield low

@@ -36,7 +36,7 @@ from jobs.lake.snapshots import (
 )
 from jobs.launch.engine import count_memory
 from jobs.storage.local import explaining_full_disk, temporary_directory_for
-from jobs.storage.locations import is_local, join_location, local_path, normalise_location, why_unsupported
+from jobs.storage.locations import is_local, join_location, local_path, normalize_location, why_unsupported
 from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
 from rmq_formats.arrow import MESSAGE_SCHEMA, type_without_dictionary
 from rmq_formats.errors import NotAStore, UnsupportedFormat
@@ -108,7 +108,7 @@ class LakeTables:
 
     def __init__(self, lake: str, options: Mapping[str, str], needed: Sequence[str] = (MESSAGES_NAME,)) -> None:
         """Open the lake at *lake*; raise `NotAStore` if it has none of the tables *needed*."""
-        self.location = normalise_location(lake)
+        self.location = normalize_location(lake)
         self._options = options
         self._builder = QueryBuilder(ENGINE_SETTINGS)
         # A statement that needs more writes to temporary files, or fails; the engine does not count all of its memory.
@@ -227,7 +227,7 @@ class LakeTables:
 
     @cached_property
     def view_descriptions(self) -> Mapping[str, str]:
-        """The views whose tables are there by their names, which SQL then knows, and what one row of each is."""
+        """The views whose tables exist, by name, with the meaning of a row; SQL statements can then use them."""
         found = [view for view in list_views() if all(self._is_readable(name, name, view.name) for name in view.tables)]
         for view in found:
             self._builder.execute(f"CREATE VIEW {view.name} AS {view.sql}")
@@ -243,7 +243,7 @@ class LakeTables:
 
     @cached_property
     def tables_and_views(self) -> Mapping[str, tuple[str, str]]:
-        """Every readable table and view by its name, which SQL then knows: which of both, and of some what a row is."""
+        """Every readable table and view by name, with its kind and the meaning of a row, if known; SQL can use them."""
         names = (MESSAGES_NAME, *TABLES_EXCEPT_MESSAGES)
         found = {name: ("table", "") for name in names if self._is_readable(name, name, name)}
         found |= {name: ("view", row) for name, row in self.view_descriptions.items()}
@@ -314,7 +314,7 @@ class LakeTables:
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Run a query and return its rows; raise `OSError` if a file in Delta's log is missing or damaged."""
-        # The engine's own reader would hold Python's lock until it is done, and with it every other thread.
+        # The engine's own reader would hold Python's lock until it is done, and block every other thread.
         return self._read(sql, rows_without_timestamps)
 
     def read_integers(self, sql: str) -> list[int]:
@@ -410,7 +410,7 @@ class ResultBatches:
     """The rows of a statement in batches."""
 
     def __init__(self, tables: LakeTables, sql: str) -> None:
-        """Run a statement on all tables and views; `UnsupportedFormat` where it is not valid, or more than reads."""
+        """Run a statement on all tables and views; `UnsupportedFormat` if it is invalid or not read-only."""
         found = _FIRST_WORD.match(sql)
         word = found["word"].lower() if found is not None else ""
         if word not in _READING or not tables.tables_and_views:
@@ -508,7 +508,7 @@ def _plain_values(column: pa.Array) -> list[object]:
 
 
 def _plain_scalar(scalar: pa.Scalar) -> object:
-    """Return a value inside which there may be times; Python's own have neither nanoseconds nor the year 10000."""
+    """Return a value that may contain times; Python's own times have neither nanoseconds nor the year 10000."""
     if not scalar.is_valid:
         return None
     if _is_time(scalar.type):

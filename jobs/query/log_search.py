@@ -52,7 +52,7 @@ def search_records(
     """
     Yield the records of *span* that contain *text*, in log order; call *on_loss* for unreadable parts.
 
-    The last call of *progress* reports the search as complete, also if the caller needs no more records.
+    The last call of *progress* reports the search as complete, even if the caller needs no more records.
     """
     for before, start, end in find_holes(store.store.segments):
         if start < span.stop and end > span.start:

@@ -234,7 +234,7 @@ class Page(NamedTuple):
 
     messages: Sequence[Message]
     next_before_offset: int | None  # the offset before which the next page begins; None after the last one
-    was_cut_short: bool = False  # the time was over before the page was full
+    was_cut_short: bool = False  # the time limit was reached before the page was full
 
 
 def read_page(  # noqa: PLR0913, PLR0917 - the request, and three limits

@@ -1,7 +1,7 @@
 """
 Answers over all brokers of a lake: merged by store time, each message with its broker.
 
-Each store is asked on its own, because offsets only have a meaning within one log. Messages of one store keep their
+Each store is queried separately, because offsets only have a meaning within one log. Messages of one store keep their
 order. Stores of the same broker follow one another: an answer from two of them would mix two histories.
 """
 
@@ -60,7 +60,7 @@ def merge_answers(
     """
     Return the messages of all sources, the oldest first, with their brokers if several sources were asked.
 
-    *newest* and *oldest*: only so many of them. If no source has an answer, the reasons of all are returned. Raises
+    *newest* and *oldest* limit their number. If no source has an answer, the reasons of all are returned. Raises
     `SeveralStoresError` if two stores of one broker have an answer.
     """
     asked, parts = _ask_all(sources, ask)
@@ -150,7 +150,7 @@ def refuse_two_stores_of_a_broker(sources: Sequence[Source]) -> None:
 
 
 def join_remarks(sources: Sequence[Source]) -> Remarks:
-    """Return the remarks of sources on the current question; what is not the same for all names its source."""
+    """Return the remarks of sources on the current question; a remark that is not the same for all names its source."""
     if len(sources) == 1:
         return sources[0].remarks
     return _join_remarks(Answer(), [(source, Answer(remarks=source.remarks)) for source in sources]).remarks
@@ -218,7 +218,7 @@ class MergedPage(NamedTuple):
 
     messages: Sequence[Message]
     following: str | None  # the position before which the next page begins; None after the last one
-    was_cut_short: bool  # the time was over before the page was full
+    was_cut_short: bool  # the time limit was reached before the page was full
 
 
 def read_merged_page(  # noqa: PLR0913, PLR0917 - the request, and three limits

@@ -40,7 +40,7 @@ def explain_no_message_with_key(source: Source, wanted: KeyQuery) -> Reason:
     topic, key = wanted.topic, wanted.key
     age = attrgetter("message.record.store_timestamp", "message.record.physical_offset")
     seen = list(source.occurrences(key))
-    if len(seen) >= MAX_OCCURRENCES and all(one.message.topic != topic for one in seen):  # those of others are enough
+    if len(seen) >= MAX_OCCURRENCES and all(one.message.topic != topic for one in seen):  # others used up the limit
         found = ((next(source.by_key(KeyQuery(kind, topic, key)), None), kind) for kind in KeyKind)
         seen += [Occurrence(message, kind, is_indexed=True) for message, kind in found if message is not None]
     seen.sort(key=age)
@@ -67,7 +67,7 @@ def explain_no_message_with_key(source: Source, wanted: KeyQuery) -> Reason:
 
 
 def _explain_unindexed_key(seen: list[Occurrence], wanted: KeyQuery, *, is_part: bool) -> Reason:
-    """Explain why a query misses messages that have its key, and that the log has."""
+    """Explain why a query does not find messages that have its key although they are in the log."""
     key = wanted.key
     if all(one.is_hidden_by_batch_id for one in seen):
         message = seen[0].message
@@ -364,7 +364,8 @@ def find_half_message_end(source: Source, half: Message) -> tuple[Message | None
     ops, is_part = _newest(source, topic, queue_id, _OPS_READ)
     for number in reversed(range(*ops)):
         op = source.by_queue_offset(topic, queue_id, number)
-        # An op message lies after its half message: the first one before it ends the search. Some may be lost.
+        # An op message is written after its half message, so the first older op message ends the search. Some may be
+        # lost.
         if op is None:
             continue
         if op.record.physical_offset < half.record.physical_offset:
@@ -388,6 +389,6 @@ def _number(half: Message) -> str:
 
 
 def _ended_numbers(op: Message) -> list[str]:
-    """Return the numbers of the half messages that an op message ends: from 5.1.0 on there may be several."""
+    """Return the numbers of the half messages that an op message ends: since 5.1.0 there may be several."""
     named = op.properties.get(rocksdb_rows.TRANS_OFFSET) or (op.body or b"").decode("ascii", "replace")
     return named.split(",")

@@ -164,7 +164,7 @@ class Answer:
     reason: Reason | None = None
     offsets: OffsetRange | None = None  # the offsets of a pull
     next_offset: int | None = None  # of a page: the offset before which the next one begins; None after the last one
-    was_cut_short: bool = False  # of a page: the time was over before the page was full
+    was_cut_short: bool = False  # of a page: the time limit was reached before the page was full
     remarks: Remarks = field(default_factory=Remarks)
 
     @property
@@ -255,7 +255,7 @@ class Source(Protocol):
     name: str  # the name by which a user selects the store
     store_id: str = ""  # the id of the store in a lake
     broker: str | None  # the broker's name, if known
-    damage_text: str | None = None  # a remark on messages that are missing in the store, whichever question is asked
+    damage_text: str | None = None  # a remark on messages that are missing in the store, added to every answer
     search_stopped_at: int | None = None  # offset before which `occurrences` has not searched, to save time
     searches_all: bool  # whether every message is searched where an index leaves a question open
     knows_topics: bool  # whether a topic that `topics` does not name certainly does not exist
@@ -453,5 +453,5 @@ def warn_of_other(remarks: Remarks, other: Source, warnings: Iterable[str]) -> N
 
 
 def parse_whole_number(text: str) -> int | None:
-    """Parse ASCII digits that surely fit into 64 bits; None for any other text."""
+    """Parse ASCII digits that certainly fit into 64 bits; None for any other text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < len(str(MAX_TIME)) else None

@@ -199,7 +199,7 @@ class StoreIndex:
         yield from out_of_order
 
     def _find_uncovered(self, span: range, wanted: KeyQuery, found: set[int]) -> Iterator[Message]:
-        """Yield the messages of a part of the log that no index file covers, newest first, but those *found* before."""
+        """Yield the messages of a part of the log that no index file covers, newest first, except *found* ones."""
         few = read_few_records(self._reader, span)
         offsets = (
             self._log.find_offsets_of_key(wanted.key, span) if few is None else [one.physical_offset for one in few]

@@ -198,7 +198,7 @@ class StoreLog:
         counted = wanted._replace(key=None, tag=None, body_text=None)
         return sum(self._is_listed(message, counted) for message in self.search(wanted.topic or ""))
 
-    # the part of the history that is there
+    # the available part of the history
 
     def list_hosts(self) -> list[Host]:
         """Return the store hosts of the first records of the oldest and the newest segment."""
@@ -246,8 +246,8 @@ class StoreLog:
 
         *find_boundary* returns the beginning of a record at or before an offset.
         """
-        # A span is read forwards and given backwards. It begins at a boundary, never inside a record: the chain of
-        # records from there meets the beginning of the span before, so no record is in two spans or in none.
+        # A span is read forwards and yielded backwards. It begins at a boundary, never inside a record: the chain of
+        # records from there reaches the beginning of the previous span, so no record is in two spans or in none.
         text = wanted.topic or wanted.key or wanted.tag or ""
         if before >= self._reader.store.end_offset:
             self._warn_of_lost_ends(is_before=False)

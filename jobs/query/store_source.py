@@ -181,7 +181,7 @@ class StoreSource(Source):
         """Yield the messages with a unique key, topic by topic; for a small log, also those in no index."""
         for topic in topics:
             yield from self.by_key(KeyQuery(KeyKind.UNIQUE, topic, unique_key))
-        # The index has every copy but a rollback of these releases: a search would only find copies that it lost.
+        # The index has every copy except a rollback of these releases: a search would only find copies that it lost.
         is_whole = not self.release.half_message_in_real_topic
         for seen in self.occurrences(unique_key, COMPILED_SCAN_MIN_BYTES if is_whole else MAX_LOG_SEARCHED_BY_DEFAULT):
             if seen.kind is KeyKind.UNIQUE:

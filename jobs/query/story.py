@@ -249,7 +249,7 @@ def _join_stories(told: Sequence[tuple[str, Story]]) -> Iterator[tuple[Sequence[
 
 
 def _find_on_other_brokers(sources: Sequence[Source], told: Sequence[tuple[str, Story]]) -> Iterator[tuple[str, Story]]:
-    """Yield the histories of the same messages on further brokers; add the traces that those have to the known ones."""
+    """Yield the histories of the same messages on other brokers; add the traces that those have to the known ones."""
     by_key = {story.unique_key: story for _, story in reversed(told) if story.unique_key is not None}
     for source in sources:
         asked = source.begin_question()

@@ -51,7 +51,7 @@ from jobs.products.index.survivors import Survivor, has_keys_of_log, list_index_
 from jobs.requests.rebuild import RebuildIndexRequest
 from jobs.storage import storage_for
 from jobs.storage.local import LocalStorage
-from jobs.storage.locations import is_local, join_location, local_path, normalise_location
+from jobs.storage.locations import is_local, join_location, local_path, normalize_location
 from jobs.storage.model import file_exists
 from jobs.storage.scratch import open_scratch
 from jobs.store.chain import NewCollector, read_ranges_not_deleted, select_results
@@ -157,7 +157,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
     """Build the files and the manifest in the output directory."""
     options = workers.options
     store, files, settings = list_and_determine_settings(request, options, workers.processes)
-    directory = normalise_location(request.out)  # a relative path is one of ours, not of the tasks
+    directory = normalize_location(request.out)  # a relative path is one of ours, not of the tasks
     ranges = plan_ranges(store, range_size=request.range_size)
     with open_scratch(request.scratch or directory, options) as scratch:
         new_collectors: list[NewCollector[Any]] = [

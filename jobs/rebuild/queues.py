@@ -244,7 +244,7 @@ class _StoredFiles(NamedTuple):
             except (FileNotFoundError, NotADirectoryError):
                 reader = None
             except OSError as error:
-                if error.errno != errno.EINVAL:  # not a regular file: the installation says what is in the way
+                if error.errno != errno.EINVAL:  # not a regular file: the installation reports it
                     raise
                 reader = None
             yield reader
@@ -334,6 +334,6 @@ class _Files:
         try:
             self.attempt.rename(target)
         except OSError:
-            if not is_directory(target):  # else an earlier attempt of this task got as far: the same bytes
+            if not is_directory(target):  # else an earlier attempt of this task has moved the same bytes
                 raise
         flush_directory(target.parent)

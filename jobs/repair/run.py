@@ -83,7 +83,7 @@ from jobs.requests.verify import VerifyRequest
 from jobs.restore import NothingToRestoreError, RestorePlan, count_messages_in_ranges, plan_log
 from jobs.restore.config import RebuiltFileSettings, read_newest_config_file, read_recorded_topics
 from jobs.storage.local import LocalStorage, make_directory
-from jobs.storage.locations import is_local, local_path, normalise_location
+from jobs.storage.locations import is_local, local_path, normalize_location
 from jobs.storage.paths import path_exists
 from jobs.storage.scratch import Scratch, open_scratch_below_output
 from jobs.store.broker_config import BACKUP_SUFFIX, CONFIG_FOLDER, DELAY_FILE
@@ -246,7 +246,7 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
             acceptances=Acceptances(request.accepted_findings, recorded),
             findings_options=() if request.lake is None else list_findings_options(request.lake, request.broker),
         )  # fmt: skip
-        summary = RepairSummary(normalise_location(request.store), verify(asked, remembering), notes=notes)
+        summary = RepairSummary(normalize_location(request.store), verify(asked, remembering), notes=notes)
         _Repair(request, remembering, work, scratch, summary, asked, tuple(request.commitlog), known).run(held)
     remove_empty_folders(work)
     return summary

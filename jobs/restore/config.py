@@ -283,7 +283,7 @@ def _has_shared_slot(source: TableFiles, store_id: str, slots: int) -> bool:
 
 
 def _read_recorded_names(lake: Lake, store_id: str) -> RecordedNames:
-    """Return the names of a store's index files, if runs have seen such files; the newest run of each file counts."""
+    """Return the names of a store's index files, if runs have seen such files; the newest run of each file is used."""
     named = (pc.field("store_id") == store_id) & pc.field("name").is_valid()
     columns = ("run", "index_file", "begin_physical_offset", "begin_timestamp", "name", "sha256")
     rows = [row for row in read_rows(lake, INDEX_FILES.name, columns, named) if row[4].isascii() and row[4].isdigit()]

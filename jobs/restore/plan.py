@@ -162,7 +162,7 @@ class RestorePlan:
 
     def begin_at_time(self) -> Self:
         """
-        Return the plan if its start is the first message from a time on.
+        Return the plan if its start is the first message at or after a time.
 
         If a segment begins with this message, messages of that time may be in missing segments before it.
         """

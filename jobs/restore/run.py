@@ -58,7 +58,7 @@ from rmq_formats.timer_files import DEFAULT_LOG_FILE_SIZE, encode_timer_progress
 MANIFEST_FILE = "MANIFEST.json"
 UNFINISHED_FOLDER = ".restore"
 _PLAN = "plan.json"
-_NOTE = ".note.json"  # ends the name of the note of a segment, or of a part of the store
+_NOTE = ".note.json"  # suffix of the notes on segments and on parts of the store
 _FOLDERS = {
     "queues": ("batchconsumequeue", "consumequeue_ext", "consumequeue"),
     "index": (INDEX_FOLDER,),

@@ -48,7 +48,7 @@ _BLOCK = 16 << 20
 
 
 class RestoredSegment(NamedTuple):
-    """The result of making a segment."""
+    """The result of building a segment."""
 
     base_offset: int
     size: int
@@ -106,7 +106,7 @@ class _Segment:
         """
         Write the bytes between records that the lake has kept.
 
-        A row without bytes is a range of zeros, as far as no other row has its bytes. Earlier versions wrote that row
+        A row without bytes is a range of zeros, except where another row has its bytes. Earlier versions wrote that row
         before they read the range: offsets that the disk could not read are unknown.
         """
         base, limit = self.work.base_offset, min(self.work.base_offset + self.work.size, self.work.log_end)

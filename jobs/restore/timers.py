@@ -52,7 +52,7 @@ from rmq_formats.timer_files import (
 _FIRST_WINDOW_MS = 10 * 60 * 1000  # at the end of the log, in which delivered messages are searched
 _LARGEST = (1 << 63) - 1
 _GROWTH = 8  # of the window, if it has no delivered message
-_OBSOLETE_MS = 10 * 60 * 1000  # how long before the time of reading a unit is due that is never read
+_OBSOLETE_MS = 10 * 60 * 1000  # a unit that is due this long before the read time is never read
 _SLOTS_OF_A_DAY = 24 * 60 * 60
 _COLUMNS = ("store_id", "topic", "physical_offset", "queue_offset", "store_timestamp", "properties", "total_size")
 _TOPIC = "REAL_TOPIC"
@@ -147,9 +147,9 @@ def plan_timers(log: "RestoredLog", now_ms: int, given_precision_ms: int | None 
 
 def _plan_unit(timer: _Timer, read_ms: int, precision_ms: int) -> TimerUnit:
     """
-    Return the unit of a pending message in the timer log of a broker that reads its wheel from *read_ms* on.
+    Return the unit of a pending message in the timer log of a broker that reads its wheel starting at *read_ms*.
 
-    A slot has only messages with the same due time, so that it is right whatever the broker's precision is.
+    A slot has only messages with the same due time, so that it is right for any precision of the broker.
     """
     day = _SLOTS_OF_A_DAY * min(precision_ms, PRECISION_MS)
     rolls = max((timer.due_ms - read_ms) // day - 1, 0)  # a message is rolled after one to two days, as by a broker

@@ -29,7 +29,7 @@ def local_path(location: str) -> str:
     return os.path.abspath(path)  # noqa: PTH100 - Path.resolve would follow links
 
 
-def normalise_location(location: str) -> str:
+def normalize_location(location: str) -> str:
     """Return the normal form of *location*: an absolute path, or a URI without trailing slash."""
     return local_path(location) if is_local(location) else location.rstrip("/")
 

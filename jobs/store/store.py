@@ -19,7 +19,7 @@ from jobs.console.amounts import names_text
 from jobs.console.result import RequestError
 from jobs.storage import AnyStorage
 from jobs.storage.local import LocalStorage, ReadLimits, read_small_file
-from jobs.storage.locations import is_local, join_location, local_path, normalise_location
+from jobs.storage.locations import is_local, join_location, local_path, normalize_location
 from jobs.storage.model import FileInfo, Reader, Storage
 from jobs.storage.paths import is_directory
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
@@ -206,7 +206,7 @@ def list_store(
     *commitlog* names the directories of a log elsewhere; several are one log, sorted by file name. *options* are the
     settings of file systems; *read_limits* limits the reading of local files next to a running broker.
     """
-    return _list(normalise_location(root), commitlog, AnyStorage(dict(options or {}), read_limits))
+    return _list(normalize_location(root), commitlog, AnyStorage(dict(options or {}), read_limits))
 
 
 def _list(
@@ -319,7 +319,7 @@ def read_broker_conf(path: str | os.PathLike[str] | None) -> BrokerConf:
 
 def list_store_without_queues(location: str, commitlog: Sequence[str]) -> Store:
     """List a local store, except its queue directories."""
-    return _list(normalise_location(location), commitlog, AnyStorage(), skips=QUEUE_FOLDERS.__contains__)
+    return _list(normalize_location(location), commitlog, AnyStorage(), skips=QUEUE_FOLDERS.__contains__)
 
 
 def log_directories(commitlog: Sequence[str] | None, conf: BrokerConf) -> Sequence[str]:
@@ -350,7 +350,7 @@ def _describe_files(root: str, infos: Iterable[FileInfo]) -> Iterator[StoredFile
 
 
 def _list_directories_elsewhere(directories: Sequence[str], storage: Storage) -> Iterator[StoredFile]:
-    for directory in dict.fromkeys(map(normalise_location, directories)):
+    for directory in dict.fromkeys(map(normalize_location, directories)):
         # Segments are never in subdirectories. These are skipped, because a wrong directory may contain very many.
         local = LocalStorage() if is_local(directory) else None
         for info in local.list_files(directory, skips=lambda _: True) if local else storage.list_files(directory):

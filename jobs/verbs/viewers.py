@@ -110,11 +110,11 @@ def dump(
 
 
 def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> Severity:
-    from jobs.dump.units import dump_items, recognise_kind
+    from jobs.dump.units import dump_items, recognize_kind
 
     try:
         with open_file(location) as file:
-            known = kind or recognise_kind(file)
+            known = kind or recognize_kind(file)
             is_damaged = False
             if not request.as_json:
                 _print_wrapped(f"# {printable_text(location)}: {known}, {file.size:,} bytes")

@@ -121,7 +121,7 @@ def test_the_cache_setting_of_numba_is_restored(monkeypatch: pytest.MonkeyPatch,
     assert compiled.config.CACHE_DIR == "theirs"
 
 
-def test_the_first_use_is_recognised_by_an_empty_cache(tmp_path: Path) -> None:
+def test_the_first_use_is_recognized_by_an_empty_cache(tmp_path: Path) -> None:
     code = (
         "import importlib; from tests.rmq_formats.test_compiled import *; print(compiled.CACHE_WAS_EMPTY);"
         "compiled.compile_large_work(1 << 30); compiled.compiled(double)(21);"

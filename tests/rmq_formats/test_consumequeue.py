@@ -188,7 +188,7 @@ def test_a_queue_ends_at_the_first_unwritten_unit() -> None:
     ("offset", "size", "base_offset", "count", "is_written"),
     [(0, 1, 0, 1, True), (-1, 1, 0, 1, False), (0, 0, 0, 1, False), (0, 1, -1, 1, False), (0, 1, 0, 0, False)],
 )
-def test_batch_units_are_recognised_as_written_as_by_brokers(
+def test_batch_units_are_recognized_as_written_as_by_brokers(
     offset: int, size: int, base_offset: int, count: int, is_written: bool
 ) -> None:
     data = BATCH_UNIT.pack(offset, size, 7, 8, base_offset, count, -1, 0)

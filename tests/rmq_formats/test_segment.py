@@ -347,7 +347,7 @@ def test_framing_is_found_after_an_unreadable_first_block(framing: Framing, bad_
     assert find_framing(read, len(segment), 1 << 20) is (framing if bad_blocks == 1 else Framing.PLAIN)
 
 
-def test_two_blocks_of_zeros_suffice_to_recognise_a_preallocated_file() -> None:
+def test_two_blocks_of_zeros_suffice_to_recognize_a_preallocated_file() -> None:
     looked = []
 
     def read(at: int, size: int) -> bytes:

@@ -96,8 +96,8 @@ class Draft:
         if (after := (before | {created}) - {"", deleted}) != before:
             self.tables.append(TopicTable(self.time, after))
 
-    def serialise(self, properties: Mapping[str, str]) -> bytes:
-        """Return the text of a message that the broker serialises."""
+    def serialize(self, properties: Mapping[str, str]) -> bytes:
+        """Return the text of a message that the broker serializes."""
         added = {"CLUSTER": "DefaultCluster"} if self.release.adds_cluster else {}
         added |= {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"} if self.release.adds_region_and_trace else {}
         kept = {name: value for name, value in properties.items() if self.has_keys or name not in _KEY_NAMES}
@@ -143,7 +143,7 @@ class Draft:
         if message.light_queues:
             numbers = ",".join(str(self.take_queue_offset(name, 0)) for name in message.light_queues)
             further = {INNER_MULTI_DISPATCH: ",".join(message.light_queues), INNER_MULTI_QUEUE_OFFSET: numbers}
-            properties = self.serialise({"KEYS": "light"} | further)
+            properties = self.serialize({"KEYS": "light"} | further)
             if self.release.leaves_crc_field_unused:
                 start = self.random.randrange(len(_ENCODER_BYTES) - CRC_SIZE + 1)
                 properties += _ENCODER_BYTES[start : start + CRC_SIZE]
@@ -164,7 +164,7 @@ def _make_plain_message(draft: Draft) -> Message:
 
 def _make_message(draft: Draft, properties: Mapping[str, str], **fields: Any) -> Message:  # noqa: ANN401 - of a record
     body = draft.random.randbytes(draft.random.choice((0, 1, 30, 300)))
-    return Message({"body": body} | fields, draft.serialise(properties))
+    return Message({"body": body} | fields, draft.serialize(properties))
 
 
 def _make_message_without_properties(_draft: Draft) -> Message:
@@ -188,7 +188,7 @@ def _make_message_with_key_that_ends_in_nul(draft: Draft) -> Message:
 
 
 def _make_message_with_zeros_as_body(draft: Draft) -> Message:
-    return Message({"body": bytes(40)}, draft.serialise({"KEYS": "zeros"}))
+    return Message({"body": bytes(40)}, draft.serialize({"KEYS": "zeros"}))
 
 
 def _make_message_that_contains_a_record(draft: Draft) -> Message:
@@ -238,12 +238,12 @@ def _make_commit(draft: Draft) -> Message:
 
 def _make_rollback(draft: Draft) -> Message:
     fields = {"body": b"", "sys_flag": TransactionType.ROLLBACK, "queue_offset": 0}
-    return Message(fields, draft.serialise({"TRAN_MSG": "true", "KEYS": "tx"}))
+    return Message(fields, draft.serialize({"TRAN_MSG": "true", "KEYS": "tx"}))
 
 
 def _make_op_message(draft: Draft) -> Message:
     body = b"0,1," if draft.release.op_message_lists_offsets else b"0"
-    return Message({"body": body, "topic": OP_TOPIC}, draft.serialise({"TAGS": "d"}))
+    return Message({"body": body, "topic": OP_TOPIC}, draft.serialize({"TAGS": "d"}))
 
 
 def _make_batch(draft: Draft) -> Sequence[Message]:
@@ -251,7 +251,7 @@ def _make_batch(draft: Draft) -> Sequence[Message]:
     has_separator = draft.random.random() < 0.5
     appended = b""
     if Release.from_version("4.8.0").version <= draft.release.version < Release.from_version("5.4.0").version:
-        appended = draft.serialise({"WAIT": "true"})
+        appended = draft.serialize({"WAIT": "true"})
     made = []
     for number in range(draft.random.randrange(1, 5)):
         properties = {"UNIQ_KEY": f"{draft.next_offset:030X}{number:02X}", "WAIT": "true"}
@@ -269,7 +269,7 @@ def _make_inner_batch(draft: Draft) -> Message:
     properties = {"INNER_NUM": str(len(bodies)), "INNER_BASE": str(base), "UNIQ_KEY": f"{draft.next_offset:032X}"}
     inner = b"".join(struct.pack(">iiiii", 22 + len(body), 0, 0, 0, len(body)) + body + bytes(2) for body in bodies)
     return Message(
-        {"body": inner, "topic": "Inner", "sys_flag": 0xC0, "queue_offset": base}, draft.serialise(properties)
+        {"body": inner, "topic": "Inner", "sys_flag": 0xC0, "queue_offset": base}, draft.serialize(properties)
     )
 
 
@@ -435,7 +435,7 @@ def _end_with_stale_records(draft: Draft) -> None:
     draft.next_offset, draft.queue_offsets, draft.time = kept, offsets, time
     left = draft.segment_size - kept % draft.segment_size
     draft.write(kept, bytes(min(30, left)))
-    draft.append(Message({"body": b"after the start"}, draft.serialise({"KEYS": "after"})))
+    draft.append(Message({"body": b"after the start"}, draft.serialize({"KEYS": "after"})))
 
 
 class End(NamedTuple):

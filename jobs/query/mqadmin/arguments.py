@@ -92,8 +92,8 @@ UNSUPPORTED_COMMANDS: Mapping[str, Sequence[str]] = {
 _OF_PLACE = frozenset(field.name.replace("_", "-") for field in fields(QueryTarget))  # options of `query mqadmin`
 _SHELLS = frozenset({"sh", "bash"})
 _PROGRAMS = frozenset({"mqadmin", "mqadmin.cmd"})
-# queryCq is not in 4.0.0; what the other two printed before 4.9.8 is not known here.
-# queryMsgTraceById of 4.8.0 prints the address of the machine that it runs on.
+# queryCq is not in 4.0.0; the output of the other two before 4.9.8 is unknown. queryMsgTraceById of 4.8.0 prints the
+# address of the machine that it runs on.
 _SINCE = {
     "queryCq": "4.1.0",
     "consumerProgress": "4.9.8",

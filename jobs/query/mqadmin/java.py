@@ -16,14 +16,14 @@ from rmq_formats.properties import decode_java_text, java_hash
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _LEADS = range(0x81, 0xFF)
-# The lead and trail bytes of user-defined zones, and a byte that no trail is.
+# The lead and trail bytes of user-defined zones, and a byte that is never a trail byte.
 _OF_USERS = (
     (range(0xA1, 0xA8), range(0x40, 0xA1)),
     (range(0xAA, 0xB0), range(0xA1, 0xFF)),
     (range(0xF8, 0xFF), range(0xA1, 0xFF)),
 )
 _ASCII, _DELETE = 0x80, 0x7F
-# `undefined`, `idna` and `punycode` are text encodings to Python, and refuse bytes that are none of theirs.
+# `undefined`, `idna` and `punycode` are text encodings to Python, and reject all other bytes.
 _PROBES = (bytes(range(256)), b"abc-", b"xn--\xff")
 
 

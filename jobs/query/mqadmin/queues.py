@@ -212,7 +212,7 @@ def print_messages_of_queue(call: MqadminCall) -> ExitCode:
 
 
 def print_consumed_messages(call: MqadminCall) -> ExitCode:
-    """Print the oldest messages of a topic or queue, or those from an offset on (consumeMessage)."""
+    """Print the oldest messages of a topic or queue, or those at or after an offset (consumeMessage)."""
     refused = _explain_refused_options(call)
     if refused and call.printer.prints_rows:
         raise UnsupportedFormat(refused)

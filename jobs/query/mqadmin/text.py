@@ -108,7 +108,7 @@ def query_by_key_lines(
     messages: Iterable[Message], searched_key: str | None, charset: str | None = None
 ) -> Iterator[str]:
     """
-    Yield the lines of queryMsgByKey; *searched_key*, `topic@type@key`, is the last column from 5.4.0 on.
+    Yield the lines of queryMsgByKey; *searched_key*, `topic@type@key`, is the last column since 5.4.0.
 
     With a *charset*, each message's line is followed by one with its body; messages of several brokers have theirs in
     the last column. mqadmin prints neither.

@@ -128,14 +128,14 @@ def test_a_shell_completes_verbs_options_and_paths(
     assert [offered] == capsys.readouterr().out.splitlines()
 
 
-def test_colours_are_printed_only_on_terminals_that_support_them(golden: StoreOf) -> None:
+def test_colors_are_printed_only_on_terminals_that_support_them(golden: StoreOf) -> None:
     store = golden("b551-base")
 
-    coloured = run_in_terminal("inspect", store)
+    colored = run_in_terminal("inspect", store)
     plain = run_in_terminal("inspect", store, NO_COLOR="1")
     piped = subprocess.check_output([*_TOOL, "inspect", str(store)], text=True)
 
-    assert "\x1b[36m●\x1b[0m no problems found" in coloured
+    assert "\x1b[36m●\x1b[0m no problems found" in colored
     assert "\x1b[3" not in plain
     assert "\x1b" not in piped
     left = re.sub(r"\r[^\r\n]*?\x1b\[K", "", plain)  # without progress lines, which are cleared
@@ -144,7 +144,7 @@ def test_colours_are_printed_only_on_terminals_that_support_them(golden: StoreOf
 
 
 def test_the_name_of_a_file_cannot_control_a_terminal(tmp_path: Path, golden: StoreOf) -> None:
-    """Colours are control sequences; for example, `8` hides the following text."""
+    """Colors are control sequences; for example, `8` hides the following text."""
     store = copy_store(golden("b551-base"), tmp_path)
     file = store / "consumequeue/\x1b[8mhidden/0" / f"{0:020}"
     file.parent.mkdir(parents=True)
@@ -170,9 +170,9 @@ def test_a_long_line_is_broken_between_words(width: int) -> None:
     assert all(len(line) <= width for line in lines)
     assert LONG.split() == " ".join(lines).split()
     assert all(line.startswith(" " * 13) for line in lines[1:])
-    coloured = LONG.replace("GAP", click.style("GAP", fg="yellow", bold=True))  # colors have no width
+    colored = LONG.replace("GAP", click.style("GAP", fg="yellow", bold=True))  # colors have no width
 
-    assert lines == [click.unstyle(line) for line in wrap_line(coloured, width)]
+    assert lines == [click.unstyle(line) for line in wrap_line(colored, width)]
     assert [["short"], [LONG]] == [list(wrap_line("short", width)), list(wrap_line(LONG, None))]
 
 

@@ -126,9 +126,9 @@ def test_a_store_with_other_bytes_next_to_the_gap_does_not_fill_it(tmp_path: Pat
     before = rows_of(lake)
     path = segments(tmp_path / "replica")[1]
     lost = {one.physical_offset for one in records} - {row["physical_offset"] for row in before}
-    neighbour = max(one.physical_offset for one in records if one.physical_offset < min(lost))
+    neighbor = max(one.physical_offset for one in records if one.physical_offset < min(lost))
     data = bytearray(path.read_bytes())
-    data[neighbour % SEGMENT_SIZE + 30] ^= 1  # a byte of its header that no checksum of the record covers
+    data[neighbor % SEGMENT_SIZE + 30] ^= 1  # a byte of its header that no checksum of the record covers
     path.write_bytes(data)
 
     summary = ingest_store(tmp_path / "replica", lake, fill_gaps=True)

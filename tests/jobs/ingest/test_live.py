@@ -145,7 +145,7 @@ def test_leftovers_of_a_recovery_are_not_damage_of_a_segment_that_was_complete_b
 
 
 @pytest.mark.parametrize(("module", "step"), [(identity, "list_known_stores"), (history, "find_first_difference")])
-def test_a_store_is_recognised_if_retention_deletes_all_of_its_known_segments_meanwhile(
+def test_a_store_is_recognized_if_retention_deletes_all_of_its_known_segments_meanwhile(
     module: ModuleType, step: str, broker: Broker
 ) -> None:
     """After the listing, before the store is identified, or while the bytes after the end of the last run are read."""

@@ -90,7 +90,7 @@ def test_a_queue_without_read_permission_is_not_reported_as_lost(
     assert "Errno" not in outcome.out
 
 
-def test_a_running_broker_is_recognised_by_its_lock(store: Path, run: Run) -> None:
+def test_a_running_broker_is_recognized_by_its_lock(store: Path, run: Run) -> None:
     """Another process locks the file `lock`, like a broker; the existence of the file proves nothing."""
     (store / "lock").write_text("lock")
 
@@ -167,7 +167,7 @@ def test_an_unreadable_sector_is_damage_and_the_rest_is_read(store: Path, run: R
 
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_inspect_recognises_every_file_of_a_store(situation: StoreOf, run: Run, name: str) -> None:
+def test_inspect_recognizes_every_file_of_a_store(situation: StoreOf, run: Run, name: str) -> None:
     store = situation(name) / "store"
     document = inspect_json(run, store).document
     folders = document["state"]["folders"]

@@ -108,7 +108,7 @@ def test_messages_that_a_broker_writes_after_a_truncation_are_read(steps: str, t
     ("written", "was_sealed"),
     [(0, True), (3, False), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((0, False), (3, True)))],
 )
-def test_a_file_sealed_before_its_truncated_part_is_recognised(written: int, was_sealed: bool, tmp_path: Path) -> None:
+def test_a_file_sealed_before_its_truncated_part_is_recognized(written: int, was_sealed: bool, tmp_path: Path) -> None:
     """A message that did not fit sealed the file early, so the truncated bytes after its end are never overwritten."""
     broker = Broker(tmp_path / "store", segment_size=1 << 20)
     kept = broker.append(some_records(1000))
@@ -166,7 +166,7 @@ def test_zeros_in_place_of_the_bytes_of_a_fingerprint_show_nothing(broker: Broke
     assert has_fingerprint(fingerprint._replace(offset=0), list_store(str(broker.root))) is False
 
 
-def test_a_store_that_ends_between_fingerprints_is_recognised_by_its_rows(tmp_path: Path) -> None:
+def test_a_store_that_ends_between_fingerprints_is_recognized_by_its_rows(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store")
     broker.append(some_records(400))
     with patch("jobs.ingest.run.thin_fingerprints", lambda known: tuple(sorted(known)[-1:])):

@@ -85,7 +85,7 @@ def test_a_run_opens_each_table_once(tmp_path: Path, broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("commits", [1, 2, 3])
-def test_a_recreated_table_is_recognised_as_a_different_one(lake: Lake, tmp_path: Path, commits: int) -> None:
+def test_a_recreated_table_is_recognized_as_a_different_one(lake: Lake, tmp_path: Path, commits: int) -> None:
     add(tmp_path, 2)
     with cache_snapshots():
         assert numbers(open_table(lake, NAME)) == [1, 2]

@@ -250,7 +250,7 @@ def test_a_file_is_named_after_its_first_message(time: int, zone: timezone, name
         ([5] * 10, "005", "006", [f"005{number:02d}" for number in range(1, 11)]),
     ],
 )
-def test_files_sort_between_their_neighbours(times: list[int], before: str, following: str, ends: list[str]) -> None:
+def test_files_sort_between_their_neighbors(times: list[int], before: str, following: str, ends: list[str]) -> None:
     names = file_names_between(times, UTC, DAY + before if before else "", DAY + following if following else "")
 
     assert names == [DAY + end for end in ends]

@@ -351,7 +351,7 @@ GAPS = ((2_000, 3_000),)
         (1_000, 4_000, 1, (), None),
     ],
 )
-def test_blanks_are_assigned_to_lost_records_between_their_neighbours(
+def test_blanks_are_assigned_to_lost_records_between_their_neighbors(
     end: int, start: int, count: int, lost: tuple[tuple[int, int], ...], found: int | None
 ) -> None:
     assert lost_offset_of_blanks(end, start, count, lost) == found
