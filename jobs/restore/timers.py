@@ -3,17 +3,23 @@ Timer messages of a restored log: those that a broker has delivered, and the fil
 
 A lake has no timer files. Without them, a broker reads all timer messages of the log again, and delivers those that are
 due a second time. So `restore` writes the files of a broker that has read all timer messages: a timer log and a wheel
-with the pending ones, and `config/timercheck`. If no message after the first pending one was delivered,
+with the pending ones, and `config/timercheck`. If all messages after the first pending one are pending, too,
 `config/timercheck` alone is sufficient: the broker then puts the first pending message and all later ones into its
-wheel.
+wheel. Otherwise it would deliver the others again, and also cancelled ones that are due before it starts.
+
+The records of a message have the same unique key, due time and topic: the first record, one for each time at which it
+was put into the wheel again (it has TIMER_ROLL_TIMES), and the delivered message. Clients may send several messages
+with one unique key, so that each delivered message accounts for one of them. A cancellation has the due time of its
+message: at another time, a broker does not find the message, and delivers it. If it is in doubt whether a message was
+delivered, it is pending: a broker rather delivers it twice than never.
 
 At its start, a broker derives the queue offset at which it continues from the last unit of the timer log
 (TimerMessageStore#recover, 5.0.0 to 5.5.1). So the last unit belongs to the last timer message of the log, even if it
 was delivered: then the unit is due before the time from which the broker reads the wheel.
 
-Whether a message was delivered follows from the log: the delivered message has the same unique key. Near the end of the
-log, each delivered message is read. Earlier messages need not be read, because a broker delivers messages in the order
-of their due times: if a message was in the wheel before a delivered one, and was due before it, it was delivered.
+Whether a message was delivered follows from the log. Near its end, each delivered message is read. Earlier ones need
+not be read, because a broker delivers messages in the order of their due times: if a message was in the wheel before a
+delivered one, and was due before it, it was delivered.
 """
 
 import os
@@ -57,6 +63,7 @@ _SLOTS_OF_A_DAY = 24 * 60 * 60
 _COLUMNS = ("store_id", "topic", "physical_offset", "queue_offset", "store_timestamp", "properties", "total_size")
 _TOPIC = "REAL_TOPIC"
 _DUE, _KEY, _CANCELS, _ENQUEUED = "TIMER_OUT_MS", "UNIQ_KEY", "TIMER_DEL_UNIQKEY", "TIMER_ENQUEUE_MS"
+_ROLLS = "TIMER_ROLL_TIMES"
 _NUMBER = "^[0-9]{1,18}$"
 
 
@@ -107,35 +114,44 @@ class _Timer(NamedTuple):
     physical_offset: int
     size: int
     real_topic: str = ""
+    is_rolled: bool = False  # it was put into the wheel again, and replaces an earlier record
+
+
+_Identity = tuple[str, int, str]
+"""Unique key, due time and topic, which all records of a message have."""
 
 
 def plan_timers(log: "RestoredLog", now_ms: int, given_precision_ms: int | None = None) -> RestoredTimers:
     """Return the timer messages of a log; a broker delivers pending ones that are due before *now_ms* at its start."""
-    records: dict[str, list[_Timer]] = {}  # by unique key; a message that was put into the wheel again has several
-    cancelled, last = set[str](), None
+    records: dict[_Identity, list[_Timer]] = {}
+    cancelled, last = set[tuple[str, int]](), None
     for row in log.read_messages(is_delivered=False):
-        timer = _Timer(row.queue_offset, row.due_ms or 0, row.physical_offset, row.size, row.real_topic or "")
+        topic = row.real_topic or ""
+        timer = _Timer(row.queue_offset, row.due_ms or 0, row.physical_offset, row.size, topic, row.is_rolled)
         last = timer if last is None else max(last, timer)
+        if row.due_ms is None:
+            continue
         if row.cancels is not None:
-            cancelled.add(find_cancelled_key(row.cancels))
-        elif row.due_ms is not None:
-            records.setdefault(row.key or f"\0{row.queue_offset}", []).append(timer)
+            cancelled.add((find_cancelled_key(row.cancels), row.due_ms))
+        else:
+            records.setdefault((row.key or f"\0{row.queue_offset}", row.due_ms, topic), []).append(timer)
     if last is None:
         return RestoredTimers(None)
-    delivered = _find_delivered(log, records)
-    waiting = sorted(max(own) for key, own in records.items() if key not in delivered and key not in cancelled)
+    in_wheel = {identity: _list_in_wheel(own) for identity, own in records.items()}
+    delivered = _find_delivered(log, in_wheel)
+    waiting = sorted(
+        timer
+        for (key, due_ms, _), own in in_wheel.items()
+        if (key, due_ms) not in cancelled
+        for timer in own
+        if timer.queue_offset not in delivered
+    )
     end = last.queue_offset + 1
     first = waiting[0].queue_offset if waiting else end
-    kept = {timer.queue_offset for timer in waiting}
-    is_repeated = any(
-        timer.queue_offset >= first and timer.queue_offset not in kept
-        for key, own in records.items()
-        if key not in cancelled
-        for timer in own
-    )
+    later_count = sum(timer.queue_offset >= first for own in records.values() for timer in own)
     # A broker rounds due times down to its precision.
     precision = given_precision_ms or gcd(PRECISION_MS, *(timer.due_ms for own in records.values() for timer in own))
-    if not is_repeated:
+    if later_count == len(waiting):
         read_ms = log.newest_ms - log.newest_ms % precision
         return RestoredTimers(TimerProgress(read_ms, 0, first, first, 0, read_ms, 0), len(waiting))
     read_ms = now_ms - now_ms % precision
@@ -161,30 +177,51 @@ def _plan_unit(timer: _Timer, read_ms: int, precision_ms: int) -> TimerUnit:
     )
 
 
-def _find_delivered(log: "RestoredLog", records: dict[str, list[_Timer]]) -> set[str]:
-    """Return the unique keys of delivered messages."""
-    due = {key: max(own).due_ms for key, own in records.items() if max(own).due_ms <= log.newest_ms + PRECISION_MS}
-    delivered = set[str]()
+def _list_in_wheel(own: list[_Timer]) -> list[_Timer]:
+    """Return the records of messages with one identity, without those that a later record replaces."""
+    kept = list[_Timer]()
+    for timer in sorted(own):
+        if timer.is_rolled and kept:
+            del kept[0]
+        kept.append(timer)
+    return kept
+
+
+def _find_delivered(log: "RestoredLog", in_wheel: dict[_Identity, list[_Timer]]) -> set[int]:
+    """Return the queue offsets of delivered messages."""
+    undecided = {timer.queue_offset: timer for own in in_wheel.values() for timer in own}
     window = _FIRST_WINDOW_MS
-    while due.keys() - delivered:
+    delivered = set[int]()
+    while undecided:
         since = log.newest_ms - window
-        surely = _Timer(
-            -1, -1, -1, 0
-        )  # a delivered message that was in the wheel: earlier ones were delivered before it
+        found = dict[_Identity, list[tuple[int, int]]]()
         for row in log.read_messages(since, is_delivered=True):
-            own = max(records.get(row.key or "", ()), default=None)
-            if own is None or row.key is None:
-                continue
-            delivered.add(row.key)
-            enqueued = row.enqueued_ms
-            if enqueued is not None and enqueued + 2 * PRECISION_MS <= own.due_ms and own.due_ms > surely.due_ms:
-                surely = own
+            identity = (row.key or "", row.due_ms or 0, row.topic)
+            if identity in in_wheel:
+                enqueued_ms = _LARGEST if row.enqueued_ms is None else row.enqueued_ms
+                found.setdefault(identity, []).append((row.physical_offset, enqueued_ms))
+        # A delivered message that was in the wheel: earlier ones that were due before it were delivered before it.
+        surely = _Timer(-1, -1, -1, 0)
+        for identity, places in found.items():
+            own = iter(in_wheel[identity])
+            timer = next(own)
+            for physical_offset, enqueued_ms in sorted(places):
+                if timer.physical_offset > physical_offset:
+                    continue
+                delivered.add(timer.queue_offset)
+                if enqueued_ms + 2 * PRECISION_MS <= timer.due_ms and timer.due_ms > surely.due_ms:
+                    surely = timer
+                following = next(own, None)
+                if following is None:
+                    break
+                timer = following
         delivered |= {
-            key
-            for key in due.keys() - delivered
-            if max(records[key]).queue_offset < surely.queue_offset and due[key] < surely.due_ms
+            number
+            for number, timer in undecided.items()
+            if number < surely.queue_offset and timer.due_ms < surely.due_ms
         }
-        if not any(due[key] < since + 2 * PRECISION_MS for key in due.keys() - delivered):
+        undecided = {number: timer for number, timer in undecided.items() if number not in delivered}
+        if not any(timer.due_ms < since + 2 * PRECISION_MS for timer in undecided.values()):
             break  # each message that was due in the window would have been found in it
         window *= _GROWTH
     return delivered
@@ -199,6 +236,8 @@ class _Message(NamedTuple):
     cancels: str | None  # the message that it cancels
     enqueued_ms: int | None  # when it was put into the wheel, in delivered messages
     real_topic: str | None
+    topic: str
+    is_rolled: bool
 
 
 class RestoredLog(NamedTuple):
@@ -249,7 +288,7 @@ class RestoredLog(NamedTuple):
             columns = (
                 rows.column("queue_offset"), rows.column("physical_offset"), rows.column("total_size"), _numbers(due),
                 _lookup(rows, _KEY), _lookup(rows, _CANCELS), _numbers(_lookup(rows, _ENQUEUED)),
-                _lookup(rows, _TOPIC),
+                _lookup(rows, _TOPIC), rows.column("topic"), _lookup(rows, _ROLLS).is_valid(),
             )  # fmt: skip
             yield from map(_Message, *(column.to_pylist() for column in columns))
 

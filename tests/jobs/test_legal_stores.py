@@ -1,6 +1,7 @@
 """Stores that brokers may write: every message is read, nothing is reported, and rebuilt files have the same bytes."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,13 @@ import pytest
 from jobs.console.result import ExitCode
 from jobs.rebuild.queue_run import MANIFEST_FILE
 from rmq_formats.commitlog.record import encode_record
-from rmq_formats.timer_files import decode_timer_progress
+from rmq_formats.detection import TIMER_TOPIC
 from tests.support.commands import Run
 from tests.support.lakes import raw_rows, rows_of
 from tests.support.legal_stores import BATCH_FILE_SIZE, GEOMETRY, QUEUE_FILE_SIZE, LegalStore, draw_store
 from tests.support.live_copies import draw_live_copy
 from tests.support.stores import read_files
+from tests.support.timer_wheel import list_deliveries
 
 _SEEDS = tuple(range(300))
 # Only the exact releases show that nothing is wrong, and the findings name the option that states them. In the only
@@ -252,18 +254,22 @@ def test_a_store_with_timer_messages_is_healthy_and_shows_those_that_wait(seed: 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", _SEEDS)
 def test_a_restored_store_delivers_every_waiting_timer_message(seed: int, run: Run, tmp_path: Path) -> None:
+    """Each is delivered once: those in the queue after the progress, and those in the wheel."""
     legal = draw_store(seed, end="clean", has_timers=True)
     store = legal.write(tmp_path / "store")
     assert legal.timers is not None
-    numbers = [one.record.queue_offset for one in legal.timers.waiting]
+    waiting = [one.record.physical_offset for one in legal.timers.waiting]
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"mappedFileSizeTimerLog={legal.timers.log_file_size}\n")
     options = ("--release", legal.release, *_GEOMETRY)
+    more = ("--no-index", "--broker-conf", conf)
 
     run("ingest", store, "--lake", tmp_path / "lake", *options)
-    code, _, err = run("restore", tmp_path / "lake", "--out", tmp_path / "restored", "--no-index", *options)
+    code, _, err = run("restore", tmp_path / "lake", "--out", tmp_path / "restored", *more, *options)
 
     assert ExitCode.CLEAN == code, err
-    path = tmp_path / "restored/config/timercheck"
-    assert not numbers or decode_timer_progress(path.read_bytes()).queue_offset == min(numbers)
+    timers = [record for record in legal.records if record.topic == TIMER_TOPIC]
+    assert sorted(waiting) == list_deliveries(tmp_path / "restored", timers, time.time_ns() // 1_000_000)
 
 
 @pytest.mark.sample(6, always=["0", "4", "5", "9", "57", "131"])

@@ -34,13 +34,19 @@ def _count(broker: RealBroker) -> int:
 
 
 def _send_timers(broker: RealBroker, release: str) -> None:
-    """Send timer messages, and stop when those of `early` and `later` were delivered, perhaps also those of `soon`."""
+    """
+    Send timer messages, and stop when those of `early` and `later` were delivered, perhaps also those of `soon`.
+
+    The message `again` has the unique key of the last one of `early`, as if a client had sent its object again.
+    """
     for key in _EARLY:
-        _send(broker, key, delay_ms=1000)
+        sent = _send(broker, key, delay_ms=1000)
     due = (int(time.time()) + 60) * 1000
     recalled = _send(broker, "recalled", deliver_ms=due)
     for key in _FAR:
         _send(broker, key, deliver_ms=due)
+    properties = {"TIMER_DELIVER_MS": str(due), "UNIQ_KEY": sent["message-id"]}
+    broker.send(ClientMessage(_TOPIC, keys="again", properties=properties))
     for key in _LATER:
         _send(broker, key, delay_ms=1000)
     prefix = f"{_TOPIC}+" if version_of(release) >= (5, 3, 2) else ""
@@ -63,14 +69,14 @@ def _restore_and_consume(release: str, folder: Path, conf: BrokerConf, settings:
 
     assert "in timerwheel and timerlog" in " ".join(summary.notes)
     with real_broker(release, out, settings=settings) as broker:
-        count = len(_EARLY + _FAR + _LATER + _SOON)
+        count = len(_EARLY + _FAR + _LATER + _SOON) + 1
         wait_until(lambda: _count(broker) >= count, lambda: f"{_count(broker)} messages")
         _send(broker, "last", delay_ms=2000)  # timers before it have fired
         wait_until(lambda: "last" in {one.keys for one in broker.pull(_TOPIC)}, lambda: "the last timer did not fire")
         return Counter(one.keys for one in broker.pull(_TOPIC))
 
 
-_ONCE = dict.fromkeys([*_EARLY, *_FAR, *_LATER, *_SOON, "last"], 1)
+_ONCE = dict.fromkeys([*_EARLY, *_FAR, "again", *_LATER, *_SOON, "last"], 1)
 
 
 @on_releases(since="5.0.0", in_every_run="5.5.1")

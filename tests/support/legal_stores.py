@@ -284,7 +284,12 @@ def _make_timer_message(draft: Draft) -> Message:
         return _make_message(draft, keys | due, topic=TIMER_TOPIC)
     delay = draft.random.choice((5_000, 6_000, 60_000, 86_400_000, 3 * 86_400_000, 5 * 86_400_000))
     now = max(draft.time, draft.timers.read_ms)
-    due = {"TIMER_OUT_MS": str((now + delay) // PRECISION_MS * PRECISION_MS), "TIMER_DELAY_MS": str(delay)}
+    due_text = str((now + delay) // PRECISION_MS * PRECISION_MS)
+    due = {"TIMER_OUT_MS": due_text, "TIMER_DELAY_MS": str(delay)}
+    if draft.timers.waiting and draft.random.random() < 0.2:  # a client sends a message object again
+        key = draft.random.choice(draft.timers.waiting).properties["UNIQ_KEY"]
+        used = {one.properties["TIMER_OUT_MS"] for one in draft.timers.waiting if one.properties["UNIQ_KEY"] == key}
+        keys["UNIQ_KEY"] = keys["UNIQ_KEY"] if due_text in used else key
     return _make_message(draft, keys | due, topic=TIMER_TOPIC)
 
 
@@ -292,11 +297,13 @@ def _deliver_timers(draft: Draft) -> None:
     """Deliver the messages that are due; those that are still far away are put into the wheel again."""
     assert draft.timers is not None
     for one in draft.timers.take_due(draft.time):
-        if one.is_rolled:
-            draft.append(_make_message(draft, one.properties, topic=TIMER_TOPIC))
-            draft.timers.add(draft.records[-1], one.properties)
-            continue
         times = {"TIMER_ENQUEUE_MS": str(one.enqueued_ms), "TIMER_DEQUEUE_MS": str(draft.timers.read_ms)}
+        if one.is_rolled:
+            properties = one.properties | times
+            properties["TIMER_ROLL_TIMES"] = str(int(properties.get("TIMER_ROLL_TIMES", "0")) + 1)
+            draft.append(_make_message(draft, properties, topic=TIMER_TOPIC))
+            draft.timers.add(draft.records[-1], properties)
+            continue
         draft.append(_make_message(draft, one.properties | times, topic="Orders"))
 
 

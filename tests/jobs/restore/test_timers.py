@@ -8,9 +8,10 @@ import pytest
 from jobs.console.result import ExitCode
 from jobs.lake.lake import Lake
 from jobs.lake.runs import list_known_broker_stores
-from jobs.restore.timers import RestoredLog, plan_timers
+from jobs.restore.timers import RestoredLog, RestoredTimers, plan_timers
 from jobs.store.pending_messages import read_timer_state, read_waiting_units
 from jobs.store.store import Store, list_store
+from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.detection import TIMER_TOPIC
 from rmq_formats.timer_files import TimerUnit, decode_timer_progress, decode_timer_unit
 from tests.golden import StoreOf
@@ -76,7 +77,7 @@ def _read_units(store: Store) -> list[TimerUnit]:
     return sorted(read_waiting_units(store, state), key=lambda unit: unit.physical_offset)
 
 
-def test_a_restored_store_continues_with_the_first_pending_timer_message(
+def test_the_wheel_of_a_recorded_store_is_restored_without_delivered_and_cancelled_messages(
     situation: StoreOf, tmp_path: Path, run: Run
 ) -> None:
     """The first 6 of 29 messages were delivered; 21 are pending, one is cancelled, and one cancels it."""
@@ -86,8 +87,24 @@ def test_a_restored_store_continues_with_the_first_pending_timer_message(
     restored = run("restore", lake, "--out", out)
     progress = decode_timer_progress((out / "config/timercheck").read_bytes())
 
-    assert progress.queue_offset == 6
-    assert progress.master_queue_offset == 6
+    assert progress.queue_offset == 29
+    assert progress.master_queue_offset == 29
+    assert len(_read_units(list_store(str(out)))) == 21
+    assert "21 pending timer messages in timerwheel and timerlog" in restored.out
+    assert run("verify", out).code == ExitCode.CLEAN
+
+
+def test_a_restored_store_continues_with_the_first_pending_timer_message(tmp_path: Path, run: Run) -> None:
+    """All messages after the first pending one are pending: a broker builds its wheel from the queue."""
+    _ingest_timers(tmp_path, {"a": 2000, "b": 3000, "far": 9_000_000, "later": 8_000_000}, ["a", "b"])
+    out = tmp_path / "out"
+
+    restored = run("restore", tmp_path / "lake", "--out", out, *_OPTIONS)
+    progress = decode_timer_progress((out / "config/timercheck").read_bytes())
+
+    assert progress.queue_offset == 2
+    assert progress.master_queue_offset == 2
+    assert not (out / "timerwheel").exists()
     assert "timer message" not in restored.out
     assert run("verify", out).code == ExitCode.CLEAN
 
@@ -182,3 +199,109 @@ def test_a_restore_that_continues_writes_the_same_timer_files(
 
     assert [path.read_bytes() for path in files] == before
     assert run("verify", out).code == ExitCode.CLEAN
+
+
+def _plan(folder: Path, records: Sequence[MessageRecord]) -> RestoredTimers:
+    broker = Broker(folder / "store")
+    broker.append(records)
+    ingest_store(broker.root, folder / "lake")
+    lake = Lake(str(folder / "lake"))
+    (known,) = list_known_broker_stores(lake)
+    return plan_timers(RestoredLog(lake, known.store_id, 0, broker.offset, records[-1].store_timestamp), _BEGIN)
+
+
+def _make_timer(number: int, after: int, key: str = "a", **properties: str) -> MessageRecord:
+    """Make the record of a message that is due *after* ms, in the topic of the timer."""
+    more = {"UNIQ_KEY": key, "TIMER_OUT_MS": str(_round(STORED + after)), **_REAL, **properties}
+    return make_record(topic=TIMER_TOPIC, properties=more, store_timestamp=STORED, queue_offset=number)
+
+
+def _make_delivered(after: int, key: str = "a", topic: str = "T1") -> MessageRecord:
+    properties = {"UNIQ_KEY": key, "TIMER_OUT_MS": str(_round(STORED + after)), **_REAL}
+    return make_record(topic=topic, properties=properties, store_timestamp=STORED + after)
+
+
+def test_a_message_that_a_client_sent_again_with_another_time_stays_pending(tmp_path: Path) -> None:
+    """A client that sends one message object twice gives both messages one unique key: the second one was lost."""
+    sent = _make_timer(0, 2000, "b"), _make_timer(1, 2000), _make_timer(2, 9_000_000)
+    timers = _plan(tmp_path, [*sent, _make_delivered(2000, "b"), _make_delivered(2000)])
+
+    assert timers.pending_count == 1
+    assert timers.progress is not None
+    assert timers.progress.queue_offset == 2
+
+
+def test_a_message_that_a_client_sent_again_before_it_was_delivered_is_pending_twice(tmp_path: Path) -> None:
+    """After a timeout, a client sends a message again, and a broker delivers it twice."""
+    timers = _plan(tmp_path, [_make_timer(0, 9_000_000), _make_timer(1, 9_000_000)])
+
+    assert timers.pending_count == 2
+
+
+def test_a_message_that_was_sent_again_after_its_delivery_stays_pending(tmp_path: Path) -> None:
+    later = make_record(topic="T1", store_timestamp=STORED + 4000)
+    timers = _plan(tmp_path, [_make_timer(0, 2000), _make_delivered(2000), _make_timer(1, 2000), later])
+
+    assert timers.pending_count == 1
+    assert timers.progress is not None
+    assert timers.progress.queue_offset == 1
+
+
+def test_a_copy_in_a_retry_topic_is_no_second_delivery(tmp_path: Path) -> None:
+    """A message that a consumer sends back keeps its properties."""
+    copy = _make_delivered(2000, topic="%RETRY%group")
+    timers = _plan(tmp_path, [_make_timer(0, 2000), _make_timer(1, 2000), _make_delivered(2000), copy])
+
+    assert timers.pending_count == 1
+
+
+def test_a_cancellation_at_another_time_cancels_nothing(tmp_path: Path) -> None:
+    """A broker looks for the message in the slot of its cancellation, and delivers it otherwise."""
+    cancellation = _make_timer(1, 8_000_000, "b", TIMER_DEL_UNIQKEY="T1+a")
+    timers = _plan(tmp_path, [_make_timer(0, 9_000_000), cancellation])
+
+    assert timers.pending_count == 1
+
+
+def test_a_cancelled_message_is_not_delivered_by_a_broker_that_starts_after_its_time(tmp_path: Path) -> None:
+    """Such a broker would deliver it if it read it from the queue, and then its cancellation."""
+    cancellation = _make_timer(2, 2000, "c", TIMER_DEL_UNIQKEY="T1+b")
+    timers = _plan(tmp_path, [_make_timer(0, 9_000_000), _make_timer(1, 2000, "b"), cancellation])
+
+    assert timers.pending_count == 1
+    assert timers.progress is not None
+    assert timers.progress.queue_offset == 3
+    assert len(timers.units) == 2
+
+
+def test_a_message_that_was_put_into_the_wheel_again_is_pending_once(tmp_path: Path) -> None:
+    rolled = _make_timer(1, _DAY_MS * 3, TIMER_ROLL_TIMES="1")
+    timers = _plan(tmp_path, [_make_timer(0, _DAY_MS * 3), rolled])
+
+    assert timers.pending_count == 1
+    assert timers.progress is not None
+    assert timers.progress.queue_offset == 1
+
+
+def test_messages_are_delivered_once_although_the_clock_was_set_back(tmp_path: Path) -> None:
+    """The last message of the log seemed older than the delivered one."""
+    later = make_record(topic="T1", store_timestamp=STORED)
+    delivered = _make_timer(0, 90_000), _make_delivered(90_000)
+    timers = _plan(tmp_path, [*delivered, later])
+
+    assert timers.pending_count == 0
+
+
+def test_messages_without_unique_key_stay_pending(tmp_path: Path) -> None:
+    """Nothing shows which of them was delivered."""
+    properties = {"TIMER_OUT_MS": str(_round(STORED + 2000)), **_REAL}
+    records = [
+        make_record(topic=TIMER_TOPIC, properties=properties, store_timestamp=STORED, queue_offset=number)
+        for number in range(2)
+    ]
+    delivered = make_record(topic="T1", properties=properties, store_timestamp=STORED + 2000)
+    timers = _plan(tmp_path, [*records, delivered])
+
+    assert timers.pending_count == 2
+    assert timers.progress is not None
+    assert timers.progress.queue_offset == 0
