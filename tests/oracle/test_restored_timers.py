@@ -39,13 +39,12 @@ def _send_timers(broker: RealBroker, release: str) -> None:
 
     The message `again` has the unique key of the last one of `early`, as if a client had sent its object again.
     """
-    for key in _EARLY:
-        sent = _send(broker, key, delay_ms=1000)
+    *_, last_early = [_send(broker, key, delay_ms=1000) for key in _EARLY]
     due = (int(time.time()) + 60) * 1000
     recalled = _send(broker, "recalled", deliver_ms=due)
     for key in _FAR:
         _send(broker, key, deliver_ms=due)
-    properties = {"TIMER_DELIVER_MS": str(due), "UNIQ_KEY": sent["message-id"]}
+    properties = {"TIMER_DELIVER_MS": str(due), "UNIQ_KEY": last_early["message-id"]}
     broker.send(ClientMessage(_TOPIC, keys="again", properties=properties))
     for key in _LATER:
         _send(broker, key, delay_ms=1000)
