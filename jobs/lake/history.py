@@ -81,7 +81,7 @@ def find_superseded_rows(lake: Lake, known: KnownStore, store: Store) -> Superse
     snapshot = open_table(lake, MESSAGES.name)
     from_there = {"physical_offset": (start, MAX_LONG)}
     if snapshot is not None and has_rows_within(lake, MESSAGES, snapshot, known.store_id, from_there):
-        why = f"the log has different records from this offset on; {why}"
+        why = f"the log has different records starting at this offset; {why}"
     else:  # a lost segment was restored
         why = "the log has records here that it lacked when it was read before; no message was replaced"
     return SupersededRows(known.store_id, known.next_run, start, known.newest.to_offset, why)

@@ -213,7 +213,7 @@ class Expiry(NamedTuple):
     number: int  # counts the expiries of the store
     cutoffs: Mapping[str, int]  # by topic: messages stored before this time, in ms, have expired; "": other topics
     to_offset: int  # every message before this offset of the log has expired
-    until: int  # no message from this offset on has expired
+    until: int  # no message at or after this offset has expired
     messages: int  # number of messages that have expired since the previous expiry
 
     @property
@@ -789,7 +789,7 @@ def refuse_deletion_vectors(lake: Lake, superseded: SupersededRows) -> None:
         snapshot = open_table(lake, name)
         touched = list_files_with_rows(lake, snapshot, [superseded.obsolete_rows]) if snapshot is not None else ()
         if any(file.kept_row_mask is not None for file in touched):
-            reason = f"the log has different records from offset {superseded.from_offset} on; nothing was written"
+            reason = f"the log has different records starting at offset {superseded.from_offset}; nothing was written"
             raise vectors_error(lake, name, reason)
 
 

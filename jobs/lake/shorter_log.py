@@ -92,7 +92,7 @@ def state_after_reading(
     """
     Return the state after a run has read from a directory.
 
-    If the log was rewritten from an offset on, no directory is expected to have more of the earlier log.
+    If the log was rewritten starting at an offset, no directory is expected to have more of the earlier log.
     """
     others = [one for one in list_read_directories(state) if one.directory != read.directory]
     if superseded_from is not None:

@@ -389,7 +389,7 @@ FINDINGS = Table(
         column("found", pa.string(), "value that was found"),
         column("expected", pa.string(), "value that was expected"),
         column("cause", pa.string(), "the likely cause, as text"),
-        column("times", pa.int64(), "number of occurrences from this offset on"),
+        column("times", pa.int64(), "number of occurrences at and after this offset"),
     ),
     statistics=("verification", "kind"),
 )

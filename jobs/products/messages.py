@@ -91,7 +91,7 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeMessages
 
 # Shared by all ranges of a run: output, rules, selection, the offset before which records are read for other products,
 # patterns of topics that no known topic matches, whether records are left out that the lake has, expired messages, the
-# offset from which on none has expired, and the topics of a backfill.
+# offset at and after which none has expired, and the topics of a backfill.
 _Shared = tuple[RunOutput, Rules, Selection, int, tuple[str, ...], bool, ExpiredRows | None, int, frozenset[str]]
 
 

@@ -121,7 +121,7 @@ class Run:
     only_missing: bool = False  # leave out records that the lake has
     backfilled_topics: frozenset[str] = frozenset()  # only records that would be left out if these were excluded
     expired: ExpiredRows | None = None  # rows that `optimize --keep` has removed; the run does not add them again
-    expired_until: int = MAX_LONG  # offset from which on no message has expired yet
+    expired_until: int = MAX_LONG  # no message at or after this offset has expired yet
     changed_queues: ChangedQueues | None = None  # if only these queues need to be probed
 
 

@@ -255,8 +255,8 @@ class _Files:
     """
     The files of one directory, written sequentially and hashed at the same time.
 
-    With *stored* files, a file is written only if it differs from the store's: from its first different byte on. The
-    bytes before it are then copied from the store's file.
+    With *stored* files, a file is written only if it differs from the store's. The bytes before the first difference
+    are copied from the store's file.
     """
 
     attempt: Path  # the directory of the files until all are complete

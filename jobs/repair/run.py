@@ -632,11 +632,11 @@ class _Repair:
                 consumers = count_text(len({one.queue_id for one in own}), "delay level")
             behind = f"{path}: the positions of {consumers} are behind those in the lake"
             if name not in POSITION_FILES:
-                self.summary.notes.append(f"{behind}, and stay, because {_NO_DATABASES}")
+                self.summary.notes.append(f"{behind}. They were not changed, because {_NO_DATABASES}")
             elif not self.request.positions:
                 self.summary.notes.append(
-                    f"{behind}, and stay, because they may have been set back on purpose. To set them to those in the "
-                    "lake, pass --positions lake"
+                    f"{behind}. They were not changed, because they may have been set back on purpose. To set them to "
+                    "those in the lake, pass --positions lake"
                 )
             elif version is not None:
                 self._write_config_file(name, raise_positions(name, version, own), is_noted=False)

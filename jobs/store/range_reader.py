@@ -66,7 +66,7 @@ class RangeReader:
             self._seen.next_offset = range_.end_offset
 
     def _read_from(self, file: Reader, framing: Framing, start: int) -> Generator[RawRecords | Piece, None, int | None]:
-        """Yield the pieces from a position on; return the position to read again if a broker has just written there."""
+        """Yield the pieces after a position; return the position to read again if a broker has just written there."""
         range_ = self._range
         for item in scan(
             file.read,

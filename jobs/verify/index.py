@@ -241,7 +241,7 @@ def _finding_of_missing_entries(  # noqa: PLR0913, PLR0917 - a finding, and the 
     may_be_changed: bool = False,
 ) -> Finding:
     """
-    Return the finding that *count* keys of the log, from number *start* on, have no entries.
+    Return the finding that *count* keys of the log, starting with number *start*, have no entries.
 
     *may_be_changed*: if all are of one record, a change of this record also explains them.
     """

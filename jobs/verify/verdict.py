@@ -345,8 +345,8 @@ _MADE = "Files have the wrong size, are missing, or contradict the log. Show the
 _OPEN = (
     "If a finding is undecided, `repair` changes a file only if it can prove the correct contents. For the other "
     "files, compare a replica's copy, or pass a lake that was loaded before the damage (repair --lake); for file "
-    "sizes, pass --broker-conf. If several releases wrote the store, pass --release with the offset from which on each "
-    "wrote it."
+    "sizes, pass --broker-conf. If several releases wrote the store, pass --release with the offset at which each "
+    "began to write it."
 )
 
 

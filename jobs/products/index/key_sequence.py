@@ -201,7 +201,7 @@ def _keys_of(scratch: Scratch, page: KeyPart) -> list[Key]:
 
 
 def join_keys(store: Store, outcomes: Sequence[RangeOutcome[RangeKeys]], scratch: Scratch, start: int) -> KeySequence:
-    """Return the keys of the log that was read, of which retention has left the part from *start* on."""
+    """Return the keys of the log that was read, of which retention has left the part after *start*."""
     outcomes = [one for one in outcomes if one.range.start_offset >= start]
     gaps = tuple((first, last) for _, first, last in find_holes(store.segments) if first >= start)
     records = sum(outcome.facts.records for outcome in outcomes)

@@ -258,12 +258,12 @@ class FilePlacer:
         self, number: int, files: Sequence[BrokerIndexFile], found: Survivor, before: Survivor, zone: tzinfo | None
     ) -> tuple[int, bool]:
         """
-        Return the end of the consecutive files from *number* on, and whether a broker's start explains them.
+        Return the end of the consecutive files starting with *number*, and whether a broker's start explains them.
 
         A broker that is killed before it writes the first entry of a new file leaves zeros. Such a file has no last
         message, so the next start skips nothing: it fills this file and the next ones with all messages that it reads,
-        from the beginning of a log file on. Copies of files never extend past the end of the originals, and may have
-        names that are older than the last message in those.
+        starting at the beginning of a log file. Copies of files never extend past the end of the originals, and may
+        have names that are older than the last message in those.
         """
         ended = before.broker_file.header
         if not self._begins_log_file(found) or ended.index_count < self._geometry.index_num:
@@ -363,7 +363,7 @@ class FilePlacer:
         return max(candidates, key=lambda start: self._count_matching(start, entries))
 
     def _count_matching(self, start: int, entries: Sequence[IndexEntry]) -> int:
-        """Return how many of *entries*, from the first one on, equal the keys from *start* on."""
+        """Return how many of *entries*, up to the first mismatch, equal the keys starting with *start*."""
         pairs = zip(entries, self._keys.read_keys(start, start + len(entries)), strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0][:2] == pair[1][:2], pairs))
 

@@ -221,7 +221,8 @@ def _next_run_state(run: Run, joined: JoinResult, state: State | None, ends: Map
     """Return the start of the next run: the record after which it continues, and the end of each queue."""
     return {
         "dispatched": joined.dispatched_offset,
-        # The end of a record: units do not prove where the log ends, and a log is read from a record boundary on.
+        # The end of a record: units do not prove where the log ends, and the reading of a log begins at a record
+        # boundary.
         "boundary": _boundary(state) if joined.records_end is None else joined.records_end,
         **store_processed_ends(run.output, state, {**ends, **joined.figures.processed_ends}),
     }

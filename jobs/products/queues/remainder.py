@@ -71,7 +71,7 @@ class CollectedLog:
     end: int
     deleted_meanwhile: Sequence[tuple[int, int]] = ()  # ranges that were deleted before they were read
     lake_only: Sequence[RangeUnits] = ()  # units of records that only the lake has: existing ones are matched
-    dispatched_offset: int = NO_LIMIT  # records from it on may have no units yet
+    dispatched_offset: int = NO_LIMIT  # records at or after it may have no units yet
     light_dispatched_offset: int = NO_LIMIT  # the same for light queues, if they are only in RocksDB
     is_closed: bool = True  # no broker wrote the store
     gaps: tuple[tuple[int, int], ...] = ()  # ranges between segments that are in no file
