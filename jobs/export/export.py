@@ -244,7 +244,7 @@ def _may_match(item: ExportItem, condition: Condition | None) -> bool:
 
 
 def _select_messages(request: ExportRequest, part: ExportSummary, rows: pa.RecordBatch) -> _Slices:
-    """Yield the matching rows with their bodies; note each decoded body that stays as it is stored."""
+    """Yield the matching rows with their bodies; note each body that is exported as it is stored."""
     condition = request.condition
     if condition is not None and not condition.uses_bodies:
         rows = rows.filter(condition.find_matches(rows.select(condition.columns)))

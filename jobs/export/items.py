@@ -80,7 +80,7 @@ DELETED_WHILE_READ = "deleted while it was being read"
 
 @dataclass(frozen=True, slots=True)
 class LogItem:
-    """A segment of a log, from a given record on."""
+    """A segment of a log, starting at a given record."""
 
     range: Range
     rules: Rules
@@ -196,7 +196,7 @@ class LakeItem:
             yield wanted.select(columns)
 
     def _select_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        batch = batch.filter(pc.is_valid(batch.column("total_size")))  # else it is a row of another engine's own
+        batch = batch.filter(pc.is_valid(batch.column("total_size")))  # otherwise another engine has added the row
         if self.broker:
             has_label, has_id = (pc.equal(batch.column(name), self.broker) for name in ("broker", "store_id"))
             batch = batch.filter(pc.or_kleene(has_label, has_id))

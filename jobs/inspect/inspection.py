@@ -1,5 +1,5 @@
 """
-The inspection of a store: all parts, in an order in which each can use the results of the ones before, and the verdict.
+The inspection of a store: all parts, each of which can use the results of the previous ones, and the verdict.
 
 This module also has the broker's state (running, closed, how far it had flushed), and the number of files by directory.
 """
@@ -87,7 +87,7 @@ def inspect_store(  # noqa: PLR0913 - the store, and how to look at it
     progress: Callable[[int, int], None],
     accepted: Collection[str] = (),
 ) -> StoreReport:
-    """Look at a store, part by part; *progress* hears how many bytes of how many were walked."""
+    """Inspect a store part by part; *progress* receives the number of walked bytes, and the total."""
 
     def inspect() -> StoreReport:
         store = list_store(root, commitlog=commitlog, options=file_system_options())
@@ -119,7 +119,7 @@ def _inspect(
         topics = inspect_topics(store, problems)
         _add_broker_state(store, queues, problems)
         lacking = compare_with_sampled_records(sampled, queues, topics)
-        if lacking and not is_closed:  # a broker may have made files since they were listed
+        if lacking and not is_closed:  # a broker may have created files since they were listed
             with StoreReader(relist_store(store)) as now:
                 queues_now = inspect_queues(now, Problems())
             lacking = compare_with_sampled_records(sampled, queues_now, topics)
@@ -152,7 +152,7 @@ def _add_broker_state(store: Store, queues: QueuesReport, problems: Problems) ->
         state = check_broker_state(
             store, config, lambda *queue: spans.get(queue), are_ends_known=store.has_clean_shutdown
         )
-    except OSError as error:  # any: it is noted, unless it was with the queues
+    except OSError as error:  # any: it is noted here, unless it was noted with the queues
         file = str(error.filename or join_location(store.root, CONFIG_FOLDER))
         if file not in {one.file for one in problems}:
             with problems.noting_errors(file):
@@ -206,7 +206,7 @@ def _start(store: Store, report: StoreReport, conf: BrokerConf) -> StartOutcome:
 
 
 def _note_left_over(store: Store, report: StoreReport) -> None:
-    """Note units and index entries of messages that a promotion took back: these are not damage."""
+    """Note units and index entries of messages that were truncated after a promotion: these are not damage."""
     state, index, log, problems = report.state, report.index, report.log, report.problems
     epoch = state.epochs[-1]
     since = f"epoch {epoch.number} begins at offset {epoch.start_offset:,}"

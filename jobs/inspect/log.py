@@ -45,7 +45,7 @@ from rmq_formats.store import file_name_of_offset
 _PREALLOCATED = "preallocated"  # the end of a segment that the broker has not begun yet
 _NEAR_END = 64 << 10
 _WALKED_ANYWAY = COMPILED_WALK_MIN_BYTES  # bytes before the newest known record: a small log is walked whole
-_SAMPLED = 64 << 10  # bytes at the beginning of a segment, whose records are looked at
+_SAMPLED = 64 << 10  # bytes at the beginning of a segment, whose records are examined
 _FAR_FROM_END = 8 << 20  # a blank is shorter than the largest record that a broker takes by default
 
 
@@ -67,7 +67,7 @@ class LogInspector:
         self._report = LogReport(start_offset=self.store.start_offset)
 
     def inspect(self, *, deep: bool) -> LogReport:
-        """Look at every segment; *deep* walks all of them."""
+        """Inspect every segment; *deep* walks all of them."""
         self._to_walk = self.store.log_size if deep else 0
         self._check_names()
         try:

@@ -33,7 +33,7 @@ _WITHOUT_UNIT = frozenset({TransactionType.PREPARED, TransactionType.ROLLBACK})
 
 
 def inspect_queues(reader: StoreReader, problems: Problems) -> QueuesReport:
-    """Look at the ends of every queue."""
+    """Inspect the ends of every queue."""
     store = reader.store
     database = rocksdb_queue_folder(store)
     queues, error = reader.stored_queues
@@ -95,7 +95,7 @@ def _find_ends(report: QueueReport, queue: StoredQueue, reader: StoreReader) -> 
     report.last_physical_offset = last.physical_offset if last else None
 
 
-# records that were looked at
+# records that were examined
 
 
 # The physical offset, the queue offset and the store time of a record.

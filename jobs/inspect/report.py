@@ -113,7 +113,7 @@ class QueueReport:
     max_offset: int = 0
     first_physical_offset: int | None = None
     last_physical_offset: int | None = None
-    left_over: int = 0  # units at the end whose messages a promotion took back; not among the others
+    left_over: int = 0  # units at the end whose messages were truncated after a promotion; not among the others
 
     @property
     def unit_count(self) -> int:
@@ -199,7 +199,7 @@ class StoreReport:
 
     @property
     def health(self) -> Severity:
-        """The worst severity found; `inspect` never reports a store as healthy, because it does not compare it all."""
+        """The worst severity found; `inspect` compares only a part, so it never reports a store as healthy."""
         return worst_severity((Severity.NOT_VERIFIED, *(problem.severity for problem in self.problems)))
 
     @property

@@ -63,7 +63,7 @@ def report_text(report: StoreReport, *, verbose: bool = False) -> str:
 
 
 def health_text(report: StoreReport) -> str:
-    """Return in words how the store is."""
+    """Return the health of the store in words."""
     if report.health is not Severity.NOT_VERIFIED:
         return str(report.health)
     notes = ", but see the notes" if report.problems else ""
@@ -199,7 +199,7 @@ def _problem(problem: Problem, store: str) -> str:
 
 
 def _shorten_list(texts: list[str]) -> list[str]:
-    """Return a long list without its middle: there is the number of those that were left out."""
+    """Return a long list whose middle is replaced by the number of items that were left out."""
     if len(texts) <= _SHOWN + 1:
         return texts
     half = _SHOWN // 2

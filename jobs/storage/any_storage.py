@@ -25,7 +25,7 @@ class AnyStorage(Storage):
     """All configured file systems, for reading: each call is passed to the one that has the location."""
 
     options: Mapping[str, str] = field(default_factory=dict, repr=False)  # Hadoop's names: addresses and credentials
-    read_limits: ReadLimits | None = None  # how local files are read where a broker may be at work
+    read_limits: ReadLimits | None = None  # how local files are read where a broker may be running
 
     def list_files(self, location: str) -> list[FileInfo]:
         """Return every file below *location*, sorted by name; `FileNotFoundError` if the directory does not exist."""

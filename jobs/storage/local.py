@@ -88,7 +88,7 @@ def lower_priority() -> None:
 
 
 def read_creation_time(path: Path) -> int:
-    """Return when a file or directory was created, in nanoseconds; 0 if the system or the file system does not know."""
+    """Return when a file or directory was created, in nanoseconds; 0 if it is not recorded."""
     import ctypes
 
     found = path.stat()
@@ -155,7 +155,7 @@ class LocalReader(Reader):
         """Return the next position that is not in a hole of the file."""
         try:
             return os.lseek(self._descriptor, position, os.SEEK_DATA)
-        except OSError as error:  # ENXIO: only a hole follows; EINVAL and others: this file system knows no holes
+        except OSError as error:  # ENXIO: only a hole follows; EINVAL and others: this file system reports no holes
             return self.size if error.errno == errno.ENXIO else position
 
     def _read_cached_pages(self, position: int, buffer: memoryview) -> int:
@@ -452,7 +452,7 @@ def flush_file(path: Path) -> None:
 
 
 def publish_file(made: Path, target: Path) -> None:
-    """Give a complete file its name, in place of another one, so that a power failure leaves one of them whole."""
+    """Give a complete file its name, in place of another one, so that a power failure leaves one of them complete."""
     flush_file(made)
     made.replace(target)
     flush_directory(target.parent)

@@ -33,7 +33,7 @@ class Reader(Protocol):
         return len(data)
 
     def next_written(self, position: int) -> int:
-        """Return the next position whose byte may not be zero; *position* itself if the storage cannot tell."""
+        """Return the next position whose byte may not be zero; *position* itself if the storage does not know holes."""
         return position
 
 
