@@ -218,8 +218,8 @@ class LogInspector:
                 self.problems.add_note(segment.location, sizes)
         for file in self.store.overlapping_segments:
             text = (
-                "the file's name is an offset inside another segment, but the file contains no records from this "
-                "offset on"
+                "the file's name is an offset inside another segment, but the file contains no records at or "
+                "after this offset"
             )
             if any(segment.base_offset == file.base_offset for segment in segments):
                 text = "another segment has the same name: one of the two files is a copy, or belongs to another log"
