@@ -19,7 +19,7 @@ from jobs.requests.query import QueryTarget
 _MOST = 8  # questions that are answered at the same time; further ones wait
 _KEPT = 2  # processes that wait for the next request
 
-# A process of its own, not a fork of this one: a fork would copy locks that threads of libraries hold.
+# A new process, not a fork of this one: a fork would copy locks that threads of libraries hold.
 _PROCESSES = get_context("spawn")
 
 

@@ -250,7 +250,7 @@ class LaterEntries(NamedTuple):
     entry_count: int
 
     def mask_rows(self, rows: pa.RecordBatch) -> pa.Array:
-        """Return which rows these are."""
+        """Return a mask of these rows."""
         is_later_entry = pc.and_(
             pc.equal(rows.column("index_file"), self.file), pc.greater(rows.column("entry"), self.entry_count)
         )

@@ -132,7 +132,7 @@ def find_first_difference(lake: Lake, known: KnownStore, store: Store, agreed_un
     # fields   doubtful  meaning                                     then
     # None     any       only the log has a record                   remember it: rewritten log, or a deleted row
     # LEFT_OUT any       only the log has it, as it should be        remember it: a later record may be a difference
-    # 0        any       equal                                       forget both: the same log goes on, or leftovers do
+    # 0        any       equal                                       forget both: the log continues, or leftovers do
     # 1        None      one rotten field, or a rewritten log        remember it
     # 1, more  set       a second difference in a row                rewritten from the doubtful one on
     # more     None      another record at this offset               rewritten from here on
@@ -147,7 +147,7 @@ def find_first_difference(lake: Lake, known: KnownStore, store: Store, agreed_un
                 return unknown
             else:
                 doubtful = offset if fields else None
-                if not fields:  # the same log goes on: another engine has deleted the row
+                if not fields:  # the same log continues: another engine has deleted the row
                     unknown = newest = None
     return None if newest is None else unknown
 

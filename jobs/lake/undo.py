@@ -1,9 +1,9 @@
 """
 Undo the newest runs of a store: their rows are removed from all tables, and the next run reads the range again.
 
-An undo is a run of its own, with the state of the run before those that it undoes: its row in `runs` is the commit
-point, and any later run completes it. Rows are recognized by the part of the log, of the queues and of the index that
-they describe; typed tables lose theirs with the next `type`.
+An undo is a separate run, with the state of the run before those that it undoes: its row in `runs` is the commit point,
+and any later run completes it. Rows are recognized by the part of the log, of the queues and of the index that they
+describe; typed tables lose theirs with the next `type`.
 """
 
 from collections.abc import Iterable, Iterator

@@ -86,7 +86,7 @@ class StoreIndex:
                 return
 
     def find_by_hash(self, wanted: KeyQuery) -> Iterator[Message]:
-        """Yield the message of every entry with a key's hash, as `Source.by_key_hash` does."""
+        """Yield the message of every entry with a key's hash, like `Source.by_key_hash`."""
         if self._database is not None:
             yield from self._read_messages(self._read_rows(self._database, wanted), _ROW)
             yield from self._find_newer(self._database, wanted)

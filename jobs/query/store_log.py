@@ -242,7 +242,7 @@ class StoreLog:
         self, wanted: ListConditions, before: int, limit: int, find_boundary: Callable[[int], int]
     ) -> Iterator[tuple[int, Message | None]]:
         """
-        Yield messages stored before an offset, newest first, as `Source.read_before` does.
+        Yield messages stored before an offset, newest first, like `Source.read_before`.
 
         *find_boundary* returns the beginning of a record at or before an offset.
         """

@@ -252,7 +252,7 @@ class StoreSource(Source):
     def read_log_before(
         self, wanted: ListConditions, end_offset: int, limit: int
     ) -> Iterator[tuple[int, Message | None]]:
-        """Yield messages of the log itself, as `read_before` does."""
+        """Yield messages of the log itself, like `read_before`."""
         return self._log.read_before(wanted, end_offset, limit, self.queues.find_record_before)
 
     def _has_queues(self, topic: str, queue_id: int | None) -> bool:

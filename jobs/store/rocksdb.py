@@ -71,7 +71,7 @@ class Database:
         self._check(cursor, found)
 
     def items(self, family: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows of a family one by one: for small ones, or for a few rows starting at *start*."""
+        """Yield the rows of a family one by one, starting at *start*; meant for small families, or for a few rows."""
         for keys, values in self.rows(family, start, _FEW):
             yield from zip(keys, values, strict=True)
 

@@ -178,7 +178,7 @@ def _group(number: int, group: CauseWithConsequences, *, all_locations: bool) ->
 
 
 def part_row(name: str, part: PartReport, reasons: Sequence[str]) -> PartRow:
-    """Return the row of a part, with *reasons* why it is not verified, in the table whose head is `PART_COLUMNS`."""
+    """Return the row of a part in the table with the columns `PART_COLUMNS`; *reasons*: why it is not verified."""
     wrong = sum(not finding.follows for finding in part.findings)
     consequences = len(part.findings) - wrong
     texts = [count_text(wrong, "problem")] * bool(wrong)
@@ -289,14 +289,14 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     ),
     (
         CONFIGURATION, {kinds.MISSING_CONFIGURATION},
-        ("Part of the configuration is missing. A broker that starts now goes on without it, and writes new files. "
+        ("Part of the configuration is missing. A broker that starts now runs without it, and writes new files. "
         "With the broker stopped, restore the newest versions from a lake, or copy the files from a replica or a "
         "backup:"),
         (REPAIR_FROM_LAKE_COMMAND,),
     ),
     (
         CONFIGURATION, {kinds.POSITIONS_BEHIND_LAKE, kinds.POSITIONS_BEHIND_BACKUP},
-        ("Positions are behind earlier ones. If nobody has set them back on purpose, set them to those in a lake, with "
+        ("Positions are behind earlier ones. Unless they were set back on purpose, set them to those in a lake, with "
         "the broker stopped:"), (REPAIR_POSITIONS_COMMAND,),
     ),
     (
@@ -306,7 +306,7 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     ),
     (
         CONFIGURATION, {kinds.MISSING_GROUPS},
-        ("The table of consumer groups lacks groups that the lake has. If nobody has deleted them on purpose, create "
+        ("The table of consumer groups lacks groups that the lake has. Unless they were deleted on purpose, create "
         "them again with `mqadmin updateSubGroup`, or, with the broker stopped, copy `config/subscriptionGroup.json` "
         "from a replica or a backup."), (),
     ),

@@ -109,7 +109,7 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
             joined = compare_queues(run.workers, run.store, rules, seen, log, topics, new_row_file)
         finally:
             run.output.delete_scratch(kept)
-        # Losses before its own part of the log do not concern a later run.
+        # A later run ignores losses before the part of the log that it reads.
         ends = find_lost_ends(run.store, seen.newest_offset, to_offset) if run.store.has_clean_shutdown else ()
         lost = [one for one in ends if state is None or one.end >= to_offset]  # a run looks for those after a crash
         gaps = [(one.start, one.end, f"{one.text}; `verify` shows details") for one in lost]
