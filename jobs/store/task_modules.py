@@ -1,8 +1,10 @@
 """The modules of tasks, which a process imports before it forks its workers."""
 
+import copyreg
 import gc
 from contextlib import suppress
 from importlib import import_module
+from types import MappingProxyType
 
 from jobs.console.process import hide_pandas
 from rmq_formats.compiled import CACHE_WAS_EMPTY
@@ -10,6 +12,14 @@ from rmq_formats.warm_up import compile_messages, compile_queues_and_index
 
 # They import everything that the other tasks need from other libraries as well.
 _TASK_MODULES = ("jobs.products.messages", "jobs.products.queues.product", "jobs.products.index.product")
+
+
+def _make_read_only(values: dict[object, object]) -> MappingProxyType[object, object]:
+    return MappingProxyType(values)
+
+
+# Default values of settings, which tasks and results contain.
+copyreg.pickle(MappingProxyType, lambda proxy: (_make_read_only, (dict(proxy),)))
 
 
 def import_task_modules(*more: str) -> None:

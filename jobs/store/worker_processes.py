@@ -82,13 +82,16 @@ class ProcessWorkers:
     def _run(self, task: Task[Item, Result], items: Sequence[Item], patience_s: float) -> Iterator[tuple[int, Result]]:
         """Yield the number and the result of each item, as they come; start processes after *patience_s*."""
         first = 0  # of the items for the processes
+        text = _pickle_task(task)
+        if text is None:
+            patience_s = inf
         if self._pool is None or len(items) <= 1:
             early = _take_until(monotonic() + patience_s, items)
             for first, result in enumerate(map_in_threads(task, early, self.threads), 1):
                 yield first - 1, result
         if first < len(items):
             self._pool = self._pool or _Pool(self.processes, task)
-            for number, result in self._pool.run(task, items[first:]):
+            for number, result in self._pool.run(text or b"", items[first:]):
                 yield first + number, result
 
 
@@ -98,6 +101,14 @@ def _take_until(end: float, items: Sequence[Item]) -> Iterator[Item]:
         if monotonic() >= end and number < len(items):
             return
         yield item
+
+
+def _pickle_task(task: Task[Any, Any]) -> bytes | None:
+    """Return a task for another process; None for a task that only this process can do."""
+    try:
+        return pickle.dumps(task)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return None
 
 
 class _Pool:
@@ -123,9 +134,8 @@ class _Pool:
         self._connections: list[Connection[Any, Any]] = [Connection(ours.detach()) for ours, _ in pairs]
         self.close = weakref.finalize(self, _end_processes, end_of_life, forking, self._connections)
 
-    def run(self, task: Task[Item, Result], items: Sequence[Item]) -> Iterator[tuple[int, Result]]:
-        """Yield the result of each item, with the item's number, as they come."""
-        text = pickle.dumps(task)
+    def run(self, text: bytes, items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """Yield the result of the task *text* for each item, with the item's number, as they come."""
         errors: dict[int, BaseException] = {}
         waiting = iter(enumerate(items))
         working = {one: self._send(one, text, *first) for one, first in zip(self._connections, waiting, strict=False)}

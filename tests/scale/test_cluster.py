@@ -29,6 +29,7 @@ from jobs.requests.ingest import IngestRequest
 from jobs.store.workers import SerialWorkers
 from tests.golden import StoreOf
 from tests.scale.servers import ADDRESS, expected_rows, rmq_lake, run_in_one_application, running, wait_for_port
+from tests.support.broker import Broker, some_records
 from tests.support.commands import Outcome
 from tests.support.lakes import list_leftovers, raw_rows, rows_of
 from tests.support.published import QUICK_JVM
@@ -242,21 +243,32 @@ def kill_executor(cluster: Cluster, run: Future[Outcome]) -> bool:
     return False
 
 
+@pytest.fixture
+def large_store(tmp_path: Path) -> Path:
+    """Write a store that is large enough for compiled code: small ones are read without it."""
+    broker = Broker(tmp_path / "large", segment_size=1 << 20)
+    broker.append(some_records(9000))
+    return broker.root
+
+
 def test_tasks_of_a_killed_executor_are_repeated_without_compiling_again(
-    cluster: Cluster, store: Path, ingested: tuple[Outcome, Path], tmp_path: Path
+    cluster: Cluster, large_store: Path, tmp_path: Path
 ) -> None:
-    assert 0 == ingested[0].code
+    store, lake = large_store, tmp_path / "lake"
+    first = rmq_lake(*cluster.spark_options, "ingest", str(store), "--lake", str(tmp_path / "first"))
+
+    assert 0 == first.code, first.err
     compiled = cluster.compiled
     wait_until(lambda: not executors_at_work(cluster), lambda: "an executor of an ended application is still at work")
     with ThreadPoolExecutor() as pool:
-        run = pool.submit(rmq_lake, *cluster.spark_options, "ingest", str(store), "--lake", str(tmp_path))
+        run = pool.submit(rmq_lake, *cluster.spark_options, "ingest", str(store), "--lake", str(lake))
 
         assert kill_executor(cluster, run)
     ended = run.result()
 
     assert 0 == ended.code, ended.err
     assert any("exitStatus 137" in (cluster.folder / f"{name}.log").read_text() for name in WORKERS)
-    assert expected_rows(store) == raw_rows(tmp_path)
+    assert expected_rows(store) == raw_rows(lake)
     assert compiled
     assert compiled == cluster.compiled
 

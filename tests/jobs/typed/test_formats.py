@@ -6,6 +6,7 @@ import re
 import resource
 import shlex
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from io import BytesIO
 from pathlib import Path
 from random import Random
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from jobs.console.result import ExitCode
 from jobs.lake.lake import Lake
 from jobs.requests.typing import TypeRequest
+from jobs.store.worker_processes import ProcessWorkers
 from jobs.store.workers import SerialWorkers
 from jobs.typed.avro import avro_format
 from jobs.typed.ddl import parse_columns
@@ -248,6 +250,27 @@ def test_each_of_many_bodies_is_a_row_or_a_dead_letter(name: str, count: int, tm
     assert sorted([*rows, *dead]) == placed, "a body is in neither table, or in both"
     assert set(placed[1::2]) <= set(rows)
     assert dead
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_worker_processes_type_the_same_rows(name: str, tmp_path: Path) -> None:
+    """Formats have values that only some libraries can send to another process."""
+    format_, good = FORMATS[name]
+    broker = Broker(tmp_path / "store", segment_size=1 << 20)
+    broker.append(make_record(good(number) if number % 5 else b"") for number in range(200))
+    sources = {"id": "i8", "name": "s", "price": "d"} if name == "protobuf" else {}
+    declared = TopicType("Orders", format_, _OF_ORDERS, sources)
+    results = []
+    with closing(ProcessWorkers({}, threads=1, processes=2, patience_s=0)) as processes:
+        for number, workers in enumerate((SerialWorkers(), processes)):
+            lake = tmp_path / str(number)
+            ingest_store(broker.root, lake, range_size=4096)
+            summary = type_lake(TypeRequest(Lake(str(lake)), (declared,)), workers)
+            rows = table_of(lake / "typed" / "Orders", ["physical_offset", "id", "name", "price"])
+            results.append((summary.topics, rows.sort_by("physical_offset").to_pylist()))
+
+        assert processes.has_started
+    assert results[0] == results[1]
 
 
 TUTORIAL = (ROOT / "docs" / "guides" / "typed-tables.md").read_text(encoding="utf-8")
