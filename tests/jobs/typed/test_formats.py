@@ -23,7 +23,7 @@ from jobs.console.result import ExitCode
 from jobs.lake.lake import Lake
 from jobs.requests.typing import TypeRequest
 from jobs.store.worker_processes import ProcessWorkers
-from jobs.store.workers import SerialWorkers
+from jobs.store.workers import SerialWorkers, Workers
 from jobs.typed.avro import avro_format
 from jobs.typed.ddl import parse_columns
 from jobs.typed.declaration import JSON_FORMAT, TopicType
@@ -262,7 +262,8 @@ def test_worker_processes_type_the_same_rows(name: str, tmp_path: Path) -> None:
     declared = TopicType("Orders", format_, _OF_ORDERS, sources)
     results = []
     with closing(ProcessWorkers({}, threads=1, processes=2, patience_s=0)) as processes:
-        for number, workers in enumerate((SerialWorkers(), processes)):
+        both: list[Workers] = [SerialWorkers(), processes]
+        for number, workers in enumerate(both):
             lake = tmp_path / str(number)
             ingest_store(broker.root, lake, range_size=4096)
             summary = type_lake(TypeRequest(Lake(str(lake)), (declared,)), workers)
