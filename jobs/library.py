@@ -107,7 +107,7 @@ def ingest(  # noqa: PLR0913 - the options of the command
 
 def undo_runs(lake: str | Path, first_run: int, *, broker: str | None = None) -> int:
     """
-    Undo the runs of a store from *first_run* on: their rows leave all tables, and the next run reads the range again.
+    Undo *first_run* and all later runs of a store: their rows leave all tables, and the next run reads the range again.
 
     Return the number of the run that records the undo. *broker* is a label or the id of a store, if the lake has
     several. Killed at any moment and repeated, it has the same effect. Raises `RequestError` if a run cannot be undone.

@@ -366,8 +366,8 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
         refuse_unsupported_features(lake, snapshot, known)
         refuse_lost_files(lake, table.name, added)
         removed, replacements = rewrite(snapshot) if rewrite else ([], [])
-        # Replacements without removed files would duplicate rows. Only a bug could cause this, whatever the lake
-        # contains.
+        # Replacements without removed files would duplicate rows. Only a bug could cause this: no content of a lake
+        # leads here.
         assert removed or not replacements
         transactions = dict([transaction])
         if removed:

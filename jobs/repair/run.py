@@ -467,7 +467,7 @@ class _Repair:
             what = f"record at offset {places} has" if len(expired) == 1 else f"records at offsets {places} have"
             notes.append(
                 f"the {what} expired in the lake: {known_store.expiry.text}. A lake with a longer `--keep`, or a "
-                "replica, may have what is lost"
+                "replica, may have these records"
             )
         elif lost and not bases:
             notes.append(f"the lake {lake.location} has none of the records that the log has lost")

@@ -17,39 +17,39 @@ _TURN = 4  # runs from one maintenance to the next
 _TABLES = ("messages", "consume_queue", "index_entries", "index_files", "runs")
 
 
-def run_every(made: LakeOfBroker, interval_s: float, runs: int, *, ends_ago_s: float = 0) -> None:
+def run_every(lake_of_broker: LakeOfBroker, interval_s: float, runs: int, *, ends_ago_s: float = 0) -> None:
     """Run as if at regular times, the last one *ends_ago_s* ago: files and log entries are dated accordingly."""
-    dated = list_files(made)
+    dated = list_files(lake_of_broker)
     for number in range(runs):
         at = time.time_ns() / 1e9 - ends_ago_s - (runs - 1 - number) * interval_s
-        made.grow(3)
+        lake_of_broker.grow(3)
         with (
             patch("jobs.lake.commit.time.time", lambda at=at: at),
             patch.multiple(
                 upkeep, MAX_SMALL_FILES=_TURN, _RUNS_KEPT=_TURN, _measure_runs=lambda *_: _TURN * interval_s
             ),
         ):
-            assert made.run().messages == 3
-        for path in list_files(made) - dated:
+            assert lake_of_broker.run().messages == 3
+        for path in list_files(lake_of_broker) - dated:
             dated.add(path)
             os.utime(path, (at, at))
 
 
-def list_files(made: LakeOfBroker) -> set[Path]:
-    return {path for path in made.path.rglob("*") if path.is_file()}
+def list_files(lake_of_broker: LakeOfBroker) -> set[Path]:
+    return {path for path in lake_of_broker.path.rglob("*") if path.is_file()}
 
 
-def read_retention(made: LakeOfBroker, table: str = "consume_queue") -> tuple[str, str]:
-    values = DeltaTable(made.path / table).metadata().configuration
+def read_retention(lake_of_broker: LakeOfBroker, table: str = "consume_queue") -> tuple[str, str]:
+    values = DeltaTable(lake_of_broker.path / table).metadata().configuration
     return values[LOG_RETENTION_PROPERTY], values[FILE_RETENTION_PROPERTY]
 
 
-def count_files(made: LakeOfBroker) -> dict[str, int]:
-    return {table: len([path for path in list_files(made) if table in path.parts]) for table in _TABLES}
+def count_files(lake_of_broker: LakeOfBroker) -> dict[str, int]:
+    return {table: len([path for path in list_files(lake_of_broker) if table in path.parts]) for table in _TABLES}
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> LakeOfBroker:
+def lake_of_broker(tmp_path: Path) -> LakeOfBroker:
     return LakeOfBroker(tmp_path, dispatches=True)
 
 
@@ -64,12 +64,12 @@ def test_the_number_of_files_does_not_grow_with_the_number_of_runs(tmp_path: Pat
     assert all(of_many[table] <= of_few[table] + 3 for table in _TABLES), (of_few, of_many)
 
 
-def test_versions_of_the_retention_time_stay_readable(made: LakeOfBroker) -> None:
-    run_every(made, 3600, 15)
-    newest = DeltaTable(made.path / "messages").version()
+def test_versions_of_the_retention_time_stay_readable(lake_of_broker: LakeOfBroker) -> None:
+    run_every(lake_of_broker, 3600, 15)
+    newest = DeltaTable(lake_of_broker.path / "messages").version()
 
     rows = [
-        DeltaTable(made.path / "messages", version=version).to_pyarrow_table().num_rows
+        DeltaTable(lake_of_broker.path / "messages", version=version).to_pyarrow_table().num_rows
         for version in range(newest - 3, newest + 1)
     ]
 
@@ -77,13 +77,13 @@ def test_versions_of_the_retention_time_stay_readable(made: LakeOfBroker) -> Non
     assert rows[-1] == 15 * 3
 
 
-def test_a_reader_that_opened_a_table_before_a_merge_can_finish(made: LakeOfBroker) -> None:
-    run_every(made, 1800, _TURN - 1, ends_ago_s=1800)
-    opened = DeltaTable(made.path / "messages")
+def test_a_reader_that_opened_a_table_before_a_merge_can_finish(lake_of_broker: LakeOfBroker) -> None:
+    run_every(lake_of_broker, 1800, _TURN - 1, ends_ago_s=1800)
+    opened = DeltaTable(lake_of_broker.path / "messages")
 
-    run_every(made, 1800, 2)
+    run_every(lake_of_broker, 1800, 2)
 
-    assert DeltaTable(made.path / "messages").file_uris() != opened.file_uris()
+    assert DeltaTable(lake_of_broker.path / "messages").file_uris() != opened.file_uris()
     assert opened.to_pyarrow_table().num_rows == (_TURN - 1) * 3
 
 
@@ -91,18 +91,20 @@ def test_a_reader_that_opened_a_table_before_a_merge_can_finish(made: LakeOfBrok
     ("interval_s", "kept"),
     [(3600, "interval 14400 seconds"), (300, "interval 3600 seconds"), (86_400, "interval 7 days")],
 )
-def test_files_are_kept_for_some_runs_but_at_least_an_hour(interval_s: int, kept: str, made: LakeOfBroker) -> None:
-    run_every(made, interval_s, _TURN)
+def test_files_are_kept_for_some_runs_but_at_least_an_hour(
+    interval_s: int, kept: str, lake_of_broker: LakeOfBroker
+) -> None:
+    run_every(lake_of_broker, interval_s, _TURN)
 
-    found = read_retention(made)
+    found = read_retention(lake_of_broker)
 
     assert (kept, kept) == found
 
 
-def test_a_stream_of_messages_that_is_resumed_once_a_day_finds_every_commit(made: LakeOfBroker) -> None:
-    run_every(made, 1800, 5 * _TURN)
+def test_a_stream_of_messages_that_is_resumed_once_a_day_finds_every_commit(lake_of_broker: LakeOfBroker) -> None:
+    run_every(lake_of_broker, 1800, 5 * _TURN)
 
-    table = made.path / "messages"
+    table = lake_of_broker.path / "messages"
     commits = [
         (table / "_delta_log" / f"{version:020}.json").read_text().splitlines()
         for version in range(DeltaTable(table).version() + 1)
@@ -110,33 +112,33 @@ def test_a_stream_of_messages_that_is_resumed_once_a_day_finds_every_commit(made
     added = [action["add"]["path"] for commit in commits for action in map(json.loads, commit) if "add" in action]
     assert len(added) > 5 * _TURN
     assert all((table / path).exists() for path in added)
-    assert ("interval 90000 seconds", "interval 90000 seconds") == read_retention(made, "messages")
+    assert ("interval 90000 seconds", "interval 90000 seconds") == read_retention(lake_of_broker, "messages")
 
 
-def test_files_are_kept_longer_once_runs_are_rarer(made: LakeOfBroker) -> None:
-    run_every(made, 3600, _TURN)
-    run_every(made, 36_000, _TURN)
+def test_files_are_kept_longer_once_runs_are_rarer(lake_of_broker: LakeOfBroker) -> None:
+    run_every(lake_of_broker, 3600, _TURN)
+    run_every(lake_of_broker, 36_000, _TURN)
 
-    assert ("interval 144000 seconds", "interval 144000 seconds") == read_retention(made)
+    assert ("interval 144000 seconds", "interval 144000 seconds") == read_retention(lake_of_broker)
 
 
 @pytest.mark.parametrize("kept", ["interval 30 days", "interval 10 minutes", "interval 60 seconds"])
-def test_a_retention_time_that_a_user_has_set_stays(kept: str, made: LakeOfBroker) -> None:
-    made.grow(3)
-    made.run()
-    DeltaTable(made.path / "consume_queue").alter.set_table_properties(
+def test_a_retention_time_that_a_user_has_set_stays(kept: str, lake_of_broker: LakeOfBroker) -> None:
+    lake_of_broker.grow(3)
+    lake_of_broker.run()
+    DeltaTable(lake_of_broker.path / "consume_queue").alter.set_table_properties(
         {LOG_RETENTION_PROPERTY: kept, FILE_RETENTION_PROPERTY: kept}
     )
 
-    run_every(made, 3600, _TURN)
+    run_every(lake_of_broker, 3600, _TURN)
 
-    assert (kept, kept) == read_retention(made)
-    assert read_retention(made, "index_entries")[0].endswith("seconds")
+    assert (kept, kept) == read_retention(lake_of_broker)
+    assert read_retention(lake_of_broker, "index_entries")[0].endswith("seconds")
 
 
-def test_runs_in_quick_succession_delete_nothing(made: LakeOfBroker) -> None:
-    run_every(made, 1, 2 * _TURN)
+def test_runs_in_quick_succession_delete_nothing(lake_of_broker: LakeOfBroker) -> None:
+    run_every(lake_of_broker, 1, 2 * _TURN)
 
-    names = [path.name for path in list_files(made) if path.parts[-2:-1] == ("messages",)]
-    assert ("interval 7 days", "interval 7 days") == read_retention(made)
+    names = [path.name for path in list_files(lake_of_broker) if path.parts[-2:-1] == ("messages",)]
+    assert ("interval 7 days", "interval 7 days") == read_retention(lake_of_broker)
     assert len(names) == 2 * _TURN + 2

@@ -104,7 +104,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> LakeOfOffsets:
 
 
 @pytest.fixture
-def made(filled: LakeOfOffsets, tmp_path: Path) -> LakeOfOffsets:
+def lake_of_offsets(filled: LakeOfOffsets, tmp_path: Path) -> LakeOfOffsets:
     return filled.copied(tmp_path)
 
 
@@ -129,52 +129,64 @@ def test_a_clock_that_was_set_back_does_not_mix_periods() -> None:
     assert [1, 2, 2, 3] == periods.periods.tolist()
 
 
-def test_thinned_states_are_those_at_the_end_of_each_hour(made: LakeOfOffsets) -> None:
-    before = made.read_states()
-    rows = len(rows_of(made.path, "consumer_offsets", "run"))
+def test_thinned_states_are_those_at_the_end_of_each_hour(lake_of_offsets: LakeOfOffsets) -> None:
+    before = lake_of_offsets.read_states()
+    rows = len(rows_of(lake_of_offsets.path, "consumer_offsets", "run"))
 
-    made.thin(20, 10)
+    lake_of_offsets.thin(20, 10)
 
-    after = made.read_states()
+    after = lake_of_offsets.read_states()
     hours = RunPeriods.from_times(
         "s", {run: _NOW - 10 * _DAY - (30 - run) * 20 * _MINUTE for run in range(1, 31)}, _NOW
     )
     ends = [run for run in range(30) if run == 29 or hours.periods[run] != hours.periods[run + 1]]
 
-    assert made.states == before
+    assert lake_of_offsets.states == before
     assert [before[run] for run in ends] == [after[run] for run in ends]
-    assert len(rows_of(made.path, "consumer_offsets", "run")) < rows
+    assert len(rows_of(lake_of_offsets.path, "consumer_offsets", "run")) < rows
 
 
-def test_thinned_positions_are_never_after_the_true_ones(made: LakeOfOffsets) -> None:
-    made.thin(20, 10)
+def test_thinned_positions_are_never_after_the_true_ones(lake_of_offsets: LakeOfOffsets) -> None:
+    lake_of_offsets.thin(20, 10)
 
-    for true, found in zip(made.states, made.read_states(), strict=True):
+    for true, found in zip(lake_of_offsets.states, lake_of_offsets.read_states(), strict=True):
         assert all(true[name] >= offset for name, offset in found.items())
 
 
-def test_answers_are_the_same_after_thinning(made: LakeOfOffsets, run: Run) -> None:
+def test_answers_are_the_same_after_thinning(lake_of_offsets: LakeOfOffsets, run: Run) -> None:
     def answer() -> list[object]:
-        lag = run("query", "sql", "--lake", made.path, "SELECT * FROM consumer_lag ORDER BY ALL", "--output", "ndjson")
-        files = restore_config_files(made.lake, made.store_id, None, None, {})
-        progress = run("query", "mqadmin", "--lake", made.path, "consumerProgress", "-g", "g03")
-        return [made.positions(), lag.out, files, progress.out]
+        lag = run(
+            "query",
+            "sql",
+            "--lake",
+            lake_of_offsets.path,
+            "SELECT * FROM consumer_lag ORDER BY ALL",
+            "--output",
+            "ndjson",
+        )
+        files = restore_config_files(lake_of_offsets.lake, lake_of_offsets.store_id, None, None, {})
+        progress = run("query", "mqadmin", "--lake", lake_of_offsets.path, "consumerProgress", "-g", "g03")
+        return [lake_of_offsets.positions(), lag.out, files, progress.out]
 
     before = answer()
 
-    made.thin(20, 100)
+    lake_of_offsets.thin(20, 100)
 
-    assert made.offsets == before[0]
+    assert lake_of_offsets.offsets == before[0]
     assert before == answer()
 
 
-def test_the_newest_version_before_the_end_of_a_restored_log_is_restored(made: LakeOfOffsets, tmp_path: Path) -> None:
-    rows = rows_of(made.path, "config_files", "run")
-    made.thin(20, 10)
-    kept = rows_of(made.path, "config_files", "run")
+def test_the_newest_version_before_the_end_of_a_restored_log_is_restored(
+    lake_of_offsets: LakeOfOffsets, tmp_path: Path
+) -> None:
+    rows = rows_of(lake_of_offsets.path, "config_files", "run")
+    lake_of_offsets.thin(20, 10)
+    kept = rows_of(lake_of_offsets.path, "config_files", "run")
     ends = {row["run"]: row["to_offset"] for row in rows}
 
-    files, _, lost = restore_config_files(made.lake, made.store_id, tmp_path / "out", ends[17], {})
+    files, _, lost = restore_config_files(
+        lake_of_offsets.lake, lake_of_offsets.store_id, tmp_path / "out", ends[17], {}
+    )
 
     (path,) = files
     newest = max(row["run"] for row in kept if row["run"] <= 17)
@@ -184,99 +196,99 @@ def test_the_newest_version_before_the_end_of_a_restored_log_is_restored(made: L
     assert next(row["bytes"] for row in rows if row["run"] == newest) == Path(path).read_bytes()
 
 
-def test_versions_of_other_configuration_files_are_all_kept(made: LakeOfOffsets) -> None:
-    topics = made.broker.root / "config" / "topics.json"
+def test_versions_of_other_configuration_files_are_all_kept(lake_of_offsets: LakeOfOffsets) -> None:
+    topics = lake_of_offsets.broker.root / "config" / "topics.json"
     for number in range(6):
         topics.write_text(json.dumps({"topicConfigTable": {f"T{number}": {"topicName": f"T{number}"}}}))
-        made.run(1)
+        lake_of_offsets.run(1)
 
-    made.thin(1, 100)
+    lake_of_offsets.thin(1, 100)
 
-    names = [row["name"] for row in rows_of(made.path, "config_files", "run")]
+    names = [row["name"] for row in rows_of(lake_of_offsets.path, "config_files", "run")]
 
     assert names.count("topics.json") == 6
     assert names.count("consumerOffset.json") <= 2
 
 
-def test_thinning_twice_rewrites_nothing(made: LakeOfOffsets) -> None:
-    made.thin(20, 10)
-    snapshot = open_table(made.lake, CONSUMER_OFFSETS.name)
+def test_thinning_twice_rewrites_nothing(lake_of_offsets: LakeOfOffsets) -> None:
+    lake_of_offsets.thin(20, 10)
+    snapshot = open_table(lake_of_offsets.lake, CONSUMER_OFFSETS.name)
 
     assert snapshot is not None
 
-    made.thin(20, 10)
+    lake_of_offsets.thin(20, 10)
 
-    again = open_table(made.lake, CONSUMER_OFFSETS.name)
+    again = open_table(lake_of_offsets.lake, CONSUMER_OFFSETS.name)
 
     assert again is not None
     assert snapshot.version() == again.version()
 
 
-def test_a_state_that_is_dropped_by_day_after_it_was_kept_by_hour(made: LakeOfOffsets) -> None:
-    made.thin(60, 10)
+def test_a_state_that_is_dropped_by_day_after_it_was_kept_by_hour(lake_of_offsets: LakeOfOffsets) -> None:
+    lake_of_offsets.thin(60, 10)
 
-    made.thin(60, 100)
+    lake_of_offsets.thin(60, 100)
 
-    snapshot = open_table(made.lake, CONSUMER_OFFSETS.name)
+    snapshot = open_table(lake_of_offsets.lake, CONSUMER_OFFSETS.name)
 
     assert snapshot is not None
-    paths = [file.path for file in list_snapshot_files(made.lake, snapshot)]
+    paths = [file.path for file in list_snapshot_files(lake_of_offsets.lake, snapshot)]
 
     assert all(path.startswith(thinning.THINNED_PREFIX) for path in paths)
-    assert len(rows_of(made.path, "consumer_offsets", "run")) <= 2 * len(paths) * _GROUPS
-    assert made.states[-1] == made.read_states()[-1]
+    assert len(rows_of(lake_of_offsets.path, "consumer_offsets", "run")) <= 2 * len(paths) * _GROUPS
+    assert lake_of_offsets.states[-1] == lake_of_offsets.read_states()[-1]
 
 
-def test_later_runs_continue_a_thinned_lake(made: LakeOfOffsets) -> None:
-    made.thin(20, 100)
+def test_later_runs_continue_a_thinned_lake(lake_of_offsets: LakeOfOffsets) -> None:
+    lake_of_offsets.thin(20, 100)
 
-    made.run(2, 3)
+    lake_of_offsets.run(2, 3)
 
-    assert made.offsets == made.positions()
-    assert made.offsets == made.read_states()[-1]
+    assert lake_of_offsets.offsets == lake_of_offsets.positions()
+    assert lake_of_offsets.offsets == lake_of_offsets.read_states()[-1]
 
 
-def test_a_run_thins_out_states_by_itself(made: LakeOfOffsets) -> None:
-    rows = len(rows_of(made.path, "consumer_offsets", "run"))
+def test_a_run_thins_out_states_by_itself(lake_of_offsets: LakeOfOffsets) -> None:
+    rows = len(rows_of(lake_of_offsets.path, "consumer_offsets", "run"))
     with (
         patch.multiple(upkeep, MAX_SMALL_FILES=1, _RUNS_BETWEEN_VACUUMS=1),
         patch("jobs.lake.upkeep.time.time", lambda: 4e9),
     ):
-        made.run(4)
+        lake_of_offsets.run(4)
 
-    assert len(rows_of(made.path, "consumer_offsets", "run")) < rows / 2
-    assert made.offsets == made.positions()
+    assert len(rows_of(lake_of_offsets.path, "consumer_offsets", "run")) < rows / 2
+    assert lake_of_offsets.offsets == lake_of_offsets.positions()
 
 
-def test_readers_of_current_offsets_read_few_rows(made: LakeOfOffsets) -> None:
+def test_readers_of_current_offsets_read_few_rows(lake_of_offsets: LakeOfOffsets) -> None:
     for _ in range(8):
-        made.run(*range(8))
+        lake_of_offsets.run(*range(8))
 
-    since = made.open_source()._runs.full_state_run  # noqa: SLF001 - the limit, not the answer
+    since = lake_of_offsets.open_source()._runs.full_state_run  # noqa: SLF001 - the limit, not the answer
 
-    rows = [row for row in rows_of(made.path, "consumer_offsets", "run") if row["run"] >= since]
+    rows = [row for row in rows_of(lake_of_offsets.path, "consumer_offsets", "run") if row["run"] >= since]
 
     assert since > 1
     assert len(rows) <= 5 * _GROUPS
-    assert made.offsets == made.positions()
+    assert lake_of_offsets.offsets == lake_of_offsets.positions()
 
 
-def test_a_deleted_group_stays_deleted_after_a_full_state(made: LakeOfOffsets) -> None:
-    del made.offsets["T@g07"]
+def test_a_deleted_group_stays_deleted_after_a_full_state(lake_of_offsets: LakeOfOffsets) -> None:
+    del lake_of_offsets.offsets["T@g07"]
     for _ in range(8):
-        made.run(*range(7))
+        lake_of_offsets.run(*range(7))
 
-    assert made.offsets == made.positions()
-    assert made.offsets == made.read_states()[-1]
+    assert lake_of_offsets.offsets == lake_of_offsets.positions()
+    assert lake_of_offsets.offsets == lake_of_offsets.read_states()[-1]
 
 
-def test_manifests_have_only_changed_offsets(made: LakeOfOffsets, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifests_have_only_changed_offsets(lake_of_offsets: LakeOfOffsets, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_file, "MAX_VALUES_IN_MANIFEST", 6)
-    del made.offsets["T@g09"]
+    del lake_of_offsets.offsets["T@g09"]
     for number in range(6):
-        made.run(number % 4, 11)
+        lake_of_offsets.run(number % 4, 11)
         forget_state_files()
-        (known,) = list_known_stores(made.lake)
+        (known,) = list_known_stores(lake_of_offsets.lake)
 
         assert known.newest is not None
         state = known.newest.state["broker_config"]
@@ -284,8 +296,10 @@ def test_manifests_have_only_changed_offsets(made: LakeOfOffsets, monkeypatch: p
         assert isinstance(state, dict)
 
         assert sum(len(queues) for *_, queues in state["offsets"]) <= 6
-        _, offsets = read_state(made.lake, state)
+        _, offsets = read_state(lake_of_offsets.lake, state)
 
-        assert made.offsets == {f"{topic}@{group}": queues["0"] for (_, group, topic), queues in offsets.items()}
+        assert lake_of_offsets.offsets == {
+            f"{topic}@{group}": queues["0"] for (_, group, topic), queues in offsets.items()
+        }
 
-    assert made.offsets == made.read_states()[-1]
+    assert lake_of_offsets.offsets == lake_of_offsets.read_states()[-1]

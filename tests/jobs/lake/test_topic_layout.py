@@ -23,7 +23,7 @@ _LARGE = _TOPICS[:2]
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LakeOfBroker:
+def lake_of_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LakeOfBroker:
     monkeypatch.setattr(topic_layout, "_LEAST_GROUP_BYTES", 4000)
     found = LakeOfBroker(tmp_path, dispatches=True)
     for run in range(3):
@@ -37,14 +37,14 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LakeOfBroker:
     return found
 
 
-def sort_by_topic(made: LakeOfBroker) -> None:
-    optimize(str(made.path), SerialWorkers(), by_topic=True)
+def sort_by_topic(lake_of_broker: LakeOfBroker) -> None:
+    optimize(str(lake_of_broker.path), SerialWorkers(), by_topic=True)
 
 
-def list_row_groups(made: LakeOfBroker) -> list[list[tuple[str, int]]]:
+def list_row_groups(lake_of_broker: LakeOfBroker) -> list[list[tuple[str, int]]]:
     """Return the topics and offsets of each row group, in the order of the files."""
     found = []
-    for uri in sorted(DeltaTable(made.path / "messages").file_uris()):
+    for uri in sorted(DeltaTable(lake_of_broker.path / "messages").file_uris()):
         file = pq.ParquetFile(uri)
         for number in range(file.num_row_groups):
             rows = file.read_row_group(number, ["topic", "physical_offset"]).to_pydict()
@@ -52,23 +52,23 @@ def list_row_groups(made: LakeOfBroker) -> list[list[tuple[str, int]]]:
     return found
 
 
-def test_rows_are_the_same_and_those_of_a_topic_stay_in_the_order_of_the_log(made: LakeOfBroker) -> None:
-    before = sorted(raw_rows(made.path))
+def test_rows_are_the_same_and_those_of_a_topic_stay_in_the_order_of_the_log(lake_of_broker: LakeOfBroker) -> None:
+    before = sorted(raw_rows(lake_of_broker.path))
 
-    sort_by_topic(made)
+    sort_by_topic(lake_of_broker)
 
     by_topic = defaultdict(list)
-    for topic, offset in (row for group in list_row_groups(made) for row in group):
+    for topic, offset in (row for group in list_row_groups(lake_of_broker) for row in group):
         by_topic[topic].append(offset)
-    assert before == sorted(raw_rows(made.path))
+    assert before == sorted(raw_rows(lake_of_broker.path))
     assert {*_TOPICS} == by_topic.keys()
     assert all(offsets == sorted(offsets) for offsets in by_topic.values())
 
 
-def test_a_large_topic_has_separate_row_groups(made: LakeOfBroker) -> None:
-    sort_by_topic(made)
+def test_a_large_topic_has_separate_row_groups(lake_of_broker: LakeOfBroker) -> None:
+    sort_by_topic(lake_of_broker)
 
-    topics = [{topic for topic, _ in group} for group in list_row_groups(made)]
+    topics = [{topic for topic, _ in group} for group in list_row_groups(lake_of_broker)]
     assert {"Orders"} in topics
     assert {"Bills"} in topics
     assert all(len(group) == 1 or not group.intersection(_LARGE) for group in topics)
@@ -86,45 +86,45 @@ def test_a_row_group_covers_only_its_part_of_the_log(monkeypatch: pytest.MonkeyP
     assert all(max(group) - min(group) < 100 for group in offsets)
 
 
-def test_only_new_files_are_sorted_again(made: LakeOfBroker) -> None:
-    sort_by_topic(made)
-    version = DeltaTable(made.path / "messages").version()
-    sort_by_topic(made)
-    assert version == DeltaTable(made.path / "messages").version()
+def test_only_new_files_are_sorted_again(lake_of_broker: LakeOfBroker) -> None:
+    sort_by_topic(lake_of_broker)
+    version = DeltaTable(lake_of_broker.path / "messages").version()
+    sort_by_topic(lake_of_broker)
+    assert version == DeltaTable(lake_of_broker.path / "messages").version()
 
-    made.grow(5)
-    made.run()
-    sort_by_topic(made)
+    lake_of_broker.grow(5)
+    lake_of_broker.run()
+    sort_by_topic(lake_of_broker)
 
-    names = [Path(uri).name for uri in DeltaTable(made.path / "messages").file_uris()]
+    names = [Path(uri).name for uri in DeltaTable(lake_of_broker.path / "messages").file_uris()]
     assert all(name.startswith(topic_layout.TOPIC_PREFIX) for name in names)
-    assert len(raw_rows(made.path)) == 305
+    assert len(raw_rows(lake_of_broker.path)) == 305
 
 
-def test_a_log_is_restored_from_sorted_messages(made: LakeOfBroker, tmp_path: Path) -> None:
-    sort_by_topic(made)
+def test_a_log_is_restored_from_sorted_messages(lake_of_broker: LakeOfBroker, tmp_path: Path) -> None:
+    sort_by_topic(lake_of_broker)
 
-    summary = restore_log(made.path, tmp_path / "restored")
+    summary = restore_log(lake_of_broker.path, tmp_path / "restored")
 
     assert summary.exit_code is ExitCode.CLEAN
-    restored, there = read_store_records(tmp_path / "restored"), read_store_records(made.broker.root)
+    restored, there = read_store_records(tmp_path / "restored"), read_store_records(lake_of_broker.broker.root)
     assert list(there) == list(restored)
-    assert [] == compare_with_lake(made.broker.root, made.path).differences
+    assert [] == compare_with_lake(lake_of_broker.broker.root, lake_of_broker.path).differences
 
 
-def test_the_command_sorts_by_topic_and_first_shows_how_many_files(made: LakeOfBroker, run: Run) -> None:
-    version = DeltaTable(made.path / "messages").version()
-    _, dry, _ = run("optimize", "--by-topic", "--dry-run", made.path)
-    assert version == DeltaTable(made.path / "messages").version()
+def test_the_command_sorts_by_topic_and_first_shows_how_many_files(lake_of_broker: LakeOfBroker, run: Run) -> None:
+    version = DeltaTable(lake_of_broker.path / "messages").version()
+    _, dry, _ = run("optimize", "--by-topic", "--dry-run", lake_of_broker.path)
+    assert version == DeltaTable(lake_of_broker.path / "messages").version()
     assert "messages: 7 files" in dry  # six files into one, which is sorted
 
-    code, out, _ = run("optimize", "--by-topic", made.path)
+    code, out, _ = run("optimize", "--by-topic", lake_of_broker.path)
 
     assert (ExitCode.CLEAN, True) == (code, "messages: 7 files" in out)
 
 
-def test_without_the_option_files_keep_their_order(made: LakeOfBroker) -> None:
-    optimize(str(made.path), SerialWorkers())
+def test_without_the_option_files_keep_their_order(lake_of_broker: LakeOfBroker) -> None:
+    optimize(str(lake_of_broker.path), SerialWorkers())
 
-    offsets = [offset for group in list_row_groups(made) for _, offset in group]
+    offsets = [offset for group in list_row_groups(lake_of_broker) for _, offset in group]
     assert sorted(offsets) == offsets
