@@ -63,18 +63,9 @@ def _make_empty(lake: Lake, known: KnownStore, manifest: Manifest) -> Manifest:
     )
     own = {name: manifest.state[name] for name in (COMMAND_ID_KEY, TABLES_BEFORE_KEY) if name in manifest.state}
     return replace(
-        before,
-        run=manifest.run,
-        from_offset=before.to_offset,
+        before.make_empty_successor(manifest.run, manifest.started),
         tables=dict.fromkeys(sorted(tables_of_run(manifest)), ()),
         state={**before.state, **own},
-        counts={},
-        gaps=(),
-        superseded=None,
-        filled=(),
-        backfilled=(),
-        undone_from=None,
-        started=manifest.started,
     )
 
 

@@ -387,16 +387,12 @@ class _Run:
             OPEN_DAMAGE_KEY: left._asdict(),
         }
         tables = {MESSAGES.name, QUARANTINE.name, LOG_PIECES.name} & self.state[TABLES_BEFORE_KEY].keys()
-        unchanged = replace(newest, superseded=None, filled=(), backfilled=(), undone_from=None)
         manifest = replace(
-            unchanged,
-            run=known.next_run,
-            from_offset=newest.to_offset,
+            newest.make_empty_successor(known.next_run, datetime.now(UTC).isoformat(timespec="seconds")),
             tables={**dict.fromkeys(tables, ()), **{name: tuple(actions) for name, actions in files.items()}},
             state=dict(self.state),
             counts=counts,
             gaps=gaps,
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
             **changes,
         )
         self._prepare_and_commit(manifest)

@@ -268,6 +268,22 @@ class Manifest:
     started: str = ""
     version: int = _VERSION_WITHOUT_FILES
 
+    def make_empty_successor(self, run: int, started: str) -> "Manifest":
+        """Return a run that begins where this one ended, with its state, and changes no row."""
+        return replace(
+            self,
+            run=run,
+            from_offset=self.to_offset,
+            tables={},
+            counts={},
+            gaps=(),
+            superseded=None,
+            filled=(),
+            backfilled=(),
+            undone_from=None,
+            started=started,
+        )
+
     @property
     def state_files(self) -> frozenset[str]:
         """The paths of files with large parts of the state: the manifest has only what has changed since."""

@@ -63,19 +63,11 @@ def undo_runs(lake: Lake, store: KnownStore, first_run: int) -> Manifest:
         changed = sorted(tables.keys() & {table.name for table in PRODUCT_TABLES})
         _refuse_deletion_vectors(lake, changed)
         undo = replace(
-            before,
+            before.make_empty_successor(known.next_run, datetime.now(UTC).isoformat(timespec="seconds")),
             broker=known.broker,
-            run=known.next_run,
-            from_offset=before.to_offset,
             tables=dict.fromkeys(changed, ()),
             state={**before.state, TABLES_BEFORE_KEY: tables},
-            counts={},
-            gaps=(),
-            superseded=None,
-            filled=(),
-            backfilled=(),
             undone_from=first_run,
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         prepare_run(lake, undo)
         commit_prepared(lake, undo)
