@@ -22,7 +22,6 @@ from jobs.console.log import log_message
 from jobs.console.progress import add_bytes_of_later_phase
 from jobs.console.result import OtherRunActiveError, RequestError
 from jobs.ingest import OPEN_DAMAGE_KEY, OpenDamage, StepTimer, Summary
-from jobs.ingest.backfill import list_topics_to_backfill, plan_earlier_ranges
 from jobs.ingest.gaps import (
     MAX_OPEN_RANGES,
     Part,
@@ -109,6 +108,7 @@ from jobs.store.ranges import (
     describe_plan,
     find_holes,
     find_newest_segment,
+    plan_earlier_ranges,
     plan_ranges,
     written_size,
 )
@@ -337,7 +337,7 @@ class _Run:
         end = min(known.topic_choices.end_offset, newest.to_offset)  # later runs read every topic
         start = min(self.store.start_offset, end)
         unknown = self._list_unknown_topics(topics)
-        wanted = list_topics_to_backfill(known.topic_choices, topics, start)
+        wanted = known.topic_choices.list_topics_to_backfill(topics, start)
         if not {*unknown} <= {*wanted}:
             raise _unknown_topic_error(unknown)
         for topic in sorted({*topics} - {*wanted}):

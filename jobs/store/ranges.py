@@ -127,6 +127,16 @@ def plan_ranges(
     return ranges
 
 
+def plan_earlier_ranges(store: Store, start: int, end: int, range_size: int) -> list[Range]:
+    """
+    Return the ranges of the log from *start* to *end*.
+
+    A run has ended at *end*, so every record before it is complete.
+    """
+    ranges = (one for one in plan_ranges(store, start, range_size) if one.start_offset < end)
+    return [replace(one, end=min(one.end, end - one.base_offset), final=True) for one in ranges]
+
+
 def _cuts(start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
     """Yield the parts of [start, end), cut at multiples of *size*: a cut does not depend on where a run began."""
     while start < end:

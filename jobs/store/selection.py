@@ -211,6 +211,15 @@ class TopicChoices(NamedTuple):
         """Return the offset from which a backfill has read a topic; None if runs have left it out since."""
         return next((one.start for one in self.backfilled if one.topic == topic and one.end >= self.end_offset), None)
 
+    def list_topics_to_backfill(self, topics: Iterable[str], start: int) -> list[str]:
+        """Return the topics of which these runs left out messages at or after *start* that no run has read since."""
+
+        def is_whole(topic: str) -> bool:
+            begin = self.find_backfill_start(topic)
+            return self.find_whole_start(topic) == 0 or (begin is not None and begin <= start)
+
+        return [topic for topic in dict.fromkeys(topics) if not is_whole(topic)]
+
     @property
     def _were_all_backfilled(self) -> bool:
         """Whether every topic that these runs left out was read later, from the start of the log."""
@@ -231,8 +240,8 @@ class TopicChoices(NamedTuple):
         partly = {topic: start for topic in asked if 0 < (start := self.find_whole_start(topic)) < self.end_offset}
         if asked and all(self.includes_all_of(topic) or topic in partly for topic in asked):
             return "; ".join(
-                f"this lake has the messages of {topic} only from offset {start:,} on: earlier runs left the topic out,"
-                " and when a run backfilled it, the store no longer had the older ones"
+                f"this lake has the messages of {topic} only at and after offset {start:,}: earlier runs left the "
+                "topic out, and when a run backfilled it, the store no longer had the older ones"
                 for topic, start in partly.items()
             )
         patterns = "; ".join(one.topics_text for one in self.selections) or "--topics, --exclude-topics"

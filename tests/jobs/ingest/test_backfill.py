@@ -217,7 +217,9 @@ def test_a_backfill_says_from_which_offset_the_store_still_has_the_topic(tmp_pat
     assert SEGMENT_SIZE == row["from"]
     assert summary.to_offset == row["to"]
     assert f"before offset {SEGMENT_SIZE:,}, the store no longer has the log: nothing was backfilled" in summary.notes
-    assert f"messages of Audit only from offset {SEGMENT_SIZE:,}" in str(known.topic_choices.left_out_note(["Audit"]))
+    assert f"messages of Audit only at and after offset {SEGMENT_SIZE:,}" in str(
+        known.topic_choices.left_out_note(["Audit"])
+    )
     audited = [one.physical_offset for one in records if one.topic == "Audit" and one.physical_offset >= SEGMENT_SIZE]
 
     assert audited == [row["physical_offset"] for row in rows_of(lake) if row["topic"] == "Audit"]
