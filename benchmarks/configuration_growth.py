@@ -21,7 +21,7 @@ from benchmarks.stores import FOLDER, LiveStore, Recipe
 from jobs.ingest.run import ingest
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
-from jobs.lake.runs import list_known_stores
+from jobs.lake.runs import list_lake_stores
 from jobs.lake.snapshot_files import list_snapshot_files
 from jobs.lake.tables import CONFIG_FILES, CONSUMER_OFFSETS
 from jobs.lake.thinning import RunPeriods
@@ -53,7 +53,7 @@ def measure(folder: Path, offsets: int, runs: int) -> dict[str, Any]:
         new = {path for table in _TABLES for path in Path(lake.locate(table.name)).glob("*-config-*")} - known
         written += sum(path.stat().st_size for path in new)
     recent = _count_live_bytes(lake) / runs
-    (store_id,) = (known.store_id for known in list_known_stores(lake))
+    (store_id,) = (lake_store.store_id for lake_store in list_lake_stores(lake))
     # Every second run is the newest one of its hour.
     hour_ms = 3_600_000
     times = {run: _NOW_MS - 10 * _DAY_MS + run // 2 * hour_ms + run % 2 for run in range(2, runs + 2)}

@@ -33,7 +33,7 @@ from jobs.diagnosis.findings import CONFIGURATION, Finding
 from jobs.diagnosis.log_check import RangeCheck
 from jobs.lake.identity import identify_store
 from jobs.lake.lake import Lake
-from jobs.lake.runs import Expiry, KnownStore
+from jobs.lake.runs import Expiry, LakeStore
 from jobs.lake.tables import RECORD_CRC
 from jobs.products.broker_config import FILES_KEY, GROUP_KIND, read_state
 from jobs.requests.diff import DiffRequest
@@ -196,29 +196,29 @@ class SegmentDiff:
 def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
     """Compare a store with its rows in a lake; raise `NothingToRestoreError` if there are none."""
     store, lake = request.list_store(workers.options, workers.processes), Lake(request.other, workers.options)
-    known = request.known_store or find_known_store(lake, store, request.broker)
-    assert known.newest is not None
+    lake_store = request.lake_store or find_lake_store(lake, store, request.broker)
+    assert lake_store.newest_manifest is not None
     try:
-        plan = plan_log(lake, known)
+        plan = plan_log(lake, lake_store)
     except NothingToRestoreError:
         plan = None
-    until = known.newest.to_offset
+    until = lake_store.newest_manifest.to_offset
     ranges = plan_ranges(store, range_size=WHOLE_SEGMENTS)
     of_store = {range_.base_offset: replace(range_, store_in_use=None) for range_ in ranges}
     of_lake = {one.base_offset: one for one in plan.segments} if plan else {}
     works = [
-        SegmentDiff(of_lake.get(base), of_store.get(base), until, known.topic_choices, known.expiry)
+        SegmentDiff(of_lake.get(base), of_store.get(base), until, lake_store.topic_choices, lake_store.expiry)
         for base in sorted(of_store.keys() | of_lake.keys())
         if request.base_offsets is None or base not in of_store or base in request.base_offsets
     ]
     results = workers.map(works, diff_segment, "comparing")
     lost = [f"{name} {reason}" for name, reason in sorted(plan.lost_files.items())] if plan else []
-    state = compare_broker_state(store, lake, known).state
+    state = compare_broker_state(store, lake, lake_store).state
     return DiffSummary(
         store.root,
         lake.location,
-        known.broker,
-        known.store_id,
+        lake_store.broker,
+        lake_store.store_id,
         min((work.base_offset for work in works), default=0),
         max((until, *(run.end for result in results for run in result.runs))),
         sum(result.equal_records for result in results),
@@ -238,14 +238,14 @@ class StateComparison(NamedTuple):
     late_positions: list[LatePosition]
 
 
-def compare_broker_state(store: Store, lake: Lake, known: KnownStore) -> StateComparison:
+def compare_broker_state(store: Store, lake: Lake, lake_store: LakeStore) -> StateComparison:
     """Compare a store's configuration and positions with themselves and with those of the newest run."""
     queues: Sequence[StoredQueue] = ()
     with suppress(FormatError):  # a damaged queue database is a finding of `verify`
         queues = list_queues(store)
     config, read_span = read_broker_config(store), span_reader(queues, store.start_offset)
     state = check_broker_state(store, config, read_span, are_ends_known=store.has_clean_shutdown)
-    recorded: Mapping[str, Any] = known.newest.state if known.newest is not None else {}
+    recorded: Mapping[str, Any] = lake_store.newest_manifest.state if lake_store.newest_manifest is not None else {}
     reported = {finding.file for finding in state.findings}
     files = (recorded.get(_FILES_STATE) or {}).get(FILES_KEY, {})
     there = {name for name, _, _ in read_config_files(store)}
@@ -274,17 +274,17 @@ def compare_broker_state(store: Store, lake: Lake, known: KnownStore) -> StateCo
     return StateComparison(state._replace(findings=[*kept, *behind]), late)
 
 
-def find_known_store(lake: Lake, store: Store, broker: str | None) -> KnownStore:
+def find_lake_store(lake: Lake, store: Store, broker: str | None) -> LakeStore:
     """Return the lake's entry of a store; raise `NothingToRestoreError` if it has no run of it."""
     try:
-        known = identify_store(lake, store, broker, register_new=False)
+        lake_store = identify_store(lake, store, broker, register_new=False)
     except RequestError:
-        known = None
-    if known is None or known.newest is None:
+        lake_store = None
+    if lake_store is None or lake_store.newest_manifest is None:
         raise NothingToRestoreError(
             f"{lake.location}: the store {store.root} was never ingested into this lake; run `ingest`, or pass --broker"
         )
-    return known
+    return lake_store
 
 
 def _differences(

@@ -37,7 +37,7 @@ from jobs.export import (
 from jobs.export.condition import Condition
 from jobs.lake.bodies import Body
 from jobs.lake.lake import DEFAULT_BROKER, Lake
-from jobs.lake.runs import list_known_broker_stores, open_complete_table
+from jobs.lake.runs import list_broker_stores, open_complete_table
 from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files
 from jobs.lake.tables import MESSAGES
 from jobs.products.index.settings import determine_releases
@@ -118,7 +118,7 @@ def plan_export(request: ExportRequest, options: Mapping[str, str]) -> tuple[lis
 def _plan_lake(request: ExportRequest, lake: Lake) -> tuple[list[ExportItem], ExportSummary]:
     from jobs.query.lake_source import open_lake_stores  # loads the SQL engine
 
-    known, broker = list_known_broker_stores(lake), request.place.broker
+    known, broker = list_broker_stores(lake), request.place.broker
     snapshot = open_complete_table(lake, MESSAGES.name)
     if snapshot is None:
         raise FileNotFoundError(errno.ENOENT, "not a lake: it has no table `messages`", request.place.lake)

@@ -16,7 +16,7 @@ import pyarrow.dataset as ds
 from jobs.lake.commit import read_rows
 from jobs.lake.identity import read_first_record
 from jobs.lake.lake import Lake
-from jobs.lake.runs import OPEN_RANGES_KEY, KnownStore, read_gaps_and_filled
+from jobs.lake.runs import OPEN_RANGES_KEY, LakeStore, read_gaps_and_filled
 from jobs.lake.tables import MESSAGES, QUARANTINE, RECORD_CRC
 from jobs.products.log_pieces import ENTRY_HEADER_SIZE
 from jobs.store.intervals import Interval, merge_intervals, subtract_intervals
@@ -37,34 +37,34 @@ class Part(NamedTuple):
     range: Range
 
 
-def list_open_ranges(lake: Lake, known: KnownStore) -> list[Interval]:
+def list_open_ranges(lake: Lake, lake_store: LakeStore) -> list[Interval]:
     """Return the ranges before the watermark that runs found missing or damaged, and that no run has filled."""
-    assert known.newest is not None
-    stored = known.newest.state.get(OPEN_RANGES_KEY)
+    assert lake_store.newest_manifest is not None
+    stored = lake_store.newest_manifest.state.get(OPEN_RANGES_KEY)
     if isinstance(stored, list | tuple):
         found = [(int(start), int(end)) for start, end in stored]
     else:
-        gaps, filled = read_gaps_and_filled(lake, known)
+        gaps, filled = read_gaps_and_filled(lake, lake_store)
         found = subtract_intervals(((gap["from"], gap["to"]) for gap in gaps), filled)
-        found += _read_quarantined(lake, known)
-    expired = [(0, known.expiry.to_offset)] if known.expiry is not None else []
+        found += _read_quarantined(lake, lake_store)
+    expired = [(0, lake_store.expiry.to_offset)] if lake_store.expiry is not None else []
     return merge_intervals(
-        (start, min(end, known.newest.to_offset)) for start, end in subtract_intervals(found, expired)
+        (start, min(end, lake_store.newest_manifest.to_offset)) for start, end in subtract_intervals(found, expired)
     )
 
 
-def _read_quarantined(lake: Lake, known: KnownStore) -> list[Interval]:
-    rows = read_rows(lake, QUARANTINE.name, ("physical_offset", "length"), ds.field("store_id") == known.store_id)
+def _read_quarantined(lake: Lake, lake_store: LakeStore) -> list[Interval]:
+    rows = read_rows(lake, QUARANTINE.name, ("physical_offset", "length"), ds.field("store_id") == lake_store.store_id)
     return [(start, start + length) for start, length in rows if start is not None and length is not None]
 
 
-def count_quarantined(lake: Lake, known: KnownStore, ranges: Sequence[Interval]) -> int:
+def count_quarantined(lake: Lake, lake_store: LakeStore, ranges: Sequence[Interval]) -> int:
     """Return the number of damaged ranges of a store that begin in these ranges."""
-    damaged = _read_quarantined(lake, known)
+    damaged = _read_quarantined(lake, lake_store)
     return sum(any(start <= begin < end for start, end in ranges) for begin, _ in damaged)
 
 
-def find_sound_parts(lake: Lake, known: KnownStore, store: Store, ranges: Sequence[Interval]) -> Iterator[Part]:
+def find_sound_parts(lake: Lake, lake_store: LakeStore, store: Store, ranges: Sequence[Interval]) -> Iterator[Part]:
     """Yield the parts of *ranges* that the store seems to have, by segment."""
     planned = plan_ranges(store, 0, WHOLE_SEGMENTS)
     for start, end in ranges:
@@ -76,7 +76,7 @@ def find_sound_parts(lake: Lake, known: KnownStore, store: Store, ranges: Sequen
                 whole, start=begin - whole.base_offset, end=stop - whole.base_offset, final=True, starts_anywhere=False
             )
             try:
-                if _begins_with_record(part) and _agrees_with_lake(lake, known, store, part):
+                if _begins_with_record(part) and _agrees_with_lake(lake, lake_store, store, part):
                     yield Part(begin, stop, part)
             except FileNotFoundError:  # retention has deleted the segment meanwhile
                 continue
@@ -90,11 +90,11 @@ def _begins_with_record(part: Range) -> bool:
     return first is not None and bool(first.values) and first.fingerprint.offset - part.start_offset in _HEADERS
 
 
-def _agrees_with_lake(lake: Lake, known: KnownStore, store: Store, part: Range) -> bool:
+def _agrees_with_lake(lake: Lake, lake_store: LakeStore, store: Store, part: Range) -> bool:
     """Return whether the records before and after a part, in its segment, are those of the lake."""
     offset = ds.field("physical_offset")
     segment_end = part.base_offset + part.segment_size
-    here = (ds.field("store_id") == known.store_id) & (offset >= part.base_offset) & (offset < segment_end)
+    here = (ds.field("store_id") == lake_store.store_id) & (offset >= part.base_offset) & (offset < segment_end)
     rows = sorted(read_rows(lake, MESSAGES.name, ("physical_offset", "total_size", "body_crc", RECORD_CRC), here))
     before = [row for row in rows if row[0] < part.start_offset][-1:]
     after = [row for row in rows if row[0] >= part.end_offset][:1]

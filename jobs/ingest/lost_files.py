@@ -10,7 +10,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import (
     COMMAND_ID_KEY,
     TABLES_BEFORE_KEY,
-    KnownStore,
+    LakeStore,
     Manifest,
     read_manifest,
     replace_prepared_manifest,
@@ -19,7 +19,7 @@ from jobs.lake.tables import SUPERSEDED_MESSAGES
 from jobs.products import PRODUCTS
 
 
-def leave_out_lost_files(lake: Lake, known: KnownStore, manifest: Manifest) -> Manifest:
+def leave_out_lost_files(lake: Lake, lake_store: LakeStore, manifest: Manifest) -> Manifest:
     """
     Return a manifest without the tables whose files were deleted before the commit; it replaces the prepared one.
 
@@ -36,7 +36,7 @@ def leave_out_lost_files(lake: Lake, known: KnownStore, manifest: Manifest) -> M
     if not lost:
         return manifest
     why = lost_file_text(next(iter(lost.values())))
-    left = _make_empty(lake, known, manifest) if not taken else _drop_products(lake, manifest, lost, taken)
+    left = _make_empty(lake, lake_store, manifest) if not taken else _drop_products(lake, manifest, lost, taken)
     if left is None:
         raise FileNotFoundError(
             f"{why}, but {min(taken)} already has rows of run {manifest.run}; nothing was written. Restore the file "
@@ -52,13 +52,13 @@ def leave_out_lost_files(lake: Lake, known: KnownStore, manifest: Manifest) -> M
     return left
 
 
-def _make_empty(lake: Lake, known: KnownStore, manifest: Manifest) -> Manifest:
+def _make_empty(lake: Lake, lake_store: LakeStore, manifest: Manifest) -> Manifest:
     """Return a run that adds nothing to the lake of the previous one."""
     before = read_manifest(lake, manifest.store_id, manifest.run - 1) or replace(
         manifest,
         to_offset=manifest.from_offset,
         store_timestamp=None,
-        fingerprints=known.registered_fingerprints,
+        fingerprints=lake_store.registered_fingerprints,
         state={},
     )
     own = {name: manifest.state[name] for name in (COMMAND_ID_KEY, TABLES_BEFORE_KEY) if name in manifest.state}

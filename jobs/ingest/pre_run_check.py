@@ -20,10 +20,10 @@ from uuid import uuid4
 import rmq_formats
 from jobs import __version__
 from jobs.ingest import OPEN_DAMAGE_KEY, OpenDamage, Summary
-from jobs.ingest.known_queue_files import (
-    KnownQueueFiles,
+from jobs.ingest.queue_file_listing import (
+    QueueFileListing,
     describe_queue_files,
-    find_known_queue_files,
+    make_queue_file_listing,
 )
 from jobs.lake.lake import Lake
 from jobs.launch.arguments import file_system_options
@@ -56,7 +56,7 @@ class PreRunCheck:
         self._began_ns = time_ns()
         self._seen: str | None = None  # digest of the store, before the run
         self._runs: list[str] = []  # runs in the lake, before this run
-        self._known: KnownQueueFiles | None = None
+        self._known: QueueFileListing | None = None
 
     @cached_property
     def _store(self) -> Store:
@@ -106,8 +106,8 @@ class PreRunCheck:
         note = None
         with suppress(*_DOUBTS):  # no note yet, or one that was edited
             note = json.loads(self._note_path.read_bytes())
-            self._known = KnownQueueFiles.from_json(note["queue_files"]) if note.get("queue_files") else None
-        if self._known is None or not self._known.has_same_folders(self._root):
+            self._known = QueueFileListing.from_json(note["queue_files"]) if note.get("queue_files") else None
+        if self._known is None or not self._known.has_same_directories(self._root):
             self._seen = _digest_store(self._store, describe_queue_files(self._store.queue_files))
             return note, self._store
         store = list_store_without_queues(self._request.store, self._request.commitlog)
@@ -130,7 +130,7 @@ class PreRunCheck:
                 return  # another run has committed since
             lake = self._describe_lake(summary.store_id)
             if "_store" in self.__dict__:  # all queue files were listed
-                self._known = find_known_queue_files(self._root, self._store.queue_files, self._began_ns)
+                self._known = make_queue_file_listing(self._root, self._store.queue_files, self._began_ns)
             note = {
                 "summary": described,
                 OPEN_DAMAGE_KEY: summary.open._asdict(),

@@ -43,15 +43,15 @@ from jobs.lake.runs import (
     BackfilledTopic,
     FilledRange,
     GapRow,
-    KnownStore,
+    LakeStore,
     Manifest,
     SupersededRows,
     commit_prepared,
     delete_files_outside_manifest,
     find_unfinished_run,
     has_leftover_files,
-    list_known_broker_stores,
-    list_known_stores,
+    list_broker_stores,
+    list_lake_stores,
     prepare_run,
     read_time_of_gap,
     recorded_release,
@@ -190,18 +190,18 @@ def _run_once(
     registers_later = not request.dry_run and (
         bool(request.backfill) or bool(request.selection.unmatched_patterns(list_known_topics(store)))
     )
-    known = identify_store(lake, store, request.label, register_new=not (request.dry_run or registers_later))
-    if known is not None and request.broker is not None:
-        refuse_other_label(lake, store, known, request.broker)
-    summary = Summary(store.root, lake.location, known.broker if known else request.label or "")
+    lake_store = identify_store(lake, store, request.label, register_new=not (request.dry_run or registers_later))
+    if lake_store is not None and request.broker is not None:
+        refuse_other_label(lake, store, lake_store, request.broker)
+    summary = Summary(store.root, lake.location, lake_store.broker if lake_store else request.label or "")
     clock.end_step("listing")
-    if known is None:
+    if lake_store is None:
         summary.unreadable += _describe_foreign_segments(store)
     else:
-        is_registered = request.dry_run or bool(known.store_id)
-        known = known if is_registered else replace(known, store_id=str(uuid4()))
-        with nullcontext() if request.dry_run else hold_lock(lake, known.store_id) as was_cut_off:
-            newest = refresh_newest_run(lake, known)
+        is_registered = request.dry_run or bool(lake_store.store_id)
+        lake_store = lake_store if is_registered else replace(lake_store, store_id=str(uuid4()))
+        with nullcontext() if request.dry_run else hold_lock(lake, lake_store.store_id) as was_cut_off:
+            newest = refresh_newest_run(lake, lake_store)
             # A process that keeps the lock between runs has no note about its own interrupted attempt.
             cut_off = bool(was_cut_off) or is_again
             run = _Run(workers, lake, newest, request, summary, clock, cut_off, store, is_registered, changed_topics)
@@ -239,7 +239,7 @@ class _Run:
 
     workers: Workers
     lake: Lake
-    known_store: KnownStore
+    lake_store: LakeStore
     request: IngestRequest
     summary: Summary
     timer: StepTimer
@@ -249,7 +249,7 @@ class _Run:
     changed_topics: frozenset[str] | None  # topics whose queue files have changed; None: possibly all
     changed_queues: ChangedQueues | None = None  # if only these queues are probed
     has_changed_topics: bool = False  # compared with earlier runs
-    newest: NewestSegment | None = None  # the state of the newest segment when the run was planned
+    newest_segment: NewestSegment | None = None  # the state of the newest segment when the run was planned
     files: dict[str, list[AddedFile]] = field(default_factory=dict)  # the files of this run, by table
     state: dict[str, Any] = field(default_factory=dict)  # the state saved for later runs
     unmatched: tuple[str, ...] = ()  # patterns of topics that no known topic matches: the log must have one
@@ -267,15 +267,18 @@ class _Run:
         written = {table for product in products for table in product.tables}
         unchecked_tables = {table for product in PRODUCTS for table in product.tables} - written
         tables = self._finish_earlier_run(unchecked_tables)
-        self.state = {**(self.known_store.newest.state if self.known_store.newest else {}), TABLES_BEFORE_KEY: tables}
+        self.state = {
+            **(self.lake_store.newest_manifest.state if self.lake_store.newest_manifest else {}),
+            TABLES_BEFORE_KEY: tables,
+        }
         self.unmatched = self._find_unmatched_topics()
-        shorter = find_shorter_log(self.known_store, self.store, self.directory)
+        shorter = find_shorter_log(self.lake_store, self.store, self.directory)
         # A log that ends before the first known offset has nothing that could differ.
-        is_comparable = shorter is None or shorter.log_end > self.known_store.first_known_offset
-        superseded = find_superseded_rows(self.lake, self.known_store, self.store) if is_comparable else None
+        is_comparable = shorter is None or shorter.log_end > self.lake_store.lowest_fingerprint_offset
+        superseded = find_superseded_rows(self.lake, self.lake_store, self.store) if is_comparable else None
         if superseded is not None and not contradicts_lake(self.lake, superseded, shorter):
             superseded = None
-        older = find_older_history(self.lake, self.known_store, self.store, superseded)
+        older = find_older_history(self.lake, self.lake_store, self.store, superseded)
         if self.request.backfill and (older is not None or superseded is not None or shorter is not None):
             raise RequestError(
                 f"{self.store.root}: --backfill reads only a store whose log continues the lake's rows. Run `ingest` "
@@ -288,7 +291,7 @@ class _Run:
             return
         if superseded is not None:
             refuse_deletion_vectors(self.lake, superseded)
-        elif self.known_store.newest is not None:
+        elif self.lake_store.newest_manifest is not None:
             self._fill_gaps()
             self._backfill()
         self._set_start(superseded)
@@ -307,13 +310,13 @@ class _Run:
 
         A directory from which no run has read is a replica, whose bytes are used only if the user wants it.
         """
-        newest = self.known_store.newest
+        newest = self.lake_store.newest_manifest
         is_own = find_read_directory(self.state, self.directory) is not None
         if newest is None or self.request.dry_run or not (is_own or self.request.fill_gaps):
             return
-        known = self.known_store
-        open_ranges = list_open_ranges(self.lake, known)
-        parts = list(find_sound_parts(self.lake, known, self.store, open_ranges)) if open_ranges else []
+        lake_store = self.lake_store
+        open_ranges = list_open_ranges(self.lake, lake_store)
+        parts = list(find_sound_parts(self.lake, lake_store, self.store, open_ranges)) if open_ranges else []
         files, filled = self._read_parts(parts) if parts else ({}, ())
         self.state[OPEN_RANGES_KEY] = subtract_intervals(open_ranges, [(one.start, one.end) for one in filled])
         if not filled:
@@ -321,7 +324,7 @@ class _Run:
         if QUARANTINE.name in files:  # its rows have the ranges that are still damaged
             del self.state[OPEN_RANGES_KEY]
         bounds = [(one.start, one.end) for one in filled]
-        left = self._earlier_damage.after_filling(bounds, count_quarantined(self.lake, known, bounds))
+        left = self._earlier_damage.after_filling(bounds, count_quarantined(self.lake, lake_store, bounds))
         self.summary.filled += [one.to_dict() for one in filled]
         self.summary.filled_messages += self._commit_earlier_part(newest, files, left, filled=filled)
 
@@ -331,13 +334,13 @@ class _Run:
 
         The queues of these topics are new to the run that follows: it adds the rows of their units.
         """
-        newest, known, topics = self.known_store.newest, self.known_store, self.request.backfill
+        newest, lake_store, topics = self.lake_store.newest_manifest, self.lake_store, self.request.backfill
         if newest is None or not topics:
             return
-        end = min(known.topic_choices.end_offset, newest.to_offset)  # later runs read every topic
+        end = min(lake_store.topic_choices.end_offset, newest.to_offset)  # later runs read every topic
         start = min(self.store.start_offset, end)
         unknown = self._list_unknown_topics(topics)
-        wanted = known.topic_choices.list_topics_to_backfill(topics, start)
+        wanted = lake_store.topic_choices.list_topics_to_backfill(topics, start)
         if not {*unknown} <= {*wanted}:
             raise _unknown_topic_error(unknown)
         for topic in sorted({*topics} - {*wanted}):
@@ -346,8 +349,8 @@ class _Run:
             self.summary.notes += [f"would backfill {topic} from offset {start:,} to {end:,}" for topic in wanted]
             return
         files, gaps, start = self._read_topics(frozenset(wanted), unknown, start, end)
-        is_whole = start <= known.first_known_offset
-        choices = known.topic_choices.after_backfill(wanted, 0 if is_whole else start, end)
+        is_whole = start <= lake_store.lowest_fingerprint_offset
+        choices = lake_store.topic_choices.after_backfill(wanted, 0 if is_whole else start, end)
         self.state |= choices.after_run(self.request.selection, newest.to_offset).state
         backfilled = tuple(BackfilledTopic(topic, start, end, self.store.root) for topic in wanted)
         self.summary.backfilled += [one.to_dict() for one in backfilled]
@@ -356,7 +359,7 @@ class _Run:
                 f"before offset {start:,}, the store no longer has the log: nothing was backfilled"
             )
         if self.has_changed_topics:
-            self.state[_SELECTED_SINCE] = known.next_run
+            self.state[_SELECTED_SINCE] = lake_store.next_run
         self.summary.backfilled_messages += self._commit_earlier_part(
             newest,
             files,
@@ -366,7 +369,7 @@ class _Run:
             selection=asdict(self.request.selection),
         )
         self.has_changed_topics = False
-        left_out = self.known_store.topic_choices.left_out_note()
+        left_out = self.lake_store.topic_choices.left_out_note()
         if left_out is not None:
             self.summary.notes.append(left_out)
 
@@ -379,16 +382,16 @@ class _Run:
         **changes: Any,  # noqa: ANN401 - fields of the manifest
     ) -> int:
         """Commit rows of the log before the watermark as a separate run; return the number of messages."""
-        known = self.known_store
+        lake_store = self.lake_store
         counts = {name: sum(action.row_count for action in actions) for name, actions in files.items()}
-        left = damage.after_run(known.next_run, gaps, counts.get(QUARANTINE.name, 0), superseded=0)
+        left = damage.after_run(lake_store.next_run, gaps, counts.get(QUARANTINE.name, 0), superseded=0)
         self.state |= {
             COMMAND_ID_KEY: self.request.command_id,
             OPEN_DAMAGE_KEY: left._asdict(),
         }
         tables = {MESSAGES.name, QUARANTINE.name, LOG_PIECES.name} & self.state[TABLES_BEFORE_KEY].keys()
         manifest = replace(
-            newest.make_empty_successor(known.next_run, datetime.now(UTC).isoformat(timespec="seconds")),
+            newest.make_empty_successor(lake_store.next_run, datetime.now(UTC).isoformat(timespec="seconds")),
             tables={**dict.fromkeys(tables, ()), **{name: tuple(actions) for name, actions in files.items()}},
             state=dict(self.state),
             counts=counts,
@@ -397,7 +400,7 @@ class _Run:
         )
         self._prepare_and_commit(manifest)
         self.summary.run = None  # that of the new messages
-        self.known_store = replace(known, newest=manifest)
+        self.lake_store = replace(lake_store, newest_manifest=manifest)
         of_run = dict.fromkeys(integrity.tables_of_run(manifest), manifest.run)
         self.state[TABLES_BEFORE_KEY] = {**self.state[TABLES_BEFORE_KEY], **of_run}
         return counts.get(MESSAGES.name, 0)
@@ -435,10 +438,10 @@ class _Run:
                 files.setdefault(LOG_PIECES.name, []).append(action)
         lost = [*collect_damaged_ranges(outcomes), *(hole[1:] for hole in find_holes(self.store.segments))]
         lost = [(max(low, start), min(high, end)) for low, high in lost]
-        known_lost = list_open_ranges(self.lake, self.known_store)
+        known_lost = list_open_ranges(self.lake, self.lake_store)
         why = f"the store no longer had it when {', '.join(sorted(topics))} was backfilled"
         gaps = [
-            cast("GapRow", {"broker": self.known_store.broker, "from": low, "to": high, "why": why})
+            cast("GapRow", {"broker": self.lake_store.broker, "from": low, "to": high, "why": why})
             for low, high in subtract_intervals([one for one in lost if one[0] < one[1]], known_lost)
         ]
         if gaps or QUARANTINE.name in files:
@@ -449,7 +452,7 @@ class _Run:
     def _read_unknown_bytes(self, start: int, end: int) -> Iterator[AddedFile]:
         """Write the bytes in [*start*, *end*) that earlier runs left out, because they may belong to any message."""
         kind = ds.field("kind").isin([END_ROW, UNKNOWN_ROW])
-        wanted = (ds.field("store_id") == self.known_store.store_id) & kind
+        wanted = (ds.field("store_id") == self.lake_store.store_id) & kind
         rows = sorted(read_rows(self.lake, LOG_PIECES.name, ("physical_offset", "length", "kind"), wanted))
         unknown = [(offset, length) for offset, length, kind in rows if kind == UNKNOWN_ROW and start <= offset < end]
         ends = [offset for offset, _, kind in rows if kind == END_ROW]
@@ -466,7 +469,7 @@ class _Run:
         known = {*list_known_topics(self.store)}
         snapshot = open_table(self.lake, MESSAGES.name)
         if snapshot is not None and not known.issuperset(topics):
-            known |= read_topics(self.lake, snapshot, self.known_store.store_id)
+            known |= read_topics(self.lake, snapshot, self.lake_store.store_id)
         return tuple(sorted({*topics} - known))
 
     def _start_messages(
@@ -508,7 +511,7 @@ class _Run:
         ranges = self._plan_ranges(min(one.from_offset for one in started))
         self.timer.end_step("planning")
         if self.request.dry_run:
-            self._note_holes(self.newest[0].base_offset if self.newest else 0)
+            self._note_holes(self.newest_segment[0].base_offset if self.newest_segment else 0)
             self.summary.plan = describe_plan(ranges, self._find_written_size(ranges))
             self.summary.open = self._earlier_damage
             return
@@ -527,7 +530,7 @@ class _Run:
                 for outcome in outcomes:
                     output.discard(outcome.payload)
                 if isinstance(error, FileNotFoundError):
-                    refuse_taken_run(self.lake, self.known_store.store_id, self.known_store.next_run, error)
+                    refuse_taken_run(self.lake, self.lake_store.store_id, self.lake_store.next_run, error)
                 raise
             self.timer.end_step(product.step)
         for outcome in outcomes:
@@ -554,7 +557,7 @@ class _Run:
 
     def _determine_topics(self) -> None:
         """Determine the topics of the run: those of earlier runs, unless the request changes them."""
-        request, newest = self.request, self.known_store.newest
+        request, newest = self.request, self.lake_store.newest_manifest
         if newest is not None:
             selection = request.selection.continued_from(newest.selection, is_changed=request.change_topics)
             self.request = replace(request, selection=selection.plus_topics(request.backfill))
@@ -576,8 +579,8 @@ class _Run:
                 f"the selection of topics changes at offset {newest.to_offset:,}, from {before} to "
                 f"{chosen.topics_text}; rows of earlier runs are kept"
             )
-        left_out = None if request.backfill else self.known_store.topic_choices.left_out_note()
-        if left_out is not None and [one.topics_text for one in self.known_store.topic_choices.selections] != [
+        left_out = None if request.backfill else self.lake_store.topic_choices.left_out_note()
+        if left_out is not None and [one.topics_text for one in self.lake_store.topic_choices.selections] != [
             chosen.topics_text
         ]:
             self.summary.notes.append(left_out)
@@ -585,7 +588,7 @@ class _Run:
     @property
     def _earlier_damage(self) -> OpenDamage:
         """The damage that earlier runs found and that is not acknowledged."""
-        newest = self.known_store.newest
+        newest = self.lake_store.newest_manifest
         if newest is None:
             return OpenDamage()
         damaged, superseded = newest.counts.get(QUARANTINE.name, 0), newest.superseded is not None
@@ -594,8 +597,8 @@ class _Run:
     @property
     def _expired_rows(self) -> ExpiredRows | None:
         """The rows that `optimize --keep` has removed from the lake."""
-        known = self.known_store
-        return None if known.expiry is None else known.expiry.rows_of(known.store_id)
+        lake_store = self.lake_store
+        return None if lake_store.expiry is None else lake_store.expiry.rows_of(lake_store.store_id)
 
     @property
     def _may_have_leftover_files(self) -> bool:
@@ -605,8 +608,8 @@ class _Run:
     @property
     def _output(self) -> RunOutput:
         """The lake, and the names of this run's files there."""
-        naming = FileNaming(self.known_store.store_id, self.known_store.next_run)
-        return RunOutput(self.lake, naming, self.known_store.broker, self.started_at)
+        naming = FileNaming(self.lake_store.store_id, self.lake_store.next_run)
+        return RunOutput(self.lake, naming, self.lake_store.broker, self.started_at)
 
     def _finish_earlier_run(self, unchecked_tables: Collection[str]) -> dict[str, int]:
         """
@@ -615,21 +618,21 @@ class _Run:
         Before that, every table except *unchecked_tables* must contain the rows of all runs. Return the newest run of
         each table.
         """
-        self.summary.store_id = self.known_store.store_id
-        newest, leftover = self.known_store.newest, find_unfinished_run(self.lake, self.known_store)
+        self.summary.store_id = self.lake_store.store_id
+        newest, leftover = self.lake_store.newest_manifest, find_unfinished_run(self.lake, self.lake_store)
         tables = integrity.find_newest_run_by_table(
-            self.lake, self.known_store, is_done=leftover is None, unchecked_tables=unchecked_tables
+            self.lake, self.lake_store, is_done=leftover is None, unchecked_tables=unchecked_tables
         )
         if self.request.dry_run:
             return tables
         if leftover is not None:
-            newest = leave_out_lost_files(self.lake, self.known_store, leftover)
+            newest = leave_out_lost_files(self.lake, self.lake_store, leftover)
             commit_prepared(self.lake, newest)
             self.summary.recovered = leftover.run
-        if newest is not None and (self.was_killed or newest is not self.known_store.newest):
+        if newest is not None and (self.was_killed or newest is not self.lake_store.newest_manifest):
             await_background_merges()
             delete_files_outside_manifest(self.lake, newest)
-        self.known_store = replace(self.known_store, newest=newest)
+        self.lake_store = replace(self.lake_store, newest_manifest=newest)
         return tables
 
     def _leave_shorter_log(self, shorter: ShorterLog) -> None:
@@ -653,7 +656,7 @@ class _Run:
             self.summary.open = self._earlier_damage
             return
         self.state[COMMAND_ID_KEY] = self.request.command_id
-        self._commit(None, self.known_store.newest_fingerprints, None)
+        self._commit(None, self.lake_store.newest_fingerprints, None)
 
     def _has_older_config(self) -> bool:
         """Return whether the consumer offsets are older than those that a run has read from another directory."""
@@ -664,30 +667,30 @@ class _Run:
 
     def _register(self) -> None:
         """Register a new store after its log was read; `OtherRunActiveError` when another run did it meanwhile."""
-        registrations = len(list_known_stores(self.lake))
+        registrations = len(list_lake_stores(self.lake))
         found = identify_store(self.lake, self.store, self.request.label, register_new=False)
         if found is not None and found.store_id:
             raise OtherRunActiveError("another run has registered this store in the meantime; run the command again")
-        register_store(self.lake, self.known_store, registrations)
+        register_store(self.lake, self.lake_store, registrations)
 
     def _set_start(self, superseded: SupersededRows | None) -> None:
         """Find the end of the lake's rows of this log."""
-        newest = self.known_store.newest
+        newest = self.lake_store.newest_manifest
         # A first run that was killed has seen the start of the log at registration.
-        starts = (self.store.start_offset, *(one.offset for one in self.known_store.registered_fingerprints))
+        starts = (self.store.start_offset, *(one.offset for one in self.lake_store.registered_fingerprints))
         start = newest.to_offset if newest else min(starts)
         if superseded is not None:
             start = superseded.from_offset
             self.summary.superseded = superseded._asdict()
         if newest is None:
             self.summary.notes += [
-                f"the lake already has a broker {self.known_store.broker} ({other.store_id}), but its log differs from "
+                f"the lake already has a broker {self.lake_store.broker} ({other.store_id}), but its log differs from "
                 "this one, so this store was added as a new store"
-                for other in list_known_broker_stores(self.lake)
-                if other.broker == self.known_store.broker and other.store_id != self.known_store.store_id
+                for other in list_broker_stores(self.lake)
+                if other.broker == self.lake_store.broker and other.store_id != self.lake_store.store_id
             ]
         self.summary.from_offset = self.summary.to_offset = start
-        label, known_label = self.request.label, self.known_store.broker
+        label, known_label = self.request.label, self.lake_store.broker
         if label not in {None, known_label}:  # the name in the broker's configuration file
             self.summary.notes.append(
                 f"the lake has this store as broker {known_label}, not as {label}, the name in the broker's "
@@ -696,19 +699,19 @@ class _Run:
 
     def _find_unmatched_topics(self) -> tuple[str, ...]:
         """Return the patterns of a new selection that match no topic of the broker or the lake."""
-        selection, newest = self.request.selection, self.known_store.newest
+        selection, newest = self.request.selection, self.lake_store.newest_manifest
         is_new = newest is None or Selection.from_manifest(newest.selection).topics_text != selection.topics_text
         unmatched = selection.unmatched_patterns(list_known_topics(self.store)) if is_new else ()
         snapshot = open_table(self.lake, MESSAGES.name) if unmatched and newest is not None else None
         if snapshot is None:
             return unmatched
-        return selection.unmatched_patterns(read_topics(self.lake, snapshot, self.known_store.store_id))
+        return selection.unmatched_patterns(read_topics(self.lake, snapshot, self.lake_store.store_id))
 
     def _start_products(
         self, products: Sequence[Product], superseded: SupersededRows | None
     ) -> list[StartedProduct[Any]]:
         """Start every product before the log is read: the records of all units that exist now are then in the log."""
-        request, known = self.request, self.known_store.newest
+        request, known = self.request, self.lake_store.newest_manifest
         # Other differences between releases than these change no row.
         switches = INDEX_SWITCHES if any(one.name == "index" for one in products) else SWITCHES_OF_ROWS
         writers = determine_releases(
@@ -733,9 +736,7 @@ class _Run:
             request.step_bytes,
             superseded.from_offset if superseded else None,
             expired=self._expired_rows,
-            expired_until=max(
-                self.summary.from_offset, self.known_store.expiry.until if self.known_store.expiry else 0
-            ),
+            expired_until=max(self.summary.from_offset, self.lake_store.expiry.until if self.lake_store.expiry else 0),
             changed_queues=self.changed_queues,
         )
         return [
@@ -763,7 +764,7 @@ class _Run:
         store, summary = self.store, self.summary
         if summary.from_offset < store.start_offset:
             summary.add_gap(summary.from_offset, store.start_offset, "deleted before it was read")
-        newest = self.known_store.newest
+        newest = self.lake_store.newest_manifest
         at_watermark = newest is not None and summary.superseded is None and from_offset == newest.to_offset
         ranges = plan_ranges(
             store,
@@ -774,12 +775,12 @@ class _Run:
         )
         read_to = self._find_end_of_step(ranges)
         ranges = [range_ for range_ in ranges if range_.start_offset < read_to]
-        self.newest = find_newest_segment(store)
+        self.newest_segment = find_newest_segment(store)
         size = sum(range_.size for range_ in ranges)
         check_disk_space(store.root, self.lake.location, size + summary.bytes_left)
         if ranges:
             process.set_resumption_text(
-                f"Nothing is lost or duplicated: run {self.known_store.next_run} is not finished, and the same command "
+                f"Nothing is lost or duplicated: run {self.lake_store.next_run} is not finished, and the same command "
                 f"reads offsets {ranges[0].start_offset:,} to {ranges[-1].end_offset:,} again."
             )
         return ranges
@@ -798,7 +799,7 @@ class _Run:
         """Note the ends and files of the ranges, and segments that were deleted meanwhile."""
         summary = self.summary
         confirm_deleted_by_retention(self.store, ranges_deleted_meanwhile(outcomes))
-        confirm_not_truncated(self.store, self.newest)
+        confirm_not_truncated(self.store, self.newest_segment)
         for outcome in outcomes:
             start = max(outcome.range.start_offset, summary.from_offset)
             # Earlier ranges were read only for other products.
@@ -841,7 +842,7 @@ class _Run:
 
     def _has_returned(self, gap: GapRow) -> bool:
         record = find_record(self.store, gap["to"])
-        recorded = None if record is None else read_time_of_gap(self.lake, self.known_store, gap)
+        recorded = None if record is None else read_time_of_gap(self.lake, self.lake_store, gap)
         return record is not None and recorded is not None and record.store_timestamp <= recorded.timestamp() * 1000
 
     def _add_finished(self, product: Product, finished: FinishedProduct) -> None:
@@ -865,7 +866,7 @@ class _Run:
         """Raise `LogTruncatedError` if the broker has rewritten records that were read, or the ones before them."""
         known = next((outcome.facts.fingerprints for outcome in reversed(outcomes) if outcome.facts.fingerprints), ())
         changed = [one.offset for one in known if has_fingerprint(one, self.store) is False]
-        now = find_superseded_rows(self.lake, self.known_store, self.store)
+        now = find_superseded_rows(self.lake, self.lake_store, self.store)
         if now is not None and (superseded is None or now.from_offset != superseded.from_offset):
             changed.append(now.from_offset)
         if changed:
@@ -895,7 +896,7 @@ class _Run:
         self.state[COMMAND_ID_KEY] = self.request.command_id
         seen = RecordedQueueFormats.from_state(self.state.get(QUEUE_FORMATS_KEY, {}))
         self.state[QUEUE_FORMATS_KEY] = seen.merge_with_store(self.store, self.request.given_settings.conf)
-        self.state |= self.known_store.topic_choices.after_run(self.request.selection, summary.to_offset).state
+        self.state |= self.lake_store.topic_choices.after_run(self.request.selection, summary.to_offset).state
         read = ReadDirectory(self.directory, summary.to_offset, self.accepted_end)
         self.state |= state_after_reading(
             self.state,
@@ -904,7 +905,7 @@ class _Run:
             superseded_from=superseded.from_offset if superseded else None,
         )
         found = [fingerprint for outcome in outcomes for fingerprint in outcome.facts.fingerprints]
-        known = [one for one in self.known_store.newest_fingerprints if one.offset + one.size <= summary.from_offset]
+        known = [one for one in self.lake_store.newest_fingerprints if one.offset + one.size <= summary.from_offset]
         timestamps = [o.facts.store_timestamp for o in outcomes if o.facts.store_timestamp is not None]
         stored_ms = timestamps[-1] if timestamps else None
         self._commit(stored_ms, thin_fingerprints((*known, *found)), superseded)
@@ -917,13 +918,13 @@ class _Run:
 
         *stored_ms* is the time of its last record.
         """
-        newest, summary, files = self.known_store.newest, self.summary, self.files
+        newest, summary, files = self.lake_store.newest_manifest, self.summary, self.files
         counts = {name: sum(action.row_count for action in actions) for name, actions in files.items()}
         summary.messages = counts.get(MESSAGES.name, 0)
         summary.quarantined = counts.get(QUARANTINE.name, 0)
         summary.index_entries = counts.get(INDEX_ENTRIES.name, 0)
         if newest is None or self.has_changed_topics:
-            self.state[_SELECTED_SINCE] = self.known_store.next_run
+            self.state[_SELECTED_SINCE] = self.lake_store.next_run
         before = self._earlier_damage
         if superseded is None:
             before = before.after_filling(self._find_returned_ends(), 0)
@@ -931,7 +932,7 @@ class _Run:
         if is_acknowledged:
             summary.notes.append(f"acknowledged: {before.text}")
         summary.open = (OpenDamage() if is_acknowledged else before).after_run(
-            self.known_store.next_run,
+            self.lake_store.next_run,
             summary.gaps,
             summary.quarantined,
             superseded is not None,
@@ -941,12 +942,12 @@ class _Run:
         has_moved = summary.to_offset > summary.from_offset or self.accepted_end >= 0
         brings_something = has_moved or files or superseded or self.has_changed_topics or is_acknowledged
         # Files of a failed attempt may be deleted only once a run has its number.
-        if brings_something or (self._may_have_leftover_files and has_leftover_files(self.lake, self.known_store)):
+        if brings_something or (self._may_have_leftover_files and has_leftover_files(self.lake, self.lake_store)):
             self._note_open_ranges()
             manifest = Manifest(
-                store_id=self.known_store.store_id,
-                broker=self.known_store.broker,
-                run=self.known_store.next_run,
+                store_id=self.lake_store.store_id,
+                broker=self.lake_store.broker,
+                run=self.lake_store.next_run,
                 from_offset=summary.from_offset,
                 to_offset=summary.to_offset,
                 store_timestamp=stored_ms if stored_ms is not None or newest is None else newest.store_timestamp,
@@ -960,16 +961,16 @@ class _Run:
                 started=datetime.now(UTC).isoformat(timespec="seconds"),
             )
             self._prepare_and_commit(manifest)
-            self.known_store = replace(self.known_store, newest=manifest)
-        if self.known_store.newest is not None:
-            summary.newest_ms = self.known_store.newest.store_timestamp
+            self.lake_store = replace(self.lake_store, newest_manifest=manifest)
+        if self.lake_store.newest_manifest is not None:
+            summary.newest_ms = self.lake_store.newest_manifest.store_timestamp
         self.timer.end_step("commit")
 
     def _note_open_ranges(self) -> None:
         """Update the ranges that later runs may fill; if this run found damage, its rows in the lake have them."""
         end = self.summary.to_offset  # later offsets are read by the next run
         found = [[gap["from"], min(gap["to"], end)] for gap in self.summary.gaps if gap["from"] < end]
-        known = [] if self.known_store.newest is None else self.state.get(OPEN_RANGES_KEY)
+        known = [] if self.lake_store.newest_manifest is None else self.state.get(OPEN_RANGES_KEY)
         if known is None or self.summary.quarantined or len(known) + len(found) > MAX_OPEN_RANGES:
             self.state.pop(OPEN_RANGES_KEY, None)
         else:

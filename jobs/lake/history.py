@@ -26,7 +26,7 @@ from deltalake import DeltaTable
 from jobs.lake.commit import open_table
 from jobs.lake.identity import compare_fingerprints
 from jobs.lake.lake import Lake
-from jobs.lake.runs import KnownStore, SupersededRows
+from jobs.lake.runs import LakeStore, SupersededRows
 from jobs.lake.snapshot_files import has_rows_within, read_rows_where
 from jobs.lake.tables import MESSAGES
 from jobs.store.range_reader import RangeReader
@@ -59,11 +59,11 @@ class _Group(NamedTuple):
     header_size: int
 
 
-def find_superseded_rows(lake: Lake, known: KnownStore, store: Store) -> SupersededRows | None:
+def find_superseded_rows(lake: Lake, lake_store: LakeStore, store: Store) -> SupersededRows | None:
     """Return which rows of the lake were replaced by other records in the store's log; None if there are none."""
-    if known.newest is None:
+    if lake_store.newest_manifest is None:
         return None
-    _, agreed, differs = compare_fingerprints(known, store)
+    _, agreed, differs = compare_fingerprints(lake_store, store)
     agreed_end = agreed[-1].end if agreed else 0
     before = _find_boundary_before(agreed, store) if differs is None else None
     if differs is not None:
@@ -71,20 +71,20 @@ def find_superseded_rows(lake: Lake, known: KnownStore, store: Store) -> Superse
     elif before is not None and not chain_leads_to(agreed[-1].offset, before, store, is_strict=True):
         agreed_end = before
         why = f"the records before offset {agreed[-1].offset:,} are no longer contiguous with the record there"
-    elif agreed_end < known.newest.to_offset:  # after the last record was the end of its file
+    elif agreed_end < lake_store.newest_manifest.to_offset:  # after the last record was the end of its file
         why = f"the record after offset {agreed_end:,} is no longer there"
     else:
         return None
-    start = find_first_difference(lake, known, store, agreed_end)
+    start = find_first_difference(lake, lake_store, store, agreed_end)
     if start is None:
         return None
     snapshot = open_table(lake, MESSAGES.name)
     from_there = {"physical_offset": (start, MAX_LONG)}
-    if snapshot is not None and has_rows_within(lake, MESSAGES, snapshot, known.store_id, from_there):
+    if snapshot is not None and has_rows_within(lake, MESSAGES, snapshot, lake_store.store_id, from_there):
         why = f"the log has different records starting at this offset; {why}"
     else:  # a lost segment was restored
         why = "the log has records here that it lacked when it was read before; no message was replaced"
-    return SupersededRows(known.store_id, known.next_run, start, known.newest.to_offset, why)
+    return SupersededRows(lake_store.store_id, lake_store.next_run, start, lake_store.newest_manifest.to_offset, why)
 
 
 def _find_boundary_before(agreed: Sequence[Fingerprint], store: Store) -> int | None:
@@ -119,13 +119,13 @@ def chain_leads_to(offset: int, start: int, store: Store, *, is_strict: bool = F
     return last == offset and (is_sound or not is_strict)
 
 
-def find_first_difference(lake: Lake, known: KnownStore, store: Store, agreed_until: int) -> int | None:
+def find_first_difference(lake: Lake, lake_store: LakeStore, store: Store, agreed_until: int) -> int | None:
     """
     Return the offset from which the log differs from the lake's rows; None if they agree.
 
     Bytes before *agreed_until* are known to agree. Bytes that are damaged, deleted or not written yet do not count.
     """
-    end = known.newest.to_offset if known.newest else 0
+    end = lake_store.newest_manifest.to_offset if lake_store.newest_manifest else 0
     doubtful: int | None = None  # the first of the preceding records that each differ in one field
     unknown: int | None = None  # the boundary of the first preceding record that only the log has
     newest: int | None = None  # the store time of the last of these records that was not left out
@@ -137,7 +137,7 @@ def find_first_difference(lake: Lake, known: KnownStore, store: Store, agreed_un
     # 1, more  set       a second difference in a row                rewritten from the doubtful one on
     # more     None      another record at this offset               rewritten from here on
     for group in _read_groups(store, max(agreed_until, store.start_offset), end):
-        for offset, fields, stored in _compare_group(lake, known, group, end):
+        for offset, fields, stored in _compare_group(lake, lake_store, group, end):
             if fields is None or fields == _LEFT_OUT:
                 unknown = _find_boundary(offset, group) if unknown is None else unknown
                 newest = stored if fields is None else newest
@@ -176,7 +176,7 @@ def _read_groups(store: Store, start: int, end: int) -> Iterator[_Group]:
                     return
 
 
-def _compare_group(lake: Lake, known: KnownStore, group: _Group, end: int) -> Iterator[tuple[int, int | None, int]]:
+def _compare_group(lake: Lake, lake_store: LakeStore, group: _Group, end: int) -> Iterator[tuple[int, int | None, int]]:
     """
     Yield each position at which the log or the lake has a record, the number of different fields, and the store time.
 
@@ -185,7 +185,7 @@ def _compare_group(lake: Lake, known: KnownStore, group: _Group, end: int) -> It
     single different field may be damage: checksums cover only the body.
     """
     offset = ds.field("physical_offset")
-    here = (ds.field("store_id") == known.store_id) & (offset >= group.start) & (offset < min(group.end, end))
+    here = (ds.field("store_id") == lake_store.store_id) & (offset >= group.start) & (offset < min(group.end, end))
     snapshot = open_table(lake, MESSAGES.name)
     kept = _NO_RECORDS if snapshot is None else _read_original_rows(lake, snapshot, here)
     of_lake = _column_values(kept, "physical_offset")
@@ -197,10 +197,10 @@ def _compare_group(lake: Lake, known: KnownStore, group: _Group, end: int) -> It
         unequal += _column_values(group.records, name)[in_log] != _column_values(kept, name)[in_lake]
     compared: dict[int, int | None] = dict(zip(both.tolist(), unequal.tolist(), strict=True))
     of_lake_alone = set(np.delete(of_lake, in_lake).tolist()) - group.damaged
-    choices, alone = known.topic_choices, np.delete(np.arange(of_log.size), in_log)
+    choices, alone = lake_store.topic_choices, np.delete(np.arange(of_log.size), in_log)
     topics = group.records.column("topic").take(alone).to_pylist()
     has_rows = {topic: choices.includes_all_of(topic) for topic in set(topics)}
-    has_expired = _have_expired(known, group.records.take(pa.array(alone)))
+    has_expired = _have_expired(lake_store, group.records.take(pa.array(alone)))
     for at, topic, is_expired in zip(of_log[alone].tolist(), topics, has_expired, strict=True):
         is_expected = not is_expired and (at >= choices.end_offset or has_rows[topic])
         compared[at] = None if is_expected else _LEFT_OUT
@@ -211,13 +211,13 @@ def _compare_group(lake: Lake, known: KnownStore, group: _Group, end: int) -> It
     yield from ((at, fields, times.get(at, 0)) for at, fields in sorted(compared.items()))
 
 
-def _have_expired(known: KnownStore, records: pa.RecordBatch) -> list[bool]:
+def _have_expired(lake_store: LakeStore, records: pa.RecordBatch) -> list[bool]:
     """Return which records `optimize --keep` has removed from the lake."""
-    if known.expiry is None:
+    if lake_store.expiry is None:
         return [False] * records.num_rows
-    rows = known.expiry.rows_of(known.store_id)
+    rows = lake_store.expiry.rows_of(lake_store.store_id)
     old = rows.mask_messages(records.column("store_timestamp"), records.column("topic"))
-    is_before = pc.less(records.column("physical_offset"), known.expiry.to_offset)
+    is_before = pc.less(records.column("physical_offset"), lake_store.expiry.to_offset)
     found: list[bool] = pc.or_(old, is_before).to_pylist()
     return found
 

@@ -1,7 +1,7 @@
 """
 Identifies stores by the bytes of their logs, never by path or host name.
 
-A store with the bytes of a known store's fingerprints is that store: possibly a copy, a slave or a moved disk. If
+A store with the bytes of a lake store's fingerprints is that store: possibly a copy, a slave or a moved disk. If
 fingerprints do not decide, the rows of the lake are compared, with the hosts and the unique key: a producer that sends
 each message to two brokers makes records that differ in nothing else. See docs/internals/decisions.md.
 
@@ -23,7 +23,7 @@ from jobs.console.result import OtherRunActiveError, RequestError
 from jobs.lake.commit import read_rows
 from jobs.lake.integrity import refuse_tables_without_runs
 from jobs.lake.lake import DEFAULT_BROKER, Lake
-from jobs.lake.runs import KnownStore, list_known_stores, register_store
+from jobs.lake.runs import LakeStore, list_lake_stores, register_store
 from jobs.lake.tables import MESSAGES, Table
 from jobs.store.epochs import tail_evidence
 from jobs.store.range_reader import RangeReader
@@ -56,7 +56,7 @@ class FirstRecord(NamedTuple):
 
 @unique
 class Likeness(Enum):
-    """The result of comparing a known store's fingerprints with a store."""
+    """The result of comparing a lake store's fingerprints with a store."""
 
     SAME = "same"
     OTHER = "other"  # different bytes wherever both have bytes
@@ -64,13 +64,13 @@ class Likeness(Enum):
     UNKNOWN = "unknown"  # no offset that both have: expired, or not reached
 
 
-def compare_fingerprints(known: KnownStore, store: Store) -> tuple[Likeness, Sequence[Fingerprint], int | None]:
+def compare_fingerprints(lake_store: LakeStore, store: Store) -> tuple[Likeness, Sequence[Fingerprint], int | None]:
     """
-    Compare the lake's fingerprints of a known store with the bytes of *store*.
+    Compare the lake's fingerprints of a lake store with the bytes of *store*.
 
     Return the matching fingerprints, ascending, up to the first offset that has other bytes; and that offset.
     """
-    held = [(one, has_fingerprint(one, store)) for one in reversed(known.newest_fingerprints)]
+    held = [(one, has_fingerprint(one, store)) for one in reversed(lake_store.newest_fingerprints)]
     same = [one for one, verdict in held if verdict]
     other = [one for one, verdict in held if verdict is False]
     if not other:
@@ -93,34 +93,34 @@ def has_fingerprint(fingerprint: Fingerprint, store: Store) -> bool | None:
     return None
 
 
-def identify_store(lake: Lake, store: Store, broker: str | None, *, register_new: bool = True) -> KnownStore | None:
+def identify_store(lake: Lake, store: Store, broker: str | None, *, register_new: bool = True) -> LakeStore | None:
     """
-    Return the known store that matches *store*, or register it with the label *broker*; None if it never had a record.
+    Return the lake store that matches *store*, or register it with the label *broker*; None if it never had a record.
 
     Without *register_new*, a new store is returned without an id. If its label belongs to another broker, it is
     refused.
     """
 
-    def known_or_new(registered: Sequence[KnownStore]) -> KnownStore | None:
-        stores = [known for known in registered if not known.is_tier]
+    def find_or_register(registered: Sequence[LakeStore]) -> LakeStore | None:
+        stores = [lake_store for lake_store in registered if not lake_store.is_tier]
         firsts = cache(lambda: _read_first_records(store))  # read on demand
         found = _find_store(lake, stores, store, firsts, broker or DEFAULT_BROKER)
         if found is not None or not firsts():
             return found
-        if broker is None and any(known.broker == DEFAULT_BROKER for known in stores):
+        if broker is None and any(lake_store.broker == DEFAULT_BROKER for lake_store in stores):
             raise RequestError("the lake already has a store without a broker name: pass --broker to name this one")
-        for known in stores:
-            reason = _why_other_broker(lake, known, firsts()) if known.broker == broker else ""
+        for lake_store in stores:
+            reason = _why_other_broker(lake, lake_store, firsts()) if lake_store.broker == broker else ""
             if reason:
                 raise RequestError(
-                    f"{store.root}: the lake's broker {broker!r} is another store ({known.store_id}), of "
+                    f"{store.root}: the lake's broker {broker!r} is another store ({lake_store.store_id}), of "
                     f"another broker: {reason}. Choose another name with --broker"
                 )
-        return KnownStore("", broker or DEFAULT_BROKER, tuple(first.fingerprint for first in firsts()))
+        return LakeStore("", broker or DEFAULT_BROKER, tuple(first.fingerprint for first in firsts()))
 
     for _ in range(_ATTEMPTS):
-        registered = list_known_stores(lake)
-        found = known_or_new(registered)
+        registered = list_lake_stores(lake)
+        found = find_or_register(registered)
         if found is None or found.store_id:
             return found
         refuse_tables_without_runs(lake)
@@ -133,10 +133,10 @@ def identify_store(lake: Lake, store: Store, broker: str | None, *, register_new
     )
 
 
-def _why_other_broker(lake: Lake, known: KnownStore, firsts: Sequence[FirstRecord]) -> str:
-    """Return why a log cannot be another one of the broker of a known store; empty if it may be."""
-    where = ds.field("store_id") == known.store_id
-    where &= ds.field("physical_offset").isin([one.offset for one in known.newest_fingerprints])
+def _why_other_broker(lake: Lake, lake_store: LakeStore, firsts: Sequence[FirstRecord]) -> str:
+    """Return why a log cannot be another one of the broker of a lake store; empty if it may be."""
+    where = ds.field("store_id") == lake_store.store_id
+    where &= ds.field("physical_offset").isin([one.offset for one in lake_store.newest_fingerprints])
     hosts = sorted({host for (host,) in read_rows(lake, MESSAGES.name, (_HOST,), where)})
     own = sorted({str(first.values[_IDENTITY.index(_HOST)]) for first in firsts if first.values})
     if not hosts or not own or not set(hosts).isdisjoint(own):
@@ -144,51 +144,55 @@ def _why_other_broker(lake: Lake, known: KnownStore, firsts: Sequence[FirstRecor
     return f"that store has messages of {', '.join(hosts)}, and this one has messages of {', '.join(own)}"
 
 
-def refuse_other_label(lake: Lake, store: Store, known: KnownStore, label: str) -> None:
-    """Raise `RequestError` if the lake has *store* (as *known*) under a label other than *label*."""
-    if not known.store_id or known.broker == label:
+def refuse_other_label(lake: Lake, store: Store, lake_store: LakeStore, label: str) -> None:
+    """Raise `RequestError` if the lake has *store* (as *lake_store*) under a label other than *label*."""
+    if not lake_store.store_id or lake_store.broker == label:
         return
-    others = (one for one in list_known_stores(lake) if one.broker == label and one.store_id != known.store_id)
+    others = (one for one in list_lake_stores(lake) if one.broker == label and one.store_id != lake_store.store_id)
     other = "".join(f" The lake's broker {label!r} is another store ({one.store_id})." for one in others)
     raise RequestError(
-        f"{store.root}: its log has the bytes of the store {known.store_id}, which this lake has as broker "
-        f"{known.broker!r}, so it cannot be added as broker {label!r}.{other} To continue that store, pass --broker "
-        f"{quote(known.broker)} or leave out --broker"
+        f"{store.root}: its log has the bytes of the store {lake_store.store_id}, which this lake has as broker "
+        f"{lake_store.broker!r}, so it cannot be added as broker {label!r}.{other} To continue that store, pass "
+        f"--broker {quote(lake_store.broker)} or leave out --broker"
     )
 
 
 def _find_store(
-    lake: Lake, stores: Sequence[KnownStore], store: Store, firsts: Callable[[], list[FirstRecord]], broker: str
-) -> KnownStore | None:
+    lake: Lake, stores: Sequence[LakeStore], store: Store, firsts: Callable[[], list[FirstRecord]], broker: str
+) -> LakeStore | None:
     """Return the store with the same bytes; if there are no bytes at common offsets, the one with this label."""
     by_label = _newest_of_label_first(stores, broker)
-    undecided: dict[Likeness, list[KnownStore]] = {likeness: [] for likeness in Likeness}
-    for known in by_label:
-        likeness, _, _ = compare_fingerprints(known, store)
+    undecided: dict[Likeness, list[LakeStore]] = {likeness: [] for likeness in Likeness}
+    for lake_store in by_label:
+        likeness, _, _ = compare_fingerprints(lake_store, store)
         if likeness is Likeness.SAME:
-            return known
-        undecided[likeness].append(known)
+            return lake_store
+        undecided[likeness].append(lake_store)
     if undecided[Likeness.PARTLY]:
         return undecided[Likeness.PARTLY][0]
     owners = find_stores_with_record(lake, MESSAGES, firsts()) if stores else set()
-    for known in by_label:
-        if known.store_id in owners:
-            return known
+    for lake_store in by_label:
+        if lake_store.store_id in owners:
+            return lake_store
     # The current start, not the listed one: retention may have deleted more since.
     start = min((first.fingerprint.offset for first in firsts()), default=store.start_offset)
     without_common_bytes = (
-        known
-        for known in undecided[Likeness.UNKNOWN]
-        if known.broker == broker
+        lake_store
+        for lake_store in undecided[Likeness.UNKNOWN]
+        if lake_store.broker == broker
         # All known bytes have expired, or the log is an old copy that ends before them.
-        and (known.newest is None or known.newest.to_offset <= start or start < known.first_known_offset)
-        and not _why_other_broker(lake, known, firsts())
+        and (
+            lake_store.newest_manifest is None
+            or lake_store.newest_manifest.to_offset <= start
+            or start < lake_store.lowest_fingerprint_offset
+        )
+        and not _why_other_broker(lake, lake_store, firsts())
     )
     return next(without_common_bytes, None)
 
 
-def _newest_of_label_first(stores: Sequence[KnownStore], broker: str) -> list[KnownStore]:
-    return sorted(reversed(stores), key=lambda known: known.broker != broker)  # noqa: C414 - equal ones keep this order
+def _newest_of_label_first(stores: Sequence[LakeStore], broker: str) -> list[LakeStore]:
+    return sorted(reversed(stores), key=lambda lake_store: lake_store.broker != broker)  # noqa: C414 - equal ones keep this order
 
 
 def find_stores_with_record(lake: Lake, table: Table, firsts: Sequence[FirstRecord]) -> set[str]:

@@ -30,9 +30,9 @@ from jobs.lake.commit import (
 from jobs.lake.features import refuse_unsupported_features
 from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import (
-    KnownStore,
+    LakeStore,
     Manifest,
-    list_known_stores,
+    list_lake_stores,
     refuse_lost_registrations,
     tables_with_superseded_rows,
 )
@@ -75,7 +75,7 @@ def refuse_unsupported_tables(lake: Lake, tables: Iterable[Table]) -> None:
 
 
 def find_newest_run_by_table(
-    lake: Lake, store: KnownStore, *, is_done: bool, unchecked_tables: Collection[str] = ()
+    lake: Lake, store: LakeStore, *, is_done: bool, unchecked_tables: Collection[str] = ()
 ) -> dict[str, int]:
     """
     Return the newest run that each table has, or will have once the newest run is committed.
@@ -84,7 +84,7 @@ def find_newest_run_by_table(
     tables that they do not want. Raises `OSError` if a table lacks a run, and `OtherRunActiveError` if another process
     is running.
     """
-    newest = store.newest
+    newest = store.newest_manifest
     number = newest.run if newest else 0
     own = tables_of_run(newest) if newest else frozenset()
     before = newest.tables_before if newest else {}
@@ -101,11 +101,11 @@ def find_newest_run_by_table(
     return {name: run for name, run in found.items() if run}
 
 
-def _check_run(lake: Lake, store: KnownStore, table: Table, run: int | None, bounds: tuple[int, int]) -> None:
+def _check_run(lake: Lake, store: LakeStore, table: Table, run: int | None, bounds: tuple[int, int]) -> None:
     least, most = bounds
     if least <= (run or 0) <= most:
         return
-    prepared = store.newest.run if store.newest else 0
+    prepared = store.newest_manifest.run if store.newest_manifest else 0
     if find_newest_transaction(lake, RUNS.name, store.store_id) > prepared:
         raise OtherRunActiveError("another process has just prepared a run of this store. Run the command again")
     location = lake.locate(table.name)
@@ -129,7 +129,7 @@ def tables_of_run(manifest: Manifest) -> frozenset[str]:
 def refuse_tables_without_runs(lake: Lake) -> None:
     """Refuse to register a store in a lake that has lost its runs: every message would be ingested twice."""
     refuse_lost_registrations(lake)
-    for table in () if list_known_stores(lake) else PRODUCT_TABLES:
+    for table in () if list_lake_stores(lake) else PRODUCT_TABLES:
         if open_table(lake, table.name) is not None:
             reason = (
                 "this table is missing; without it, the tool cannot determine which rows of "
@@ -139,18 +139,18 @@ def refuse_tables_without_runs(lake: Lake) -> None:
 
 
 def append_findings(
-    lake: Lake, known: KnownStore | None, broker: str | None, findings: Iterable[Mapping[str, object]]
+    lake: Lake, lake_store: LakeStore | None, broker: str | None, findings: Iterable[Mapping[str, object]]
 ) -> int:
     """Append rows of `findings` as a new verification of the store, which the lake may know; return its number."""
     rows = list(findings)
-    return _append_rows(lake, FINDINGS, known, broker, "verify", lambda number: ({"verification": number}, rows))
+    return _append_rows(lake, FINDINGS, lake_store, broker, "verify", lambda number: ({"verification": number}, rows))
 
 
 def append_accepted_findings(
-    lake: Lake, known: KnownStore | None, broker: str | None, findings: Sequence[Mapping[str, object]]
+    lake: Lake, lake_store: LakeStore | None, broker: str | None, findings: Sequence[Mapping[str, object]]
 ) -> None:
     """Record which findings of a store a user has accepted."""
-    _append_rows(lake, ACCEPTED_FINDINGS, known, broker, "accept", lambda _: ({}, findings))
+    _append_rows(lake, ACCEPTED_FINDINGS, lake_store, broker, "accept", lambda _: ({}, findings))
 
 
 def list_findings_options(lake: Lake, broker: str | None) -> tuple[str, ...]:
@@ -158,9 +158,12 @@ def list_findings_options(lake: Lake, broker: str | None) -> tuple[str, ...]:
     return ("--findings-lake", lake.location, *(() if broker is None else ("--broker", broker)))
 
 
-def read_accepted_findings(lake: Lake, known: KnownStore | None, broker: str | None) -> dict[str, datetime]:
+def read_accepted_findings(lake: Lake, lake_store: LakeStore | None, broker: str | None) -> dict[str, datetime]:
     """Return the names of the accepted findings of a store, and when each was accepted."""
-    store_id, label = known.store_id if known else "", known.broker if known else broker or DEFAULT_BROKER
+    store_id, label = (
+        lake_store.store_id if lake_store else "",
+        lake_store.broker if lake_store else broker or DEFAULT_BROKER,
+    )
     # Before its first run of `ingest`, the lake knows a store only by its label.
     wanted = pc.field("store_id") == store_id
     wanted |= (pc.field("store_id") == "") & (pc.field("broker") == label)
@@ -174,7 +177,7 @@ def read_accepted_findings(lake: Lake, known: KnownStore | None, broker: str | N
 def _append_rows(  # noqa: PLR0913, PLR0917 - the table, the store, and its rows
     lake: Lake,
     table: Table,
-    known: KnownStore | None,
+    lake_store: LakeStore | None,
     broker: str | None,
     purpose: str,
     describe: Callable[[int], tuple[Mapping[str, object], Iterable[Mapping[str, object]]]],
@@ -186,8 +189,8 @@ def _append_rows(  # noqa: PLR0913, PLR0917 - the table, the store, and its rows
     """
     refuse_foreign_files(lake)
     refuse_unsupported_tables(lake, [table])
-    store_id = known.store_id if known else ""
-    label = known.broker if known else broker or DEFAULT_BROKER
+    store_id = lake_store.store_id if lake_store else ""
+    label = lake_store.broker if lake_store else broker or DEFAULT_BROKER
     app = f"{store_id or label}/{purpose}"
     names = {column.name for column in table.columns}
     for _ in range(_ATTEMPTS):

@@ -33,12 +33,12 @@ from jobs.lake.commit import (
 from jobs.lake.lake import Lake
 from jobs.lake.runs import (
     Expiry,
-    KnownStore,
+    LakeStore,
     expiry_app,
     find_unfinished_run,
     finish_expiry,
     is_expiry_finished,
-    list_known_broker_stores,
+    list_broker_stores,
     record_expiry,
     vectors_error,
 )
@@ -102,15 +102,15 @@ def remove_expired_rows(
     Each of the *typed tables* has its topic. With *dry_run*, rows are only counted.
     """
     cutoffs = retention.cutoffs_at(time.time_ns() // 1_000_000 if now_ms is None else now_ms)
-    for store in list_known_broker_stores(lake):
+    for store in list_broker_stores(lake):
         # Old messages may have been added since the previous expiry: from a gap, or from a store that was read late.
         expiry = plan_expiry(lake, store, cutoffs) if cutoffs or store.expiry else None
-        known = store if expiry is None else replace(store, expiry=expiry)
-        if known.expiry is None:
+        lake_store = store if expiry is None else replace(store, expiry=expiry)
+        if lake_store.expiry is None:
             continue
         messages = 0 if expiry is None else expiry.messages
         if dry_run:
-            yield ExpirySummary(store.broker, store.store_id, messages, known.expiry.to_offset)
+            yield ExpirySummary(store.broker, store.store_id, messages, lake_store.expiry.to_offset)
             continue
         if expiry is not None:
             _refuse_deletion_vectors(lake, expiry.rows_of(store.store_id))
@@ -119,14 +119,14 @@ def remove_expired_rows(
             store.broker,
             store.store_id,
             messages,
-            known.expiry.to_offset,
-            tuple(_remove_rows(lake, known, typed_tables)),
+            lake_store.expiry.to_offset,
+            tuple(_remove_rows(lake, lake_store, typed_tables)),
         )
 
 
-def plan_expiry(lake: Lake, store: KnownStore, cutoffs: Mapping[str, int]) -> Expiry | None:
+def plan_expiry(lake: Lake, store: LakeStore, cutoffs: Mapping[str, int]) -> Expiry | None:
     """Return the next expiry of a store; None if no message has expired since the previous one."""
-    if store.newest is None:
+    if store.newest_manifest is None:
         return None
     before = store.expiry or Expiry(0, {}, 0, 0, 0)
     default = before.cutoffs.get("", 0)
@@ -136,7 +136,7 @@ def plan_expiry(lake: Lake, store: KnownStore, cutoffs: Mapping[str, int]) -> Ex
     }
     rows = ExpiredRows(store.store_id, merged, 0)
     unfinished = find_unfinished_run(lake, store)  # its messages may not be in the tables yet
-    log_end = store.newest.to_offset if unfinished is None else unfinished.from_offset
+    log_end = store.newest_manifest.to_offset if unfinished is None else unfinished.from_offset
 
     def count(snapshot: DeltaTable) -> tuple[int, int, int]:
         """Return the number of expired messages, the end of the last one, and the offset of the first other one."""
@@ -167,7 +167,7 @@ def _mask_messages(rows: ExpiredRows, batch: pa.RecordBatch) -> pa.Array:
     return pc.fill_null(expired, fill_value=False)
 
 
-def _remove_rows(lake: Lake, store: KnownStore, typed_tables: Sequence[tuple[str, Table]]) -> Iterator[str]:
+def _remove_rows(lake: Lake, store: LakeStore, typed_tables: Sequence[tuple[str, Table]]) -> Iterator[str]:
     """Remove the expired rows of a store from all tables; yield the tables that had some."""
     assert store.expiry is not None
     rows = store.expiry.rows_of(store.store_id)

@@ -324,39 +324,48 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownStore:
-    """A registered store, and its newest run."""
+class LakeStore:
+    """A store as a lake has it: its labels and fingerprints, and the manifest of its newest run."""
 
     store_id: str
     broker: str
     registered_fingerprints: tuple[Fingerprint, ...]
-    newest: Manifest | None = None
+    newest_manifest: Manifest | None = None
     is_tier: bool = False  # tiered storage, which rmq-lake 1.0 also read; such a store is never continued
     expiry: Expiry | None = None
 
     @property
     def newest_fingerprints(self) -> tuple[Fingerprint, ...]:
         """The fingerprints of the newest run, or of the registration before the first run; newest first."""
-        return tuple(sorted(self.newest.fingerprints if self.newest else self.registered_fingerprints, reverse=True))
+        return tuple(
+            sorted(
+                self.newest_manifest.fingerprints if self.newest_manifest else self.registered_fingerprints,
+                reverse=True,
+            )
+        )
 
     @property
-    def first_known_offset(self) -> int:
+    def lowest_fingerprint_offset(self) -> int:
         """The lowest offset of a fingerprint, approximately the start of the log when it was first read."""
-        newest = self.newest.fingerprints if self.newest else ()
+        newest = self.newest_manifest.fingerprints if self.newest_manifest else ()
         return min((one.offset for one in (*self.registered_fingerprints, *newest)), default=0)
 
     @property
     def topic_choices(self) -> TopicChoices:
         """The part of the log from which runs took only selected topics."""
-        return TopicChoices.from_state(self.newest.state, self.newest.selection) if self.newest else TopicChoices()
+        return (
+            TopicChoices.from_state(self.newest_manifest.state, self.newest_manifest.selection)
+            if self.newest_manifest
+            else TopicChoices()
+        )
 
     @property
     def next_run(self) -> int:
         """The number of the next run."""
-        return self.newest.run + 1 if self.newest else 1
+        return self.newest_manifest.run + 1 if self.newest_manifest else 1
 
 
-def list_known_stores(lake: Lake) -> list[KnownStore]:
+def list_lake_stores(lake: Lake) -> list[LakeStore]:
     """
     Return every store of the lake, in the order of registration, each with its newest run.
 
@@ -365,7 +374,7 @@ def list_known_stores(lake: Lake) -> list[KnownStore]:
     return read_snapshot(lake, RUNS.name, partial(_read_stores, lake)) or []
 
 
-def _read_stores(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
+def _read_stores(lake: Lake, snapshot: DeltaTable) -> list[LakeStore]:
     stores = _read_registrations(lake, snapshot)
     numbers = {store.store_id: read_newest_transaction(snapshot, store.store_id) for store in stores}
     wanted = sorted({number for number in numbers.values() if number})
@@ -379,14 +388,14 @@ def _read_stores(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
             path = manifests.get((store.store_id, run))
             if path is None:
                 raise _missing_row_error(lake, store.store_id, run)
-            found.append(replace(store, newest=read_manifest_at(lake, path, run)))
+            found.append(replace(store, newest_manifest=read_manifest_at(lake, path, run)))
         else:
             _refuse_forgotten_runs(lake, store)
             found.append(store)
     return found
 
 
-def _read_registrations(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
+def _read_registrations(lake: Lake, snapshot: DeltaTable) -> list[LakeStore]:
     found = []
     expired = dict[str, Expiry]()
     columns = ["store_id", "broker", "state", "time", "detail"]
@@ -403,7 +412,7 @@ def _read_registrations(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
         registered = tuple(Fingerprint(*item) for item in detail["fingerprints"])
         # A clock may be set back, but lakes of older versions have only the time.
         order = detail.get("registration") or 0, row["time"]
-        found.append((order, KnownStore(store_id, row["broker"], registered, is_tier="tier" in detail)))
+        found.append((order, LakeStore(store_id, row["broker"], registered, is_tier="tier" in detail)))
     # Another engine may have inserted a row twice.
     stores = {store.store_id: store for _, store in sorted(found, key=lambda item: item[0])}
     return [replace(store, expiry=expired.get(store_id)) for store_id, store in stores.items()]
@@ -437,17 +446,17 @@ def _read_recorded_versions(lake: Lake, snapshot: DeltaTable) -> dict[str, int]:
     return found
 
 
-def refresh_newest_run(lake: Lake, store: KnownStore) -> KnownStore:
+def refresh_newest_run(lake: Lake, store: LakeStore) -> LakeStore:
     """Return *store* with its current newest run."""
     run = find_newest_transaction(lake, RUNS.name, store.store_id)
-    if store.newest is not None and store.newest.run == run:
+    if store.newest_manifest is not None and store.newest_manifest.run == run:
         return store
     if not run:
         _refuse_forgotten_runs(lake, store)
-    return replace(store, newest=read_manifest(lake, store.store_id, run))
+    return replace(store, newest_manifest=read_manifest(lake, store.store_id, run))
 
 
-def _refuse_forgotten_runs(lake: Lake, store: KnownStore) -> None:
+def _refuse_forgotten_runs(lake: Lake, store: LakeStore) -> None:
     """Raise `OSError` if `runs` has runs that Delta's log does not know: every message would be ingested twice."""
     found = read_rows(lake, RUNS.name, ("run", "state"), ds.field("store_id") == store.store_id)
     numbers = [run for run, state in found if state == PREPARED_STATE]
@@ -515,31 +524,31 @@ def _find_prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any]
     return next((dict(zip(names, row, strict=True)) for row in found if row[:2] == (store_id, PREPARED_STATE)), None)
 
 
-def list_known_broker_stores(lake: Lake) -> list[KnownStore]:
+def list_broker_stores(lake: Lake) -> list[LakeStore]:
     """Return the stores that have a broker's log, that is, all except tiers."""
-    return [store for store in list_known_stores(lake) if not store.is_tier]
+    return [store for store in list_lake_stores(lake) if not store.is_tier]
 
 
 def refuse_lost_registrations(lake: Lake) -> None:
     """Raise `OSError` if another engine has deleted registrations: their messages would be ingested twice."""
     registrations = find_newest_transaction(lake, RUNS.name, REGISTRY_TRANSACTION)
-    known = len(list_known_stores(lake))  # read last: a store registered meanwhile only increases it
-    if registrations > known:
+    lake_store = len(list_lake_stores(lake))  # read last: a store registered meanwhile only increases it
+    if registrations > lake_store:
         location = lake.locate(RUNS.name)
         statement = (
             "INSERT INTO {0} SELECT * FROM {0} VERSION AS OF <an earlier version from DESCRIBE HISTORY> WHERE "
             "state = '{1}' AND store_id NOT IN (SELECT store_id FROM {0} WHERE state = '{1}')"
         )
         raise OSError(
-            f"{location}: {registrations} stores were registered, but only the rows of {known} are left: another "
+            f"{location}: {registrations} stores were registered, but only the rows of {lake_store} are left: another "
             "engine has deleted the others, and their messages would be ingested twice. To restore the rows, run in "
             "Spark SQL: " + statement.format(f"delta.`{location}`", REGISTERED_STATE)
         )
 
 
-def register_store(lake: Lake, store: KnownStore, registrations: int) -> KnownStore:
+def register_store(lake: Lake, store: LakeStore, registrations: int) -> LakeStore:
     """
-    Register a store under a new id; *registrations* is the number of known stores when it was found to be new.
+    Register a store under a new id; *registrations* is the number of lake stores when it was found to be new.
 
     Raises `OtherRunActiveError` if another store was registered in between: it may be this one.
     """
@@ -701,9 +710,9 @@ def _list_replaced_rows(manifest: Manifest, table: Table) -> list[ObsoleteRows]:
     return replaced
 
 
-def read_time_of_gap(lake: Lake, known: KnownStore, gap: GapRow) -> datetime | None:
+def read_time_of_gap(lake: Lake, lake_store: LakeStore, gap: GapRow) -> datetime | None:
     """Return when a run first recorded a gap; None if no row of `runs` has it."""
-    wanted = (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED_STATE)
+    wanted = (pc.field("store_id") == lake_store.store_id) & (pc.field("state") == PREPARED_STATE)
     wanted &= ~pc.match_substring(pc.field("detail"), _NO_GAPS)
     rows = read_rows(lake, RUNS.name, ["time", "detail"], wanted)
     return min(
@@ -766,14 +775,14 @@ def find_undone_offset(lake: Lake, store_id: str, after: int, until: int) -> int
     return min((detail[UNDONE_KEY]["from"] for detail in details), default=None)
 
 
-def read_gaps_and_filled(lake: Lake, known: KnownStore) -> tuple[list[GapRow], list[Interval]]:
+def read_gaps_and_filled(lake: Lake, lake_store: LakeStore) -> tuple[list[GapRow], list[Interval]]:
     """
     Return the gaps that runs of a store have found, and the ranges that later runs have filled.
 
     The part of a gap after the end of its run is left out up to the offset that later runs have read.
     """
-    newest_end = known.newest.to_offset if known.newest else 0
-    wanted = (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED_STATE)
+    newest_end = lake_store.newest_manifest.to_offset if lake_store.newest_manifest else 0
+    wanted = (pc.field("store_id") == lake_store.store_id) & (pc.field("state") == PREPARED_STATE)
     # There may be millions of rows without gaps.
     has_others = pc.match_substring_regex(pc.field("detail"), f'"({FILLED_KEY}|{UNDONE_KEY})"')
     wanted &= ~pc.match_substring(pc.field("detail"), _NO_GAPS) | has_others
@@ -846,7 +855,7 @@ def expiry_app(store_id: str) -> str:
     return f"{store_id}/expired"
 
 
-def record_expiry(lake: Lake, store: KnownStore, expiry: Expiry) -> None:
+def record_expiry(lake: Lake, store: LakeStore, expiry: Expiry) -> None:
     """
     Record which rows of a store have expired; they can then be removed from each table.
 
@@ -864,25 +873,25 @@ def record_expiry(lake: Lake, store: KnownStore, expiry: Expiry) -> None:
         ) from error
 
 
-def finish_expiry(lake: Lake, store: KnownStore, expiry: Expiry) -> None:
+def finish_expiry(lake: Lake, store: LakeStore, expiry: Expiry) -> None:
     """Note that all tables have lost the rows of an expiry."""
-    run = store.newest.run if store.newest else 0
+    run = store.newest_manifest.run if store.newest_manifest else 0
     transaction = (f"{expiry_app(store.store_id)}/done", expiry.number)
     naming, detail = FileNaming(store.store_id, run), json.dumps({"expired": expiry._asdict()})
     with suppress(TransactionTakenError):  # another process finished it
         _append_row(lake, naming, store.broker, EXPIRED_STATE, transaction, to_offset=expiry.to_offset, detail=detail)
 
 
-def is_expiry_finished(lake: Lake, store: KnownStore) -> bool:
+def is_expiry_finished(lake: Lake, store: LakeStore) -> bool:
     """Return whether all tables have lost the rows that have expired."""
     number = store.expiry.number if store.expiry else 0
     return find_newest_transaction(lake, RUNS.name, f"{expiry_app(store.store_id)}/done") >= number
 
 
-def find_unfinished_run(lake: Lake, store: KnownStore) -> Manifest | None:
+def find_unfinished_run(lake: Lake, store: LakeStore) -> Manifest | None:
     """Return the prepared run that is not marked as done, if any."""
     done = find_newest_transaction(lake, RUNS.name, done_transaction_app(store.store_id))
-    return store.newest if store.newest and store.newest.run > done else None
+    return store.newest_manifest if store.newest_manifest and store.newest_manifest.run > done else None
 
 
 def delete_files_outside_manifest(lake: Lake, manifest: Manifest) -> None:
@@ -926,7 +935,7 @@ def _delete_uncommitted(lake: Lake, table: str, names: Collection[str]) -> None:
         lake.delete(f"{table}/{name}")
 
 
-def has_leftover_files(lake: Lake, store: KnownStore) -> bool:
+def has_leftover_files(lake: Lake, store: LakeStore) -> bool:
     """Return whether an attempt of the store's next run has left files."""
     prefix = FileNaming(store.store_id, store.next_run).prefix
     folders = (*(table.name for table in WRITTEN_BY_RUNS), MANIFEST_FOLDER)

@@ -22,7 +22,7 @@ from jobs.console.process import tool_command
 from jobs.lake.commit import open_table
 from jobs.lake.identity import find_stores_with_record, has_fingerprint, read_first_record
 from jobs.lake.lake import Lake
-from jobs.lake.runs import KnownStore, SupersededRows
+from jobs.lake.runs import LakeStore, SupersededRows
 from jobs.lake.snapshot_files import has_rows_within
 from jobs.lake.tables import MESSAGES, SUPERSEDED_MESSAGES, Table
 from jobs.storage.local import read_creation_time
@@ -128,10 +128,10 @@ class ShorterLog(NamedTuple):
         )
 
 
-def find_shorter_log(known: KnownStore, store: Store, directory: DirectoryId) -> ShorterLog | None:
+def find_shorter_log(lake_store: LakeStore, store: Store, directory: DirectoryId) -> ShorterLog | None:
     """Return where a log ends before the lake's rows of it; None if the log has everything that the lake has."""
-    newest = known.newest
-    log_end = find_records_end(known, store)
+    newest = lake_store.newest_manifest
+    log_end = find_records_end(lake_store, store)
     if newest is None or log_end is None or log_end >= newest.to_offset:
         return None
     loss, copied = _explain_missing_end(store, log_end)
@@ -161,7 +161,7 @@ class OlderHistory(NamedTuple):
 
 
 def find_older_history(
-    lake: Lake, known: KnownStore, store: Store, superseded: SupersededRows | None
+    lake: Lake, lake_store: LakeStore, store: Store, superseded: SupersededRows | None
 ) -> OlderHistory | None:
     """
     Return the finding that a log that would supersede rows of the lake is older than they are; None if it is not.
@@ -170,7 +170,7 @@ def find_older_history(
     seconds (a broker takes longer to start), or if it has records that an earlier run has already superseded. If the
     lake has the log's last message, the log only ends earlier, and the lake's rows before it are outdated.
     """
-    lake_ms = known.newest.store_timestamp if known.newest else None
+    lake_ms = lake_store.newest_manifest.store_timestamp if lake_store.newest_manifest else None
     if superseded is None or lake_ms is None:
         return None
     newest = find_newest_segment(store)
@@ -178,8 +178,8 @@ def find_older_history(
     if tail is None or tail.stored_ms is None or tail.stored_ms >= lake_ms:
         return None
     log_end, log_ms = tail.end, tail.stored_ms
-    has_last = _has_record_at(lake, MESSAGES, known, store, tail.last_offset)
-    is_replaced = has_last or _has_record_at(lake, SUPERSEDED_MESSAGES, known, store, superseded.from_offset)
+    has_last = _has_record_at(lake, MESSAGES, lake_store, store, tail.last_offset)
+    is_replaced = has_last or _has_record_at(lake, SUPERSEDED_MESSAGES, lake_store, store, superseded.from_offset)
     if log_ms >= lake_ms - _CLOCKS_DIFFER_MS and not is_replaced:
         return None
     what = "a copy from before the broker was restored or truncated its log"
@@ -193,11 +193,11 @@ def find_older_history(
     return OlderHistory(log_end, text)
 
 
-def _has_record_at(lake: Lake, table: Table, known: KnownStore, store: Store, offset: int | None) -> bool:
+def _has_record_at(lake: Lake, table: Table, lake_store: LakeStore, store: Store, offset: int | None) -> bool:
     """Return whether a table has the record that a store's log has at an offset."""
     ranges = plan_ranges(store, offset, WHOLE_SEGMENTS) if offset is not None else ()
     first = next(map(read_first_record, ranges), None)
-    return first is not None and known.store_id in find_stores_with_record(lake, table, [first])
+    return first is not None and lake_store.store_id in find_stores_with_record(lake, table, [first])
 
 
 class _Tail(NamedTuple):
@@ -251,14 +251,16 @@ def _explain_missing_end(store: Store, log_end: int) -> tuple[str, str]:
     return (text if has_lost_end(store, newest, log_end) else ""), ""
 
 
-def find_records_end(known: KnownStore, store: Store) -> int | None:
+def find_records_end(lake_store: LakeStore, store: Store) -> int | None:
     """Return the end of the log's last record; None if the log reaches the end of the lake's rows, or is unreadable."""
     newest = find_newest_segment(store)
-    if newest is None or known.newest is None:
+    if newest is None or lake_store.newest_manifest is None:
         return store.start_offset
     segment, _ = newest
-    fingerprints = known.newest_fingerprints  # the newest one covers the last records in the lake
-    if segment.base_offset >= known.newest.to_offset or (fingerprints and has_fingerprint(fingerprints[0], store)):
+    fingerprints = lake_store.newest_fingerprints  # the newest one covers the last records in the lake
+    if segment.base_offset >= lake_store.newest_manifest.to_offset or (
+        fingerprints and has_fingerprint(fingerprints[0], store)
+    ):
         return None
     inside = (one for one in fingerprints if segment.base_offset < one.end <= segment.base_offset + segment.size)
     start = next((one.end for one in inside if has_fingerprint(one, store)), segment.base_offset)

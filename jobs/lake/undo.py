@@ -19,7 +19,7 @@ from jobs.lake.lock import hold_lock
 from jobs.lake.runs import (
     QUEUES_STATE,
     TABLES_BEFORE_KEY,
-    KnownStore,
+    LakeStore,
     Manifest,
     commit_prepared,
     find_unfinished_run,
@@ -36,7 +36,7 @@ from jobs.storage.locations import is_local
 from jobs.storage.model import file_exists
 
 
-def undo_runs(lake: Lake, store: KnownStore, first_run: int) -> Manifest:
+def undo_runs(lake: Lake, store: LakeStore, first_run: int) -> Manifest:
     """
     Undo *first_run* and all later runs of a store; return the run that undid them, also if it existed before.
 
@@ -45,12 +45,12 @@ def undo_runs(lake: Lake, store: KnownStore, first_run: int) -> Manifest:
     """
     integrity.refuse_unsupported_tables(lake, WRITTEN_BY_RUNS)
     with hold_lock(lake, store.store_id):
-        known = refresh_newest_run(lake, store)
-        newest = known.newest
+        lake_store = refresh_newest_run(lake, store)
+        newest = lake_store.newest_manifest
         if newest is None or not 0 < first_run <= newest.run:
             runs = "it has no run" if newest is None else f"its newest run is {newest.run}"
             raise RequestError(f"{lake.location}: broker {store.broker} has no run {first_run}; {runs}")
-        if find_unfinished_run(lake, known) is not None:
+        if find_unfinished_run(lake, lake_store) is not None:
             if newest.undone_from is None:
                 raise RequestError(
                     f"{lake.location}: run {newest.run} was interrupted. Run `ingest` to complete it first"
@@ -58,13 +58,13 @@ def undo_runs(lake: Lake, store: KnownStore, first_run: int) -> Manifest:
             commit_prepared(lake, newest)
         if newest.undone_from == first_run:
             return newest
-        before = _read_state_before(lake, known, first_run)
-        tables = integrity.find_newest_run_by_table(lake, known, is_done=True)
+        before = _read_state_before(lake, lake_store, first_run)
+        tables = integrity.find_newest_run_by_table(lake, lake_store, is_done=True)
         changed = sorted(tables.keys() & {table.name for table in PRODUCT_TABLES})
         _refuse_deletion_vectors(lake, changed)
         undo = replace(
-            before.make_empty_successor(known.next_run, datetime.now(UTC).isoformat(timespec="seconds")),
-            broker=known.broker,
+            before.make_empty_successor(lake_store.next_run, datetime.now(UTC).isoformat(timespec="seconds")),
+            broker=lake_store.broker,
             tables=dict.fromkeys(changed, ()),
             state={**before.state, TABLES_BEFORE_KEY: tables},
             undone_from=first_run,
@@ -74,10 +74,10 @@ def undo_runs(lake: Lake, store: KnownStore, first_run: int) -> Manifest:
         return undo
 
 
-def _read_state_before(lake: Lake, known: KnownStore, first_run: int) -> Manifest:
+def _read_state_before(lake: Lake, lake_store: LakeStore, first_run: int) -> Manifest:
     """Return the run before *first_run*; `RequestError` if its state is gone, or a later run changed earlier rows."""
-    assert known.newest is not None
-    undone = list(_read_manifests(lake, known, range(first_run, known.newest.run + 1)))
+    assert lake_store.newest_manifest is not None
+    undone = list(_read_manifests(lake, lake_store, range(first_run, lake_store.newest_manifest.run + 1)))
     for one in undone:
         reasons = {
             "filled gaps": bool(one.filled),
@@ -91,9 +91,9 @@ def _read_state_before(lake: Lake, known: KnownStore, first_run: int) -> Manifes
     if first_run == 1:
         start = undone[0].from_offset
         return replace(
-            undone[0], to_offset=start, store_timestamp=None, fingerprints=known.registered_fingerprints, state={}
+            undone[0], to_offset=start, store_timestamp=None, fingerprints=lake_store.registered_fingerprints, state={}
         )
-    (before,) = _read_manifests(lake, known, range(first_run - 1, first_run))
+    (before,) = _read_manifests(lake, lake_store, range(first_run - 1, first_run))
     if not all(file_exists(lake.open, path) for path in before.state_files):
         raise _lost_state_error(lake, first_run)
     queues = cast("dict[str, Any]", before.state.get(QUEUES_STATE) or {"queues": []})
@@ -101,9 +101,9 @@ def _read_state_before(lake: Lake, known: KnownStore, first_run: int) -> Manifes
     return before
 
 
-def _read_manifests(lake: Lake, known: KnownStore, runs: range) -> Iterator[Manifest]:
+def _read_manifests(lake: Lake, lake_store: LakeStore, runs: range) -> Iterator[Manifest]:
     for run in runs:
-        path = read_prepared_row(lake, known.store_id, run)["manifest"]
+        path = read_prepared_row(lake, lake_store.store_id, run)["manifest"]
         if not file_exists(lake.open, path):
             raise _lost_state_error(lake, run + 1)
         yield read_manifest_at(lake, path, run)

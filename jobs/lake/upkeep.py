@@ -65,7 +65,7 @@ from jobs.lake.commit import (
 from jobs.lake.features import needs_spark, refuse_unsupported_features
 from jobs.lake.integrity import find_newest_run_by_table, refuse_unsupported_tables
 from jobs.lake.lake import Lake
-from jobs.lake.runs import Manifest, commit_prepared, delete_manifests_up_to, find_unfinished_run, list_known_stores
+from jobs.lake.runs import Manifest, commit_prepared, delete_manifests_up_to, find_unfinished_run, list_lake_stores
 from jobs.lake.snapshot_files import (
     SnapshotFile,
     list_snapshot_files,
@@ -564,7 +564,7 @@ def optimize(
     if dry_run:
         tables = (*WRITTEN_BY_RUNS, *of_type)
         return [estimate_savings(lake, table, by_topic=by_topic and table is MESSAGES) for table in tables]
-    stores = list_known_stores(lake)
+    stores = list_lake_stores(lake)
     store_ids = [store.store_id for store in stores]
     for store in stores:
         leftover = find_unfinished_run(lake, store)  # only its manifest names its files: the vacuum would delete them
@@ -609,7 +609,7 @@ def merge_and_vacuum(lake: Lake, manifest: Manifest) -> list[Exception]:
                 _adapt_retention(lake, table, elapsed_s / MAX_SMALL_FILES)
                 _shorten_log(lake, table)
                 vacuum(lake, table, manifest.store_id)
-        is_any_at_work = any(find_unfinished_run(lake, store) for store in list_known_stores(lake))
+        is_any_at_work = any(find_unfinished_run(lake, store) for store in list_lake_stores(lake))
         for table in WRITTEN_BY_RUNS if manifest.run % _RUNS_BETWEEN_VACUUMS == 0 else ():
             with _collecting_errors(errors):
                 thin_states(lake, table, [manifest.store_id], most_bytes=_THINNED_AT_ONCE)

@@ -25,7 +25,7 @@ from jobs.storage.locations import is_local, local_path
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import NewCollector, RangeOutcome
 from jobs.store.queue_storage import is_about_queue_database
-from jobs.store.release import Known, Writers
+from jobs.store.release import Determined, Writers
 from jobs.store.request import GivenSettings
 from jobs.store.selection import Selection
 from jobs.store.store import Store
@@ -111,7 +111,7 @@ class Run:
     workers: Workers
     store: Store
     output: RunOutput
-    writers: Known[Writers]
+    writers: Determined[Writers]
     given_settings: GivenSettings  # the user's settings of the store's rules
     selection: Selection
     from_offset: int  # the start of the new part of the log

@@ -39,7 +39,7 @@ from jobs.query.lake_tables import (
     QUARANTINE_NAME,
     RUNS_NAME,
     SUPERSEDED_NAME,
-    LakeStore,
+    LabeledStore,
     LakeTables,
     quote_literal,
     sql_in_condition,
@@ -67,7 +67,7 @@ from jobs.query.source import (
 from jobs.store.broker_config import BrokerConfig, ConsumerKind, ConsumerProgress, QueueOffsets
 from jobs.store.intervals import Interval, subtract_intervals
 from jobs.store.log_ends import LostPart
-from jobs.store.release import RELEASE_SETTING, Known, Writers, writers_of_eras
+from jobs.store.release import RELEASE_SETTING, Determined, Writers, writers_of_eras
 from jobs.store.selection import TopicChoices
 from rmq_formats.broker_conf import decode_json_config
 from rmq_formats.commitlog.layout import COMPRESSED, INNER_BATCH
@@ -145,7 +145,7 @@ class RunRecords:
         return next((Release.from_version(name) for name in names if name), None)
 
     @cached_property
-    def likely_writers(self) -> Known[Writers]:
+    def likely_writers(self) -> Determined[Writers]:
         """The releases that the newest messages allow."""
         newest = self.select_rows("max(physical_offset) AS offset", MESSAGES_NAME)[0]["offset"] or 0
         sampled = f"physical_offset >= {newest - _SAMPLED_BYTES}"
@@ -238,7 +238,7 @@ class LakeSource(Source):
     def __init__(
         self,
         tables: LakeTables,
-        store: LakeStore,
+        store: LabeledStore,
         release: Release | None = None,
         *,
         scan_log: bool = False,
@@ -824,7 +824,7 @@ def open_lake_stores(
     return [LakeSource(tables, store, release, scan_log=scan_log, is_only=is_only) for store in stores]
 
 
-def _store_text(store: LakeStore) -> str:
+def _store_text(store: LabeledStore) -> str:
     return f"{store[0]} ({store[1]})"
 
 

@@ -91,7 +91,7 @@ _ALWAYS = 1 << 63  # a file without statistics may hold messages of any time
 
 
 # A store in a lake: the label that runs were given, and its id. Offsets are only meaningful within one store.
-LakeStore = tuple[str, str]
+LabeledStore = tuple[str, str]
 
 
 class FileStatistics(NamedTuple):
@@ -188,7 +188,7 @@ class LakeTables:
         return [] if table is None else rows_without_timestamps(table.get_add_actions(flatten=True))
 
     @cached_property
-    def stores(self) -> Sequence[LakeStore]:
+    def stores(self) -> Sequence[LabeledStore]:
         """The stores that have messages, by their labels."""
         columns, files = ("broker", "store_id"), self._actions(MESSAGES_NAME)
         of_one = [

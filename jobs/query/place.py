@@ -17,7 +17,7 @@ _SYNC_MEMBER = "rmq_sys_SYNC_BROKER_MEMBER_"  # 5.0.0+
 
 if TYPE_CHECKING:
     from jobs.query.store_reader import StoreReader
-    from jobs.store.release import Known, Writers
+    from jobs.store.release import Determined, Writers
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def open_stores(place: QueryTarget, search_progress: OnProgress = do_nothing) ->
         ]
 
 
-def detect_likely_writers(reader: "StoreReader") -> "Known[Writers]":
+def detect_likely_writers(reader: "StoreReader") -> "Determined[Writers]":
     """Return the releases that probably wrote a store, with few reads."""
     from jobs.store.release import QUICK, determine_writers
 

@@ -10,7 +10,7 @@ from jobs.console.result import RequestError
 from jobs.query import MAX_TIME, KeyQuery, ListConditions, Message
 from jobs.query.mqadmin import OffsetRange
 from jobs.store.broker_config import BrokerConfig, ConsumerProgress
-from jobs.store.release import ASSUMED, Known, Writers
+from jobs.store.release import ASSUMED, Determined, Writers
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.dispatch import Unit
 from rmq_formats.errors import FormatError, UnsupportedFormat
@@ -131,7 +131,7 @@ class Remarks:
         """Add a note."""
         self.all_notes[text] = None
 
-    def note_assumed_release(self, writers: Known[Writers]) -> None:
+    def note_assumed_release(self, writers: Determined[Writers]) -> None:
         """Note that the release is assumed, if several may have written the store."""
         if writers.origin == ASSUMED:
             newest = writers.value.newest

@@ -33,7 +33,7 @@ from jobs.query.store_log import MAX_LOG_SEARCHED_BY_DEFAULT, KeptSearches, Stor
 from jobs.query.store_queues import StoreQueues
 from jobs.query.store_reader import StoreReader
 from jobs.store.broker_config import BrokerConfig, ConsumerProgress, read_broker_config, read_config
-from jobs.store.release import Known, Writers
+from jobs.store.release import Determined, Writers
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.dispatch import DEFAULT_DELAY_LEVELS, Unit
 from rmq_formats.errors import FormatError
@@ -54,7 +54,7 @@ class StoreSource(Source):
         scan_log: bool = False,
         broker: str | None = None,
         delay_levels: str = DEFAULT_DELAY_LEVELS,
-        writers: Known[Writers] | None = None,
+        writers: Determined[Writers] | None = None,
         searches: KeptSearches | None = None,
     ) -> None:
         """

@@ -27,11 +27,11 @@ from jobs.diagnosis import kinds
 from jobs.diagnosis.acceptance import Acceptances, is_accepted
 from jobs.diagnosis.broker_state import LatePosition
 from jobs.diagnosis.findings import CONFIGURATION, INDEX, LOG, QUEUES, Finding
-from jobs.diff import ONLY_IN_LAKE, ONLY_IN_STORE, DiffSummary, compare_broker_state, diff, find_known_store
+from jobs.diff import ONLY_IN_LAKE, ONLY_IN_STORE, DiffSummary, compare_broker_state, diff, find_lake_store
 from jobs.lake.commit import read_snapshot
 from jobs.lake.integrity import list_findings_options, read_accepted_findings
 from jobs.lake.lake import Lake
-from jobs.lake.runs import KnownStore
+from jobs.lake.runs import LakeStore
 from jobs.lake.snapshot_files import read_rows_where
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.queues.join_result import DifferenceKind
@@ -232,14 +232,14 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
             stack.enter_context(held.checking_changes_on_error())
         remembering = CachingWorkers(workers, Path(local_path(request.store)).resolve())
         scratch = stack.enter_context(open_scratch_below_output(str(work.absolute()), {}))
-        known, topics, notes, recorded = None, None, [], dict[str, datetime]()
+        lake_store, topics, notes, recorded = None, None, [], dict[str, datetime]()
         if request.lake is not None:
             try:
-                known = find_known_store(request.lake, request.list_store(workers.options), request.broker)
-                topics = read_recorded_topics(request.lake, known.store_id)
+                lake_store = find_lake_store(request.lake, request.list_store(workers.options), request.broker)
+                topics = read_recorded_topics(request.lake, lake_store.store_id)
             except NothingToRestoreError as error:
                 notes.append(str(error))
-            recorded = read_accepted_findings(request.lake, known, request.broker)
+            recorded = read_accepted_findings(request.lake, lake_store, request.broker)
         asked = VerifyRequest(
             request.store, given_settings=request.given_settings, commitlog=request.commitlog,
             read_limits=request.read_limits, options=request.options, scratch=scratch, recorded_topics=topics,
@@ -247,7 +247,7 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
             findings_options=() if request.lake is None else list_findings_options(request.lake, request.broker),
         )  # fmt: skip
         summary = RepairSummary(normalize_location(request.store), verify(asked, remembering), notes=notes)
-        _Repair(request, remembering, work, scratch, summary, asked, tuple(request.commitlog), known).run(held)
+        _Repair(request, remembering, work, scratch, summary, asked, tuple(request.commitlog), lake_store).run(held)
     remove_empty_folders(work)
     return summary
 
@@ -319,7 +319,7 @@ class _Repair:
     summary: RepairSummary
     asked: VerifyRequest  # the request to verify the store in its current state
     log: tuple[str, ...]  # the planned log; its location, if not below the store's root
-    known: KnownStore | None  # the store in the lake
+    known: LakeStore | None  # the store in the lake
     segments: RepairedSegments = field(default_factory=dict)
     queues: queue_builder.QueueRebuildSummary | None = None
     index: index_builder.IndexRebuildSummary | None = None
@@ -420,7 +420,7 @@ class _Repair:
         )
         return self._verify_planned_log("bridged")
 
-    def _make_segments(self, lake: Lake, known_store: KnownStore) -> None:
+    def _make_segments(self, lake: Lake, lake_store: LakeStore) -> None:
         """Create the segments that the lake has and the store has lost."""
         request, notes = self.request, self.summary.notes
         store = request.list_store(self.workers.options)
@@ -435,14 +435,14 @@ class _Repair:
         known = [one for one in findings if one.part == LOG and one.severity.is_alarm]
         asked = DiffRequest(
             request.store, lake.location, request.broker, base_offsets=segments_with_findings(findings, store),
-            known_store=known_store, commitlog=request.commitlog, read_limits=request.read_limits,
+            lake_store=lake_store, commitlog=request.commitlog, read_limits=request.read_limits,
         )  # fmt: skip
         found = diff(asked, self.workers)
         if asked.base_offsets is not None and any(one.severity is Severity.CONTRADICTION for one in found.differences):
             # The log may continue unchanged in other segments.
             found = diff(replace(asked, base_offsets=None), self.workers)
-        self.recorded = RebuiltFileSettings.determine(known_store, request.given_settings, lake)
-        self._note_messages_of_topics(lake, known_store.store_id, found)
+        self.recorded = RebuiltFileSettings.determine(lake_store, request.given_settings, lake)
+        self._note_messages_of_topics(lake, lake_store.store_id, found)
         rewritten = [one.start for one in found.differences if one.severity is Severity.CONTRADICTION]
         if rewritten:
             at = min(rewritten)
@@ -458,15 +458,15 @@ class _Repair:
                 f"{step}"
             )
             return
-        plan = plan_log(lake, known_store)
+        plan = plan_log(lake, lake_store)
         bases = {*segments_to_restore(found, plan, known), *self._find_older_segments(found, plan, store.start_offset)}
         lost = [one for one in known if one.kind in kinds.DAMAGED_RECORD_KINDS | kinds.GAP_KINDS]
         expired = [one for one in lost if _has_expired(one, plan, found)]
-        if expired and known_store.expiry is not None:
+        if expired and lake_store.expiry is not None:
             places = names_text([f"{one.log_offset:,}" for one in expired])
             what = f"record at offset {places} has" if len(expired) == 1 else f"records at offsets {places} have"
             notes.append(
-                f"the {what} expired in the lake: {known_store.expiry.text}. A lake with a longer `--keep`, or a "
+                f"the {what} expired in the lake: {lake_store.expiry.text}. A lake with a longer `--keep`, or a "
                 "replica, may have these records"
             )
         elif lost and not bases:

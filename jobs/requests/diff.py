@@ -9,7 +9,7 @@ from jobs.options.values import label_option
 from jobs.store.request import StoreRequest
 
 if TYPE_CHECKING:
-    from jobs.lake.runs import KnownStore
+    from jobs.lake.runs import LakeStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,4 +19,4 @@ class DiffRequest(StoreRequest):
     other: str = argument("STORE|LAKE", STORE_OR_LAKE)
     broker: str | None = label_option()
     base_offsets: frozenset[int] | None = None  # base offsets of the store's segments to read; None: all segments
-    known_store: "KnownStore | None" = None  # the lake's registration of the store; None: search for it
+    lake_store: "LakeStore | None" = None  # the lake's registration of the store; None: search for it

@@ -13,7 +13,7 @@ from typing import Any
 
 from jobs.console.amounts import count_text, utc_time_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_severity
-from jobs.lake.runs import KnownStore, list_known_broker_stores
+from jobs.lake.runs import LakeStore, list_broker_stores
 from jobs.lake.snapshot_files import DamagedFileError
 from jobs.requests.restore import RestoreRequest
 from jobs.restore import NothingToRestoreError, read_first_store_timestamp, read_last_store_timestamp
@@ -122,35 +122,35 @@ class CheckSummary(RatedOutcome):
 
 def check_restore(request: RestoreRequest, workers: Workers) -> CheckSummary:
     """Check whether the stores of a lake can be restored; `NothingToRestoreError` if none has anything to restore."""
-    if request.broker is None and (every := list_known_broker_stores(request.lake)):
-        stores: Sequence[KnownStore] = every
+    if request.broker is None and (every := list_broker_stores(request.lake)):
+        stores: Sequence[LakeStore] = every
     else:
         stores = [find_store(request.lake, request.broker)]
     checks, failure = [], None
-    for known in stores:
+    for lake_store in stores:
         try:
-            checks.append(_check_store(request, known, workers))
+            checks.append(_check_store(request, lake_store, workers))
         except NothingToRestoreError as error:
             failure = error
             is_loss = (
-                find_offset(request.lake, known.store_id, request.until) is None
-                and known.newest is not None
-                and known.newest.to_offset > 0
+                find_offset(request.lake, lake_store.store_id, request.until) is None
+                and lake_store.newest_manifest is not None
+                and lake_store.newest_manifest.to_offset > 0
             )
             severity = Severity.GAP if is_loss else Severity.NOT_VERIFIED
-            checks.append(StoreCheck(known.broker, known.store_id, why_nothing=str(error), severity=severity))
+            checks.append(StoreCheck(lake_store.broker, lake_store.store_id, why_nothing=str(error), severity=severity))
     if failure is not None and all(check.restored is None for check in checks):
         raise failure
     return CheckSummary(request.lake.location, checks)
 
 
-def _check_store(request: RestoreRequest, known: KnownStore, workers: Workers) -> StoreCheck:
-    lake, store_id = request.lake, known.store_id
-    start, end = find_range(request, known)
-    plan = plan_range(request, known, start, end)
+def _check_store(request: RestoreRequest, lake_store: LakeStore, workers: Workers) -> StoreCheck:
+    lake, store_id = request.lake, lake_store.store_id
+    start, end = find_range(request, lake_store)
+    plan = plan_range(request, lake_store, start, end)
     results = workers.map(plan.segments, check_segment, "checking segments")
-    summary = summarize_segments(request, known, plan, sorted(results))
-    state: dict[str, Any] = dict(known.newest.state) if known.newest else {}
+    summary = summarize_segments(request, lake_store, plan, sorted(results))
+    state: dict[str, Any] = dict(lake_store.newest_manifest.state) if lake_store.newest_manifest else {}
     recorded = (state.get("config_files") or {}).get("files", {})
     try:
         files, notes, lost = restore_config_files(lake, store_id, None, end, recorded)
@@ -159,10 +159,10 @@ def _check_store(request: RestoreRequest, known: KnownStore, workers: Workers) -
         lost = {"config_files:": str(error)}
     summary.lost += [f"{name} {reason}" for name, reason in lost.items()]
     try:
-        forms = RebuiltFileSettings.determine(known, request.given_settings, lake, with_index=request.with_index)
+        forms = RebuiltFileSettings.determine(lake_store, request.given_settings, lake, with_index=request.with_index)
         forms.refuse_assumed(lake, store_id, with_index=request.with_index)
     except UndecidedError as error:
         summary.notes.append(f"a restore needs more options: {error}")
-    summary.newest_store_timestamp = read_last_store_timestamp(lake, known, plan.end)
-    oldest = read_first_store_timestamp(lake, known, plan.segments[0])
-    return StoreCheck(known.broker, store_id, summary, oldest, severity=summary.severity)
+    summary.newest_store_timestamp = read_last_store_timestamp(lake, lake_store, plan.end)
+    oldest = read_first_store_timestamp(lake, lake_store, plan.segments[0])
+    return StoreCheck(lake_store.broker, store_id, summary, oldest, severity=summary.severity)

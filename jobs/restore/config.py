@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from jobs.console.result import RequestError
 from jobs.lake.commit import read_rows
 from jobs.lake.lake import Lake
-from jobs.lake.runs import KnownStore
+from jobs.lake.runs import LakeStore
 from jobs.lake.snapshot_files import read_batches
 from jobs.lake.tables import CONFIG_FILES, INDEX_ENTRIES, INDEX_FILES, MESSAGES
 from jobs.products.index.file_builder import NO_RECORDED_NAMES, RecordedNames, detect_zone
@@ -33,7 +33,7 @@ from jobs.store.release import (
     GIVEN,
     RELEASES,
     RELEASES_ORIGIN,
-    Known,
+    Determined,
     UndecidedError,
     parse_rules,
     recorded_origin,
@@ -154,46 +154,46 @@ def read_recorded_topics(lake: Lake, store_id: str) -> tuple[RecordedTopics, ...
 class RebuiltFileSettings(NamedTuple):
     """The settings of rebuilt files: given ones, else those that runs recorded, else RocketMQ's defaults."""
 
-    index_geometry: Known[Geometry]
+    index_geometry: Determined[Geometry]
     queue_formats: RecordedQueueFormats
     zone: tzinfo | None  # the zone of the times in the names of index files
-    release: Known[str] | None  # a value of `--release`; None: to be detected from the restored log
+    release: Determined[str] | None  # a value of `--release`; None: to be detected from the restored log
     recorded_releases: str = ""  # all releases that write the same files, as text; empty if the release was given
     index_names: RecordedNames = NO_RECORDED_NAMES
     is_release_unknown: bool = False  # a run recorded that nothing shows the release
 
     @classmethod
-    def determine(cls, known: KnownStore, wanted: GivenSettings, lake: Lake, *, with_index: bool = True) -> Self:
+    def determine(cls, lake_store: LakeStore, wanted: GivenSettings, lake: Lake, *, with_index: bool = True) -> Self:
         """Determine the settings from the user's options and the records of runs; names only *with_index*."""
-        state: Mapping[str, Any] = known.newest.state if known.newest else {}  # JSON
+        state: Mapping[str, Any] = lake_store.newest_manifest.state if lake_store.newest_manifest else {}  # JSON
         slots, entries = wanted.hash_slots or wanted.conf.hash_slots, wanted.index_num or wanted.conf.index_num
         noted = state.get("index") or {}
-        index = Known(DEFAULT_GEOMETRY, ASSUMED, "the default, because no ingest run recorded another value")
+        index = Determined(DEFAULT_GEOMETRY, ASSUMED, "the default, because no ingest run recorded another value")
         if noted.get("stated"):
-            index = Known(Geometry(*noted["stated"]), DETECTED, "recorded by an ingest run")
+            index = Determined(Geometry(*noted["stated"]), DETECTED, "recorded by an ingest run")
         elif noted and noted["geometry_origin"] != ASSUMED:
-            index = Known(Geometry(*noted["geometry"]), noted["geometry_origin"], "recorded by an ingest run")
+            index = Determined(Geometry(*noted["geometry"]), noted["geometry_origin"], "recorded by an ingest run")
         if wanted.conf.is_given:
             reason = "RocketMQ's defaults, which the broker's configuration does not override"
-            index = Known(DEFAULT_GEOMETRY, GIVEN, reason) if index.origin == ASSUMED else index
+            index = Determined(DEFAULT_GEOMETRY, GIVEN, reason) if index.origin == ASSUMED else index
         if slots or entries:
             value = Geometry(slots or index.value.hash_slots, entries or index.value.index_num)
             partly = f"only one of --hash-slots and --index-num was given; the other is {index.origin_text}"
             is_known = (slots and entries) or index.origin != ASSUMED
-            index = Known(value, GIVEN if is_known else ASSUMED, GIVEN if slots and entries else partly)
+            index = Determined(value, GIVEN if is_known else ASSUMED, GIVEN if slots and entries else partly)
         queues = RecordedQueueFormats.from_state(state.get(QUEUE_FORMATS_KEY, {}))
         given = wanted.conf.consume_queue_size
-        default = Known(DEFAULT_FILE_SIZE, ASSUMED, "the default, because no ingest run recorded another value")
+        default = Determined(DEFAULT_FILE_SIZE, ASSUMED, "the default, because no ingest run recorded another value")
         plain = queues.sizes.get(FileKind.CONSUME_QUEUE, default)
-        plain = Known(rounded_file_size(given), GIVEN, GIVEN) if given else plain
-        release = None if wanted.release is None else Known(wanted.release, GIVEN, GIVEN)
+        plain = Determined(rounded_file_size(given), GIVEN, GIVEN) if given else plain
+        release = None if wanted.release is None else Determined(wanted.release, GIVEN, GIVEN)
         if release is None and noted:  # the releases whose rules runs used for index entries
             rules = ",".join(f"{name}@{since}" if since else name for since, name in noted["rules"])
             origin = recorded_origin(noted)
             is_assumed = origin == ASSUMED
             reason = "an ingest run could not detect the exact release" if is_assumed else "recorded by an ingest run"
-            release = Known(rules, origin, reason)
-        names = _read_recorded_names(lake, known.store_id) if with_index else NO_RECORDED_NAMES
+            release = Determined(rules, origin, reason)
+        names = _read_recorded_names(lake, lake_store.store_id) if with_index else NO_RECORDED_NAMES
         zone = wanted.zone or detect_zone((own[0], time) for (_, time), own in names.by_first_message.items())
         queues = queues._replace(sizes={**queues.sizes, FileKind.CONSUME_QUEUE: plain})
         releases = (noted.get(RELEASES) or "") if wanted.release is None else ""

@@ -18,7 +18,7 @@ from jobs.console.amounts import count_text
 from jobs.console.result import RequestError
 from jobs.lake.commit import open_table, read_snapshot
 from jobs.lake.lake import Lake
-from jobs.lake.runs import KnownStore, read_gaps_and_filled
+from jobs.lake.runs import LakeStore, read_gaps_and_filled
 from jobs.lake.snapshot_files import Limits, SnapshotFile, is_readable_parquet, list_snapshot_files, read_batches
 from jobs.lake.tables import (
     BODY_ERROR,
@@ -33,7 +33,7 @@ from jobs.lake.tables import (
 )
 from jobs.products.log_pieces import ENTRY_HEADER_SIZE, FILE_ROW, UNKNOWN_ROW
 from jobs.store.intervals import Interval, subtract_intervals, uncovered_parts
-from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known
+from jobs.store.release import ASSUMED, DETECTED, GIVEN, Determined
 from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
 from rmq_formats.commitlog.scan import IO_ERROR
 from rmq_formats.properties import MAX_LONG
@@ -127,7 +127,7 @@ class RestorePlan:
     """The segments of a log, and what the lake lacks of it."""
 
     segments: tuple[PlannedSegment, ...]
-    size: Known[int]  # the size of each file
+    size: Determined[int]  # the size of each file
     start: int  # the start of the requested part
     previous_end: int | None  # the end of the lake's last segment before the planned ones, if there is any
     end: int  # the end of the log
@@ -177,13 +177,13 @@ class RestorePlan:
 
 
 def plan_log(
-    lake: Lake, known: KnownStore, *, start: int = 0, until: int | None = None, size: int | None = None
+    lake: Lake, lake_store: LakeStore, *, start: int = 0, until: int | None = None, size: int | None = None
 ) -> RestorePlan:
     """Plan the segments of [start, until); *start* is rounded down, because a log begins with a complete file."""
     messages, pieces, quarantine = (
-        find_table_files(lake, table, known.store_id) for table in (MESSAGES, LOG_PIECES, QUARANTINE)
+        find_table_files(lake, table, lake_store.store_id) for table in (MESSAGES, LOG_PIECES, QUARANTINE)
     )
-    end = known.newest.to_offset if known.newest else 0
+    end = lake_store.newest_manifest.to_offset if lake_store.newest_manifest else 0
     if until is not None and until > end:
         raise NothingToRestoreError(f"--until {until}: {_explain_past_end(until, end)}")
     if until is not None and start >= until:
@@ -194,36 +194,38 @@ def plan_log(
     place = ("physical_offset", "length")
     special = [
         row
-        for row in pieces.read_rows(known.store_id, place, ("kind", "path"))
+        for row in pieces.read_rows(lake_store.store_id, place, ("kind", "path"))
         if row["kind"] in {FILE_ROW, UNKNOWN_ROW}
     ]
     noted = {row["physical_offset"]: row for row in special if row["kind"] == FILE_ROW}
-    damaged = list(quarantine.read_rows(known.store_id, place, ("reason",)))
-    of_files = [(file, frozenset(_list_segments_in(lake, file, known.store_id))) for file in messages.files]
+    damaged = list(quarantine.read_rows(lake_store.store_id, place, ("reason",)))
+    of_files = [(file, frozenset(_list_segments_in(lake, file, lake_store.store_id))) for file in messages.files]
     known_bases = sorted(noted.keys() | {base for _, some in of_files for base in some})
     bases = [base for base in known_bases if base < end]
     if not bases:
         begin = f"; its log begins at offset {known_bases[0]:,}" if known_bases else ""
-        raise NothingToRestoreError(f"the lake has no messages of broker {known.broker} before offset {end:,}{begin}")
+        raise NothingToRestoreError(
+            f"the lake has no messages of broker {lake_store.broker} before offset {end:,}{begin}"
+        )
     length = _determine_file_size(sorted(noted) or bases, size, [row["length"] for row in noted.values()])
     # Another engine may have changed the segment of a row: only offsets at which a file can begin count.
     bases = [base for base in bases if base >= 0 and not (base - min(noted, default=base)) % length.value]
     kept = [base for base in bases if base + length.value > start]
     if not kept:
-        raise NothingToRestoreError(f"the lake's messages of broker {known.broker} end before offset {start:,}")
+        raise NothingToRestoreError(f"the lake's messages of broker {lake_store.broker} end before offset {start:,}")
     earlier = [base + length.value for base in bases if base < kept[0]]
 
     message_files = _group_message_files(kept, length.value, of_files)
     piece_files = _group_piece_files(kept, pieces.files)
     unread = tuple(sorted(_interval_of(row) for row in damaged if row["reason"] == IO_ERROR))
     unknown = [row for row in special if row["kind"] == UNKNOWN_ROW]
-    causes = tuple(_find_causes(messages, known, damaged, unknown))
+    causes = tuple(_find_causes(messages, lake_store, damaged, unknown))
     unread_of = _group_by_segment(kept, length.value, ((*interval, interval) for interval in unread))
     intervals = ((one.start, one.end) for one in causes)
     lacking_of = _group_by_segment(kept, length.value, ((*interval, interval) for interval in intervals))
     segments = (
         PlannedSegment(
-            lake, known.store_id, base, length.value, _path(base, noted.get(base, {}).get("path")), end,
+            lake, lake_store.store_id, base, length.value, _path(base, noted.get(base, {}).get("path")), end,
             is_last=base == kept[-1], message_files=tuple(message_files[base]), piece_files=tuple(piece_files[base]),
             unread_ranges=tuple(unread_of[base]), lacking=tuple(lacking_of[base]),
         )
@@ -284,12 +286,15 @@ def _explain_past_end(offset: int, end: int) -> str:
 
 
 def _find_causes(
-    messages: TableFiles, known: KnownStore, damaged: Sequence[Mapping[str, Any]], unknown: Sequence[Mapping[str, Any]]
+    messages: TableFiles,
+    lake_store: LakeStore,
+    damaged: Sequence[Mapping[str, Any]],
+    unknown: Sequence[Mapping[str, Any]],
 ) -> Iterator[MissingCause]:
     """Yield the reasons why the lake lacks bytes, the most certain first."""
-    if known.expiry is not None:
-        yield MissingCause(0, known.expiry.to_offset, EXPIRED, is_expired=True)
-    gaps, filled = read_gaps_and_filled(messages.lake, known)
+    if lake_store.expiry is not None:
+        yield MissingCause(0, lake_store.expiry.to_offset, EXPIRED, is_expired=True)
+    gaps, filled = read_gaps_and_filled(messages.lake, lake_store)
     for gap in gaps:
         for start, end in uncovered_parts(filled, gap["from"], gap["to"]):
             yield MissingCause(start, end, gap["why"], is_gap=True)
@@ -301,19 +306,19 @@ def _find_causes(
         path = f"{messages.table.name}/{file.path}"
         start, end = file.minimum("physical_offset", 0), file.maximum("physical_offset", 1 << 62)
         yield MissingCause(int(start), int(end) + 1, f"{path} {messages.faults[path]}")
-    for start, end in _list_ranges_with_expired(known, filled):
+    for start, end in _list_ranges_with_expired(lake_store, filled):
         yield MissingCause(start, end, f"{EXPIRED}, for topics with a shorter time", is_expired=True)
-    if known.topic_choices.left_out_note() is not None:
+    if lake_store.topic_choices.left_out_note() is not None:
         why = "messages of topics that were not ingested (`ingest --topics`, `--exclude-topics`)"
-        yield MissingCause(0, known.topic_choices.end_offset, why, is_choice=True)
+        yield MissingCause(0, lake_store.topic_choices.end_offset, why, is_choice=True)
 
 
-def _list_ranges_with_expired(known: KnownStore, filled: Sequence[Interval]) -> list[Interval]:
+def _list_ranges_with_expired(lake_store: LakeStore, filled: Sequence[Interval]) -> list[Interval]:
     """Return ranges in which messages of some topics have expired; runs that *filled* gaps have left them out."""
-    if known.expiry is None:
+    if lake_store.expiry is None:
         return []
-    read_later = [*filled, *((one.start, one.end) for one in known.topic_choices.backfilled)]
-    first, until = known.expiry.to_offset, known.expiry.until
+    read_later = [*filled, *((one.start, one.end) for one in lake_store.topic_choices.backfilled)]
+    first, until = lake_store.expiry.to_offset, lake_store.expiry.until
     return subtract_intervals([(min(first, until), until), *read_later], [(0, first)])
 
 
@@ -342,11 +347,11 @@ def _list_segments_in(lake: Lake, file: SnapshotFile, store_id: str) -> Iterator
     yield from sorted(seen - {None})  # a row of another engine may have none
 
 
-def _determine_file_size(bases: Sequence[int], given: int | None, noted: Collection[int]) -> Known[int]:
+def _determine_file_size(bases: Sequence[int], given: int | None, noted: Collection[int]) -> Determined[int]:
     """Return the size of the log's files: as the lake notes it, or else from their names, which are multiples of it."""
     usual = next((size for size, _ in Counter(noted).most_common(1)), 0)  # a damaged file may have another size
     if given is None and {usual} == {*noted}:
-        return Known(usual, DETECTED, "recorded in the lake")
+        return Determined(usual, DETECTED, "recorded in the lake")
     if given is not None:
         if given < usual:
             reason = f"--segment-size {given}: smaller than the segments of this log, which have {usual:,} bytes"
@@ -357,17 +362,17 @@ def _determine_file_size(bases: Sequence[int], given: int | None, noted: Collect
                 f"--segment-size {given}: a segment began at offset {odd:,}, which is not a multiple of this size. "
                 "Omit --segment-size to use the size recorded in the lake"
             )
-        return Known(given, GIVEN, "--segment-size")
+        return Determined(given, GIVEN, "--segment-size")
     distances = Counter(after - before for before, after in pairwise(bases))
     if not distances:
-        return Known(DEFAULT_SEGMENT_SIZE, ASSUMED, "the default, because the lake has rows of only one file")
+        return Determined(DEFAULT_SEGMENT_SIZE, ASSUMED, "the default, because the lake has rows of only one file")
     size = min(distances)
     odd = next((distance for distance in distances if distance % size), None)
     if odd is not None:
         raise NothingToRestoreError(
             f"the distances between the segments differ ({size:,} and {odd:,} bytes): pass --segment-size"
         )
-    return Known(size, DETECTED, f"the distance between segments is {size:,} bytes")
+    return Determined(size, DETECTED, f"the distance between segments is {size:,} bytes")
 
 
 def find_offset_at_time(lake: Lake, store_id: str, timestamp: int) -> int | None:
@@ -384,18 +389,22 @@ def find_offset_at_time(lake: Lake, store_id: str, timestamp: int) -> int | None
     return offset
 
 
-def read_last_store_timestamp(lake: Lake, known: KnownStore, end: int) -> int:
+def read_last_store_timestamp(lake: Lake, lake_store: LakeStore, end: int) -> int:
     """Return the store time of the last message before *end*; 0 if there is none."""
-    if known.newest and known.newest.store_timestamp and end >= known.newest.to_offset:
-        return known.newest.store_timestamp
+    if (
+        lake_store.newest_manifest
+        and lake_store.newest_manifest.store_timestamp
+        and end >= lake_store.newest_manifest.to_offset
+    ):
+        return lake_store.newest_manifest.store_timestamp
     within = {"physical_offset": (0, end - 1)}
-    return max(_read_extremes(lake, known.store_id, "store_timestamp", within, pc.max), default=0)
+    return max(_read_extremes(lake, lake_store.store_id, "store_timestamp", within, pc.max), default=0)
 
 
-def read_first_store_timestamp(lake: Lake, known: KnownStore, segment: PlannedSegment) -> int:
+def read_first_store_timestamp(lake: Lake, lake_store: LakeStore, segment: PlannedSegment) -> int:
     """Return the store time of the first message of a segment; 0 if it has none."""
     within = {"physical_offset": (segment.base_offset, segment.base_offset + segment.size - 1)}
-    return min(_read_extremes(lake, known.store_id, "store_timestamp", within, pc.min), default=0)
+    return min(_read_extremes(lake, lake_store.store_id, "store_timestamp", within, pc.min), default=0)
 
 
 def _read_extremes(

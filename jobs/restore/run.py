@@ -19,7 +19,7 @@ from jobs.console.amounts import TimeArgument, count_text, utc_time_text
 from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_severity_met
 from jobs.diagnosis import gather_start_facts
 from jobs.lake.lake import Lake
-from jobs.lake.runs import KnownStore, list_known_broker_stores
+from jobs.lake.runs import LakeStore, list_broker_stores
 from jobs.products.index.file_builder import BuiltFileKind
 from jobs.products.index.survivors import list_index_files
 from jobs.rebuild import index as index_builder
@@ -188,13 +188,17 @@ class RestoreSummary(RatedOutcome):
         yield from (f"  CHANGED {offset:,}: another engine changed this row" for offset in self.changed)
 
 
-def find_store(lake: Lake, label_or_id: str | None) -> KnownStore:
+def find_store(lake: Lake, label_or_id: str | None) -> LakeStore:
     """Return the store with a label or an ID; if the lake has only one store, no name is needed."""
-    every = list_known_broker_stores(lake)
-    found = [known for known in every if label_or_id is None or label_or_id in (known.broker, known.store_id)]
+    every = list_broker_stores(lake)
+    found = [
+        lake_store
+        for lake_store in every
+        if label_or_id is None or label_or_id in (lake_store.broker, lake_store.store_id)
+    ]
     if len(found) == 1:
         return found[0]
-    names = ", ".join(f"{known.broker} ({known.store_id})" for known in every) or "none"
+    names = ", ".join(f"{lake_store.broker} ({lake_store.store_id})" for lake_store in every) or "none"
     if not found:
         raise NothingToRestoreError(
             f"this lake has no store {label_or_id!r}; its stores: {names}" if every else "this lake has no broker's log"
@@ -207,38 +211,44 @@ def find_offset(lake: Lake, store_id: str, place: int | TimeArgument | None) -> 
     return find_offset_at_time(lake, store_id, place.milliseconds()) if isinstance(place, TimeArgument) else place
 
 
-def find_range(request: RestoreRequest, known: KnownStore) -> tuple[int, int | None]:
+def find_range(request: RestoreRequest, lake_store: LakeStore) -> tuple[int, int | None]:
     """Return the offsets between which the log is restored; None: up to its end."""
-    start = find_offset(request.lake, known.store_id, request.start)
+    start = find_offset(request.lake, lake_store.store_id, request.start)
     if start is None and request.start is not None:
         raise NothingToRestoreError(
-            f"--from {request.start}: the lake has no message of broker {known.broker} that was stored then or later"
+            f"--from {request.start}: the lake has no message of broker {lake_store.broker} that was stored then or "
+            "later"
         )
-    until = find_offset(request.lake, known.store_id, request.until)
+    until = find_offset(request.lake, lake_store.store_id, request.until)
     if isinstance(request.until, TimeArgument) and until is not None and (start or 0) >= until:
         since = f"--from {request.start}, " if request.start is not None else ""
         when = "in this range" if request.start is not None else "before that time"
         raise NothingToRestoreError(
-            f"{since}--until {request.until}: the lake has no message of broker {known.broker} that was stored {when}"
+            f"{since}--until {request.until}: the lake has no message of broker {lake_store.broker} that was "
+            f"stored {when}"
         )
     return start or 0, until
 
 
-def plan_range(request: RestoreRequest, known: KnownStore, start: int, until: int | None) -> RestorePlan:
+def plan_range(request: RestoreRequest, lake_store: LakeStore, start: int, until: int | None) -> RestorePlan:
     """Return the segments of a range of the log."""
-    plan = plan_log(request.lake, known, start=start, until=until, size=request.segment_size)
+    plan = plan_log(request.lake, lake_store, start=start, until=until, size=request.segment_size)
     return plan.begin_at_time() if isinstance(request.start, TimeArgument) else plan
 
 
 def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     """Write a broker's store from the rows of the lake."""
-    known = find_store(request.lake, request.broker)
-    start, until = find_range(request, known)
-    plan = plan_range(request, known, start, until)
-    forms = RebuiltFileSettings.determine(known, request.given_settings, request.lake, with_index=request.with_index)
-    forms.refuse_assumed(request.lake, known.store_id, with_queues=request.with_queues, with_index=request.with_index)
+    lake_store = find_store(request.lake, request.broker)
+    start, until = find_range(request, lake_store)
+    plan = plan_range(request, lake_store, start, until)
+    forms = RebuiltFileSettings.determine(
+        lake_store, request.given_settings, request.lake, with_index=request.with_index
+    )
+    forms.refuse_assumed(
+        request.lake, lake_store.store_id, with_queues=request.with_queues, with_index=request.with_index
+    )
     unfinished = request.target / UNFINISHED_FOLDER
-    complete = _claim_output(request, known, plan)
+    complete = _claim_output(request, lake_store, plan)
     if complete is not None:
         return complete
     paths = {segment.base_offset: request.target / segment.path for segment in plan.segments}
@@ -246,10 +256,10 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     works = [replace(one, path=str(paths[one.base_offset])) for one in plan.segments if one.base_offset not in done]
     made = workers.map(works, partial(_restore_and_note, folder=str(unfinished)), "writing segments")
     results = sorted([*made, *done.values()])
-    summary = summarize_segments(request, known, plan, results, resumed=len(done))
-    state: Mapping[str, Any] = known.newest.state if known.newest else {}
+    summary = summarize_segments(request, lake_store, plan, results, resumed=len(done))
+    state: Mapping[str, Any] = lake_store.newest_manifest.state if lake_store.newest_manifest else {}
     recorded = (state.get("config_files") or {}).get("files", {})
-    written, notes, lost = restore_config_files(request.lake, known.store_id, request.target, until, recorded)
+    written, notes, lost = restore_config_files(request.lake, lake_store.store_id, request.target, until, recorded)
     summary.config, summary.notes = [Path(path).name for path in written], [*summary.notes, *notes]
     summary.lost += [f"{name} {reason}" for name, reason in lost.items()]
     summary.log_folders = sorted({str(path.parent.relative_to(request.target)) for path in paths.values()})
@@ -257,7 +267,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     _build_rest(request, log_folders, forms, summary, workers)
     store = list_store(str(request.target), commitlog=log_folders)
     summary.notes += _notes_of_truncation(store, plan, sorted([*summary.missing, *summary.expired]))
-    summary.newest_store_timestamp = read_last_store_timestamp(request.lake, known, plan.end)
+    summary.newest_store_timestamp = read_last_store_timestamp(request.lake, lake_store, plan.end)
     summary.notes += _write_timers(request, summary, written)
     # The state after a clean shutdown: everything up to the last message is on the disk.
     indexed = max((file.header.end_timestamp for file in list_index_files(store)), default=0)
@@ -347,11 +357,11 @@ def _notes_of_truncation(store: Store, plan: RestorePlan, missing: Sequence[Inte
         yield f"at startup, a broker{which} truncates this log at offset {offset:,}, the first gap that it reads"
 
 
-def _claim_output(request: RestoreRequest, known: KnownStore, plan: RestorePlan) -> RestoreSummary | None:
+def _claim_output(request: RestoreRequest, lake_store: LakeStore, plan: RestorePlan) -> RestoreSummary | None:
     """Check that the directory is empty or has the beginning of this restore; return the summary of a complete one."""
     unfinished = request.target / UNFINISHED_FOLDER
     described = {
-        "store_id": known.store_id,
+        "store_id": lake_store.store_id,
         "end": plan.end,
         "segment_size": plan.size.value,
         "segments": [segment.base_offset for segment in plan.segments],
@@ -359,7 +369,7 @@ def _claim_output(request: RestoreRequest, known: KnownStore, plan: RestorePlan)
     if request.resume and path_exists(request.target / MANIFEST_FILE):
         manifest = _read_json(request.target / MANIFEST_FILE, _MANIFEST)
         restored = tuple(manifest[name] for name in ("store_id", "from_offset", "to_offset", "segment_size"))
-        if restored != (known.store_id, plan.segments[0].base_offset, plan.end, plan.size.value):
+        if restored != (lake_store.store_id, plan.segments[0].base_offset, plan.end, plan.size.value):
             raise RequestError(
                 f"{request.target}: this directory has the result of another restore; start again in an empty directory"
             )
@@ -457,7 +467,7 @@ def _to_tuples(value: Any) -> Any:  # noqa: ANN401 - JSON
 
 def summarize_segments(
     request: RestoreRequest,
-    known: KnownStore,
+    lake_store: LakeStore,
     plan: RestorePlan,
     results: Sequence[RestoredSegment],
     *,
@@ -472,8 +482,8 @@ def summarize_segments(
     return RestoreSummary(
         request.lake.location,
         str(request.out or ""),
-        known.broker,
-        known.store_id,
+        lake_store.broker,
+        lake_store.store_id,
         len(results),
         plan.size.value,
         f"{plan.size.origin}: {plan.size.reason}",

@@ -20,7 +20,7 @@ from jobs.lake.commit import open_table
 from jobs.lake.history import chain_leads_to, find_superseded_rows
 from jobs.lake.identity import has_fingerprint, identify_store
 from jobs.lake.lake import DEFAULT_BROKER, Lake
-from jobs.lake.runs import KnownStore, read_prepared_row
+from jobs.lake.runs import LakeStore, read_prepared_row
 from jobs.lake.snapshots import read_newest_transaction
 from jobs.lake.tables import MESSAGES
 from jobs.products.index.settings import determine_releases
@@ -118,33 +118,33 @@ def find_read_start(wanted: ReadOptions, store: Store) -> tuple[LogPosition, Log
     if wanted.after_lake is None:
         return LogPosition(store.start_offset), (rules, wanted.broker or DEFAULT_BROKER, None)
     lake = Lake(wanted.after_lake, wanted.file_system or {})
-    known = identify_store(lake, store, wanted.broker, register_new=False)
-    if known is None or not known.store_id:
+    lake_store = identify_store(lake, store, wanted.broker, register_new=False)
+    if lake_store is None or not lake_store.store_id:
         reason = f"option after: {lake.location} has no rows of {store.root}"
         raise UnsupportedFormat(f"{reason}: run ingest first, or select the store with option broker")
-    conflict = find_superseded_rows(lake, known, store)
+    conflict = find_superseded_rows(lake, lake_store, store)
     if conflict is not None:
         raise UnsupportedFormat(f"option after: {store.root}: {conflict.why}: run ingest first", conflict.from_offset)
-    left_out = known.topic_choices.left_out_note(wanted.selection.topics)
+    left_out = lake_store.topic_choices.left_out_note(wanted.selection.topics)
     if left_out is not None:
         log_message(f"rmq-lake: {lake.location}: {left_out}", "warning")
-    place = _watermark(lake, known, wanted.after_version) or LogPosition(store.start_offset)
-    return place, (rules, known.broker, known.store_id)
+    place = _watermark(lake, lake_store, wanted.after_version) or LogPosition(store.start_offset)
+    return place, (rules, lake_store.broker, lake_store.store_id)
 
 
-def _watermark(lake: Lake, known: KnownStore, version: int | None) -> LogPosition | None:
+def _watermark(lake: Lake, lake_store: LakeStore, version: int | None) -> LogPosition | None:
     """Return the position up to which a version of the table reaches; None if it has no rows of this store."""
     snapshot = open_table(lake, MESSAGES.name, is_private=True)
     if snapshot is None:
         return None
     if version is not None:
         snapshot.load_as_version(version)
-    run = read_newest_transaction(snapshot, known.store_id)
-    newest = known.newest
+    run = read_newest_transaction(snapshot, lake_store.store_id)
+    newest = lake_store.newest_manifest
     if newest is not None and newest.run == run:
         record = next((one for one in newest.fingerprints if one.end <= newest.to_offset), None)
         return LogPosition(newest.to_offset, newest.store_timestamp, record)
-    return LogPosition(read_prepared_row(lake, known.store_id, run)["to_offset"]) if run else None
+    return LogPosition(read_prepared_row(lake, lake_store.store_id, run)["to_offset"]) if run else None
 
 
 def check_position_in_log(place: LogPosition, store: Store, *, with_chain: bool) -> None:

@@ -51,7 +51,7 @@ from rmq_formats.store import CHECKPOINT, OFFSET_DIGITS, FileKind, decode_checkp
 GIVEN, DETECTED, ASSUMED = "given", "detected", "assumed"
 Value = TypeVar("Value")
 RELEASE_SETTING = "release"  # key in `detail` of a row of `runs`: the release whose rules apply to the end of the log
-RELEASES, RELEASES_ORIGIN = "releases", "releases_origin"  # keys in the saved state of the index: `Known[Writers]`
+RELEASES, RELEASES_ORIGIN = "releases", "releases_origin"  # keys in the saved state of the index: `Determined[Writers]`
 _BLOCK = 1 << 18  # bytes of a segment that are read in one piece
 _DAMAGE_SKIPPED = 4 << 20  # bytes of damage after which the search for the next record ends
 _ABORT_READ = 64
@@ -100,8 +100,8 @@ def unknown_setting_error(missing: str, defaults: tuple[str, ...]) -> UndecidedE
 
 
 @dataclass(frozen=True, slots=True)
-class Known(Generic[Value]):
-    """A value, how it is known, and why."""
+class Determined(Generic[Value]):
+    """A value, whether it was given, detected or assumed, and the reason."""
 
     value: Value
     origin: str  # GIVEN, DETECTED or ASSUMED
@@ -209,7 +209,7 @@ def determine_writers(
     relevant_switches: Sequence[str] = (),
     effort: ReadEffort = THOROUGH,
     index_readers: Iterable[IndexReader] = (),
-) -> Known[Writers]:
+) -> Determined[Writers]:
     """
     Return the releases that wrote a store: as given, else the newest ones that its marks allow.
 
@@ -218,13 +218,13 @@ def determine_writers(
     """
     if given_release is not None:
         rules = parse_rules(given_release)
-        return Known(
+        return Determined(
             Writers(rules, _describe_releases((str(release), since) for since, release in rules)), GIVEN, GIVEN
         )
     return writers_of_eras(detect_store_eras(store, effort, index_readers), relevant_switches)
 
 
-def writers_of_eras(eras: Sequence[Era], relevant_switches: Sequence[str]) -> Known[Writers]:
+def writers_of_eras(eras: Sequence[Era], relevant_switches: Sequence[str]) -> Determined[Writers]:
     """
     Return the rules for a store of these eras: those of the newest release of each.
 
@@ -237,7 +237,7 @@ def writers_of_eras(eras: Sequence[Era], relevant_switches: Sequence[str]) -> Kn
     reasons = "; ".join(dict.fromkeys(mark.reason for era in eras for mark in era.marks))
     undecided = any(era.undecided_switches(relevant_switches) for era in eras)
     writers = Writers(rules, text, tuple(eras))
-    return Known(
+    return Determined(
         writers,
         DETECTED if reasons and not undecided else ASSUMED,
         reasons or "nothing in the store shows the exact release",

@@ -27,7 +27,7 @@ from jobs.store.store import list_store
 from jobs.verbs.rebuild import refuse_running_broker
 
 if TYPE_CHECKING:
-    from jobs.lake.runs import KnownStore
+    from jobs.lake.runs import LakeStore
     from jobs.repair.run import RepairSummary
     from jobs.verify.verdict import Verdict
 
@@ -62,13 +62,13 @@ def verify(  # noqa: PLR0913 - one argument an option
     from jobs.verify.verdict import verdict_lines
 
     lake = None if findings_lake is None else Lake(findings_lake, workers.options)
-    known, label = None, broker or request.conf.broker_name
+    lake_store, label = None, broker or request.conf.broker_name
     if lake is not None:
         from jobs.lake.identity import identify_store
         from jobs.lake.integrity import list_findings_options, read_accepted_findings
 
-        known = identify_store(lake, request.list_store(lake.options), label, register_new=False)
-        recorded = read_accepted_findings(lake, known, label)
+        lake_store = identify_store(lake, request.list_store(lake.options), label, register_new=False)
+        recorded = read_accepted_findings(lake, lake_store, label)
         request = replace(
             request,
             acceptances=replace(request.acceptances, recorded=recorded),
@@ -80,17 +80,17 @@ def verify(  # noqa: PLR0913 - one argument an option
         verdict, verdict_lines(verdict, limit, all_locations=all_locations), with_byte_count=True
     )
     if lake is not None:
-        _append_findings(lake, known, label, verdict)
+        _append_findings(lake, lake_store, label, verdict)
     return exit_code
 
 
-def _append_findings(lake: "Lake", known: "KnownStore | None", broker: str | None, verdict: "Verdict") -> None:
+def _append_findings(lake: "Lake", lake_store: "LakeStore | None", broker: str | None, verdict: "Verdict") -> None:
     from jobs.lake.integrity import append_accepted_findings, append_findings
 
-    append_findings(lake, known, broker, [one.to_row() for one in verdict.findings])
+    append_findings(lake, lake_store, broker, [one.to_row() for one in verdict.findings])
     new = [one.to_dict() for one in verdict.accepted if one.accepted_at is None]
     if new:
-        append_accepted_findings(lake, known, broker, new)
+        append_accepted_findings(lake, lake_store, broker, new)
 
 
 @verb(

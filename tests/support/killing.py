@@ -41,7 +41,7 @@ from jobs.ingest.run import ingest
 from jobs.lake import commit, features, runs, upkeep
 from jobs.lake import table_file as writing
 from jobs.lake.lake import Lake
-from jobs.lake.runs import list_known_stores
+from jobs.lake.runs import list_lake_stores
 from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import Table
 from jobs.lake.upkeep import optimize
@@ -207,7 +207,7 @@ def count_wrong_units(lake: Path, messages: list[int]) -> int:
     rows = rows_of(lake, "consume_queue")
     units = Counter((row["topic"], row["queue_id"], row["queue_offset"], row["physical_offset"]) for row in rows)
     matched = Counter(row["physical_offset"] for row in rows if row["status"] == "matched")
-    newest = list_known_stores(Lake(str(lake)))[0].newest
+    newest = list_lake_stores(Lake(str(lake)))[0].newest_manifest
     state: Mapping[str, Any] = newest.state if newest else {}
     dispatched = state["queues"]["dispatched"] if newest else 0
     wrong = sum(matched.pop(offset, 0) != 1 for offset in messages if offset < dispatched)

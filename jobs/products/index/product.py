@@ -29,7 +29,7 @@ from jobs.products.product import FinishedProduct, Run, RunOutput, StartedProduc
 from jobs.storage.model import file_exists
 from jobs.store.chain import RangeOutcome, collect_damaged_ranges
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
-from jobs.store.release import ASSUMED, RELEASES, RELEASES_ORIGIN, Known, UndecidedError, Writers, recorded_origin
+from jobs.store.release import ASSUMED, RELEASES, RELEASES_ORIGIN, Determined, UndecidedError, Writers, recorded_origin
 from jobs.store.running_broker import check_disk_space
 from jobs.store.store import Store, read_index_header
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry, IndexHeader
@@ -42,8 +42,8 @@ _LEAST_BYTES_OF_KEY = 50  # the fewest bytes of the log per key: small messages 
 class ContinuationPoint(NamedTuple):
     """The point from which a run continues the index files."""
 
-    geometry: Known[Geometry]
-    writers: Known[Writers]
+    geometry: Determined[Geometry]
+    writers: Determined[Writers]
     from_offset: int  # keys of messages before it are in the lake already
     first_run_files: tuple[BrokerIndexFile, ...] = ()  # the broker's files; empty in later runs
     file_ordinal: int = 0  # the ordinal of the open file
@@ -108,7 +108,7 @@ def _open_first_file(run: Run) -> ContinuationPoint:
     try:
         geometry = determine_geometry(store, broker_file, run.given_settings)
     except UndecidedError as error:
-        geometry = Known(DEFAULT_GEOMETRY, ASSUMED, str(error))
+        geometry = Determined(DEFAULT_GEOMETRY, ASSUMED, str(error))
     broker_file = [file for file in broker_file if refusal_reason(file, geometry.value) is None]
     return ContinuationPoint(geometry, run.writers, store.start_offset, tuple(broker_file))
 
@@ -117,7 +117,7 @@ def _read_continuation(run: Run, state: State) -> ContinuationPoint:
     # Where the broker has cut off its log, keys of the new records follow the entries of the old ones, as in its own
     # files. The start is before the run's start if earlier runs left the index out.
     start = max(state["to_offset"], run.store.start_offset)
-    geometry = Known(Geometry(*state["geometry"]), state["geometry_origin"], "the lake")
+    geometry = Determined(Geometry(*state["geometry"]), state["geometry_origin"], "the lake")
     rules = make_rules(*((since, Release.from_version(name)) for since, name in state["rules"]))
     known = Writers(rules, state.get(RELEASES) or ", ".join(name for _, name in state["rules"]))
     origin, now, (last_since, last_release) = recorded_origin(state), run.writers.value, rules[-1]
@@ -130,7 +130,7 @@ def _read_continuation(run: Run, state: State) -> ContinuationPoint:
         origin = ASSUMED if ASSUMED in {origin, run.writers.origin} else run.writers.origin
     header = IndexHeader(*state["header"]) if state["header"] else None
     return ContinuationPoint(
-        geometry, Known(known, origin, "the lake"), start, (), state["file"], header, state.get("left_out", 0)
+        geometry, Determined(known, origin, "the lake"), start, (), state["file"], header, state.get("left_out", 0)
     )
 
 
@@ -248,7 +248,7 @@ def _find_broker_names(store: Store, written: Sequence[EntryRows]) -> dict[tuple
     return names
 
 
-def _stated_geometry(run: Run, state: State, geometry: Known[Geometry]) -> dict[str, object]:
+def _stated_geometry(run: Run, state: State, geometry: Determined[Geometry]) -> dict[str, object]:
     """Return the sizes of the broker's files, once the files show them, if earlier runs had to assume sizes."""
     if geometry.origin != ASSUMED:
         return {}

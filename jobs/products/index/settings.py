@@ -30,7 +30,7 @@ from jobs.store.release import (
     ASSUMED,
     DETECTED,
     GIVEN,
-    Known,
+    Determined,
     UndecidedError,
     Writers,
     detect_store_eras,
@@ -80,9 +80,9 @@ class IndexEvidence(NamedTuple):
 class IndexSettings(NamedTuple):
     """The settings with which index files are built."""
 
-    geometry: Known[Geometry]
-    rules: Known[Writers]
-    zone: Known[tzinfo]
+    geometry: Determined[Geometry]
+    rules: Determined[Writers]
+    zone: Determined[tzinfo]
     empty_index_count: int
 
     def to_dict(self) -> dict[str, object]:
@@ -90,9 +90,11 @@ class IndexSettings(NamedTuple):
         geometry, writers = self.geometry.value, self.rules.value
         releases = [{"from_offset": since, "release": str(release)} for since, release in writers.rules]
         return {
-            "geometry": _describe_known(self.geometry, hash_slots=geometry.hash_slots, index_num=geometry.index_num),
-            "rules": _describe_known(self.rules, releases=releases, text=writers.text),
-            "time_zone": _describe_known(self.zone, zone=str(self.zone.value)),
+            "geometry": _describe_determined(
+                self.geometry, hash_slots=geometry.hash_slots, index_num=geometry.index_num
+            ),
+            "rules": _describe_determined(self.rules, releases=releases, text=writers.text),
+            "time_zone": _describe_determined(self.zone, zone=str(self.zone.value)),
         }
 
     def lines(self) -> Iterator[str]:
@@ -107,7 +109,7 @@ class IndexSettings(NamedTuple):
         return f"file names in time zone {self.zone.value} ({self.zone.origin_text})"
 
 
-def _describe_known(known: Known[Any], **values: object) -> dict[str, object]:
+def _describe_determined(known: Determined[Any], **values: object) -> dict[str, object]:
     return {**values, "origin": known.origin, "evidence": known.reason}
 
 
@@ -143,7 +145,7 @@ def determine_index_settings(
 
 def _determine_rules(
     store: Store, files: Sequence[BrokerIndexFile], geometry: Geometry | None, given_settings: GivenSettings
-) -> Known[Writers]:
+) -> Determined[Writers]:
     """Return the rules of index files; files of unknown geometry show nothing about them."""
     if given_settings.release is not None:
         return determine_writers(store, given_settings.release, INDEX_SWITCHES)
@@ -191,18 +193,18 @@ def _refuse_undecided(eras: Sequence[Era]) -> None:
 
 def determine_geometry(
     store: Store, files: Sequence[BrokerIndexFile], given_settings: GivenSettings
-) -> Known[Geometry]:
+) -> Determined[Geometry]:
     """Return the slots and entries of the files: given, detected, or the defaults."""
     slots = given_settings.hash_slots or given_settings.conf.hash_slots
     entries = given_settings.index_num or given_settings.conf.index_num
     if slots and entries:
-        return Known(Geometry(slots, entries), GIVEN, GIVEN)
+        return Determined(Geometry(slots, entries), GIVEN, GIVEN)
     detected = geometry_stated_by_index_files(store, slots, entries)
     if detected is not None:
         # A file of RocketMQ's default size need not be full: no other usual setting has this size.
         kind = "index file" if detected.geometry == DEFAULT_GEOMETRY else "full index file"
         shown = f"{count_text(detected.file_count, kind)} of {detected.geometry.file_size:,} bytes"
-        return Known(detected.geometry, DETECTED, shown)
+        return Determined(detected.geometry, DETECTED, shown)
     if files:
         raise UndecidedError(
             f"no index file is full, so the file size ({files[0].size:,} bytes) does not show how many slots and "
@@ -211,8 +213,8 @@ def determine_geometry(
         )
     default = Geometry(slots or DEFAULT_GEOMETRY.hash_slots, entries or DEFAULT_GEOMETRY.index_num)
     if given_settings.conf.is_given:
-        return Known(default, GIVEN, "RocketMQ's defaults, which the broker's configuration does not override")
-    return Known(
+        return Determined(default, GIVEN, "RocketMQ's defaults, which the broker's configuration does not override")
+    return Determined(
         default,
         ASSUMED,
         "RocketMQ's defaults, because no index file shows the broker's values; to use others, pass --hash-slots and "
@@ -227,7 +229,7 @@ def determine_releases(
     *,
     since_offset: int = 0,
     recorded: Release | None = None,
-) -> Known[Writers]:
+) -> Determined[Writers]:
     """
     Return the releases that wrote a store: given, or detected from all evidence in its log, its files and its index.
 
@@ -267,19 +269,19 @@ def _list_newer_files(store: Store, since_offset: int) -> list[BrokerIndexFile]:
     return found
 
 
-def _writers_of_evidence(eras: Sequence[Era], evidence: IndexEvidence | None) -> Known[Writers]:
+def _writers_of_evidence(eras: Sequence[Era], evidence: IndexEvidence | None) -> Determined[Writers]:
     if evidence is None:
         return writers_of_eras(eras, ())
     known = writers_of_eras(_narrow(eras, evidence), ())
     reasons = [known.reason] * any(era.marks for era in eras) + [evidence.reason]
-    return Known(known.value, DETECTED, "; ".join(reasons))
+    return Determined(known.value, DETECTED, "; ".join(reasons))
 
 
 def _sound_files(files: Sequence[BrokerIndexFile], geometry: Geometry) -> list[BrokerIndexFile]:
     return [file for file in files if file.size == geometry.file_size]
 
 
-def determine_zone(files: Sequence[BrokerIndexFile], given_settings: GivenSettings) -> Known[tzinfo]:
+def determine_zone(files: Sequence[BrokerIndexFile], given_settings: GivenSettings) -> Determined[tzinfo]:
     """
     Return the broker's time zone, in which files are named: given, or detected from the names of *files*.
 
@@ -287,11 +289,11 @@ def determine_zone(files: Sequence[BrokerIndexFile], given_settings: GivenSettin
     unknown, files are named in the zone with the earliest local time: they then precede the broker's next file.
     """
     if given_settings.zone is not None:
-        return Known(given_settings.zone, GIVEN, GIVEN)
+        return Determined(given_settings.zone, GIVEN, GIVEN)
     detected = detect_zone((file.name, file.header.begin_timestamp) for file in files)
     if detected is not None:
-        return Known(detected, DETECTED, "from the names and first store times of index files")
-    return Known(
+        return Determined(detected, DETECTED, "from the names and first store times of index files")
+    return Determined(
         WESTERNMOST_ZONE,
         ASSUMED,
         "no index file shows the broker's time zone; this zone makes the new names sort before the names of the files "

@@ -8,7 +8,7 @@ from jobs.products.index.settings import determine_releases
 from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, object_entries, read_config
 from jobs.store.queue_files import queue_file_sizes, undecided_queue_file_sizes
 from jobs.store.queue_storage import rocksdb_queue_folder
-from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, UndecidedError, Writers
+from jobs.store.release import ASSUMED, DETECTED, GIVEN, Determined, UndecidedError, Writers
 from jobs.store.request import GivenSettings
 from jobs.store.store import Store
 from rmq_formats.broker_conf import BrokerConf
@@ -25,23 +25,26 @@ _QUEUE_TYPES = ("+queue.type", "queue.type")  # with the sign while a change is 
 class RecordedQueueFormats(NamedTuple):
     """The properties of a store's queue files as seen by runs; restored files get the same properties."""
 
-    sizes: Mapping[FileKind, Known[int]] = MappingProxyType({})
+    sizes: Mapping[FileKind, Determined[int]] = MappingProxyType({})
     batch_topics: frozenset[str] = frozenset()
 
     @classmethod
     def from_state(cls, state: Mapping[str, Sequence[Any]]) -> "RecordedQueueFormats":
         """Parse the form that manifests store."""
         sizes = {
-            FileKind(kind): Known(size, origin, "recorded by an ingest run")
+            FileKind(kind): Determined(size, origin, "recorded by an ingest run")
             for kind, size, origin in state.get("sizes", ())
         }
         return cls(sizes, frozenset(state.get("batch_topics", ())))
 
     def merge_with_store(self, store: Store, conf: BrokerConf) -> dict[str, object]:
         """Return the form that manifests store, merged from current files and those that earlier runs saw."""
-        sizes = {**self.sizes, **{kind: Known(size, DETECTED, "") for kind, size in queue_file_sizes(store).items()}}
+        sizes = {
+            **self.sizes,
+            **{kind: Determined(size, DETECTED, "") for kind, size in queue_file_sizes(store).items()},
+        }
         if conf.consume_queue_size:
-            sizes[FileKind.CONSUME_QUEUE] = Known(rounded_file_size(conf.consume_queue_size), GIVEN, "")
+            sizes[FileKind.CONSUME_QUEUE] = Determined(rounded_file_size(conf.consume_queue_size), GIVEN, "")
         return {
             "sizes": [[kind.value, known.value, known.origin] for kind, known in sorted(sizes.items())],
             "batch_topics": sorted(self.batch_topics | {*_batch_topics(store)}),
@@ -54,9 +57,9 @@ NOTHING_RECORDED = RecordedQueueFormats()
 class QueueSettings(NamedTuple):
     """The settings with which queues are built."""
 
-    releases: Known[Writers]
+    releases: Determined[Writers]
     rules: UnitRules
-    file_sizes: Mapping[QueueKind, Known[int]]
+    file_sizes: Mapping[QueueKind, Determined[int]]
     ext_file_size: int | None  # None: no ConsumeQueueExt
 
     def to_dict(self) -> dict[str, object]:
@@ -81,7 +84,7 @@ def determine_queue_settings(
     Raises `UndecidedError` if the files have several sizes, and it is unknown which of them is the broker's.
     """
     releases = determine_releases(store, GivenSettings(release=release, conf=conf))
-    shown = {kind: Known(size, DETECTED, DETECTED) for kind, size in queue_file_sizes(store).items()}
+    shown = {kind: Determined(size, DETECTED, DETECTED) for kind, size in queue_file_sizes(store).items()}
     sizes = {**recorded.sizes, **shown}
     given = conf.consume_queue_size
     for kind, found in undecided_queue_file_sizes(store).items():
@@ -94,9 +97,9 @@ def determine_queue_settings(
     assumed = (
         "RocketMQ's default, because no queue file shows the broker's size; to use another, pass --consume-queue-size"
     )
-    plain = sizes.get(FileKind.CONSUME_QUEUE) or Known(DEFAULT_FILE_SIZE, ASSUMED, assumed)
-    plain = Known(rounded_file_size(given), GIVEN, GIVEN) if given else plain
-    batch = sizes.get(FileKind.BATCH_CONSUME_QUEUE) or Known(DEFAULT_BATCH_FILE_SIZE, ASSUMED, assumed)
+    plain = sizes.get(FileKind.CONSUME_QUEUE) or Determined(DEFAULT_FILE_SIZE, ASSUMED, assumed)
+    plain = Determined(rounded_file_size(given), GIVEN, GIVEN) if given else plain
+    batch = sizes.get(FileKind.BATCH_CONSUME_QUEUE) or Determined(DEFAULT_BATCH_FILE_SIZE, ASSUMED, assumed)
     extension = sizes.get(FileKind.CONSUME_QUEUE_EXT)
     return QueueSettings(
         releases,

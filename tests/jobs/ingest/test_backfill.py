@@ -12,7 +12,7 @@ import pytest
 from jobs.console.result import RequestError, Severity
 from jobs.lake.lake import Lake
 from jobs.lake.retention import Retention, remove_expired_rows
-from jobs.lake.runs import list_known_stores
+from jobs.lake.runs import list_lake_stores
 from jobs.requests.typing import TypeRequest
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers
@@ -82,7 +82,7 @@ def test_a_lake_with_a_backfilled_topic_has_the_rows_of_one_that_never_left_it_o
     left = {row["topic"] for row in rows_of(lake)}
 
     summary = ingest_store(tmp_path / "store", lake, backfill=("Audit",))
-    wider = list_known_stores(Lake(str(lake)))[0].newest
+    wider = list_lake_stores(Lake(str(lake)))[0].newest_manifest
 
     assert wider is not None
     ingest_store(tmp_path / "store", other, "b", selection=Selection.from_manifest(wider.selection))
@@ -115,9 +115,9 @@ def test_the_log_is_restored_byte_for_byte_after_the_backfill_of_the_only_topic_
     assert restored.lost == []
     for path in sorted((tmp_path / "store" / "commitlog").iterdir()):
         assert path.read_bytes() == (tmp_path / "out" / "commitlog" / path.name).read_bytes()
-    (known,) = list_known_stores(Lake(str(lake)))
+    (lake_store,) = list_lake_stores(Lake(str(lake)))
 
-    assert known.topic_choices.left_out_note() is None
+    assert lake_store.topic_choices.left_out_note() is None
 
 
 def test_later_runs_read_new_messages_of_a_backfilled_topic(tmp_path: Path) -> None:
@@ -157,12 +157,12 @@ def test_a_topic_that_is_left_out_again_is_backfilled_again(tmp_path: Path) -> N
     records = write_messages(tmp_path / "store", COUNT + 30)
     ingest_store(tmp_path / "store", lake)
     lacking = len(raw_rows(lake))
-    (known,) = list_known_stores(Lake(str(lake)))
+    (lake_store,) = list_lake_stores(Lake(str(lake)))
 
     ingest_store(tmp_path / "store", lake, backfill=("Audit",))
 
     assert lacking < len(records)
-    assert known.topic_choices.left_out_note(["Audit"]) is not None
+    assert lake_store.topic_choices.left_out_note(["Audit"]) is not None
     assert encode_rows(records) == raw_rows(lake)
     assert len(describe_units(lake)) == len(records)
 
@@ -211,14 +211,14 @@ def test_a_backfill_says_from_which_offset_the_store_still_has_the_topic(tmp_pat
 
     summary = ingest_store(tmp_path / "store", lake, backfill=("Audit",))
 
-    (known,) = list_known_stores(Lake(str(lake)))
+    (lake_store,) = list_lake_stores(Lake(str(lake)))
     (row,) = list_backfilled(lake)
 
     assert SEGMENT_SIZE == row["from"]
     assert summary.to_offset == row["to"]
     assert f"before offset {SEGMENT_SIZE:,}, the store no longer has the log: nothing was backfilled" in summary.notes
     assert f"messages of Audit only at and after offset {SEGMENT_SIZE:,}" in str(
-        known.topic_choices.left_out_note(["Audit"])
+        lake_store.topic_choices.left_out_note(["Audit"])
     )
     audited = [one.physical_offset for one in records if one.topic == "Audit" and one.physical_offset >= SEGMENT_SIZE]
 

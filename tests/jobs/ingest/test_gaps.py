@@ -11,7 +11,7 @@ import pytest
 
 from jobs.console.result import ExitCode, Severity
 from jobs.lake.lake import Lake
-from jobs.lake.runs import list_known_stores, read_gaps_and_filled
+from jobs.lake.runs import list_lake_stores, read_gaps_and_filled
 from jobs.query.lake_source import RunRecords
 from jobs.query.lake_tables import LakeTables
 from rmq_formats.commitlog.record import MessageRecord
@@ -211,7 +211,7 @@ def test_a_gap_at_the_end_of_the_log_closes_when_a_run_reads_the_messages_that_h
     summary = ingest_store(tmp_path / "store", lake)
     later = ingest_store(tmp_path / "store", lake)
 
-    (known,) = list_known_stores(Lake(str(lake)))
+    (lake_store,) = list_lake_stores(Lake(str(lake)))
 
     assert ["the end of the log is missing" in gap["why"] for gap in before.gaps] == [True]
     assert Severity.GAP == before.severity
@@ -219,8 +219,8 @@ def test_a_gap_at_the_end_of_the_log_closes_when_a_run_reads_the_messages_that_h
     assert not later.open
     assert later.filled == []
     assert encode_rows(records) == raw_rows(lake)
-    assert RunRecords(LakeTables(str(lake), {}), known.store_id).gaps == []
-    assert read_gaps_and_filled(Lake(str(lake)), known) == ([], [])
+    assert RunRecords(LakeTables(str(lake), {}), lake_store.store_id).gaps == []
+    assert read_gaps_and_filled(Lake(str(lake)), lake_store) == ([], [])
 
 
 def test_the_gaps_at_the_end_of_a_log_that_returns_in_parts_close_with_its_last_part(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from jobs.console.result import ExitCode
 from jobs.ingest import Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
-from jobs.lake.runs import list_known_stores
+from jobs.lake.runs import list_lake_stores
 from jobs.lake.upkeep import optimize
 from jobs.requests.ingest import IngestRequest
 from jobs.store.spark_workers import SparkWorkers
@@ -258,10 +258,10 @@ def test_the_next_run_rereads_lost_rows(
 def test_a_run_over_a_rewritten_log_is_repeated_if_no_table_contains_it(tmp_path: Path) -> None:
     broker = rewritten_store(tmp_path)
     interrupt_run(tmp_path, "superseded_messages")
-    (store,) = list_known_stores(Lake(str(tmp_path / "lake")))
+    (store,) = list_lake_stores(Lake(str(tmp_path / "lake")))
 
-    assert store.newest is not None
-    for action in store.newest.tables["messages"]:
+    assert store.newest_manifest is not None
+    for action in store.newest_manifest.tables["messages"]:
         (tmp_path / "lake/messages" / action.path).unlink()
 
     summary = run(tmp_path)

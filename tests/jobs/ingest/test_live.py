@@ -144,7 +144,7 @@ def test_leftovers_of_a_recovery_are_not_damage_of_a_segment_that_was_complete_b
     assert [data for _, data in raw_rows(tmp_path / "lake")] == raw_records(tmp_path / "history")
 
 
-@pytest.mark.parametrize(("module", "step"), [(identity, "list_known_stores"), (history, "find_first_difference")])
+@pytest.mark.parametrize(("module", "step"), [(identity, "list_lake_stores"), (history, "find_first_difference")])
 def test_a_store_is_recognized_if_retention_deletes_all_of_its_known_segments_meanwhile(
     module: ModuleType, step: str, broker: Broker
 ) -> None:

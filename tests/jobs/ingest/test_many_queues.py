@@ -10,7 +10,7 @@ import pytest
 
 from jobs.ingest import Summary
 from jobs.ingest.run import FollowedStore, run_steps
-from jobs.lake.runs import list_known_stores
+from jobs.lake.runs import list_lake_stores
 from jobs.products import state_file
 from jobs.products.queues import processed_ends
 from jobs.products.state_file import forget_state_files
@@ -132,8 +132,8 @@ def test_ends_are_the_same_in_files_and_in_manifests(tmp_path: Path, monkeypatch
 
             assert 0 == made.step().contradictions
         forget_state_files()
-        (known,) = list_known_stores(made.lake)
-        state = known.newest.state["queues"] if known.newest is not None else None
+        (lake_store,) = list_lake_stores(made.lake)
+        state = lake_store.newest_manifest.state["queues"] if lake_store.newest_manifest is not None else None
 
         assert isinstance(state, dict)
         found.append(processed_ends.read_processed_ends(made.lake, state))

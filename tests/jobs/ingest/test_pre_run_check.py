@@ -17,7 +17,7 @@ from jobs.ingest import Summary
 from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.ingest.run import ingest
 from jobs.lake.lock import hold_lock
-from jobs.lake.runs import list_known_stores
+from jobs.lake.runs import list_lake_stores
 from jobs.launch.cache import cache_directory
 from jobs.requests.ingest import IngestRequest
 from jobs.store.selection import Selection
@@ -61,7 +61,7 @@ def ingested(
 ) -> IngestedStore:
     """Copy the store and the lake, which the check reports as unchanged; queue directories may have settled before."""
     if request.param == "settled":
-        monkeypatch.setattr("jobs.ingest.known_queue_files._SETTLED_NS", -(10**12))
+        monkeypatch.setattr("jobs.ingest.queue_file_listing._SETTLED_NS", -(10**12))
     copied = shared_store.copied(tmp_path)
     assert check_and_run(copied.request)[0] is None
     assert PreRunCheck(copied.request).summary_if_nothing_new() is not None
@@ -75,7 +75,7 @@ def _rewrite_end(ingested: IngestedStore) -> None:
 
 
 def _leave_abort_file(ingested: IngestedStore) -> None:
-    with pytest.raises(KeyError), hold_lock(ingested.lake, list_known_stores(ingested.lake)[0].store_id):
+    with pytest.raises(KeyError), hold_lock(ingested.lake, list_lake_stores(ingested.lake)[0].store_id):
         raise KeyError
 
 
@@ -152,7 +152,7 @@ def test_the_run_that_ingests_the_last_message_leaves_the_note(tmp_path: Path) -
 
 def test_settled_queue_directories_are_not_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At each size of a store, the number of listed directories is the same."""
-    monkeypatch.setattr("jobs.ingest.known_queue_files._SETTLED_NS", -(10**12))
+    monkeypatch.setattr("jobs.ingest.queue_file_listing._SETTLED_NS", -(10**12))
     listed = []
     for count in (20, 80, 240):
         made = LakeOfBroker(tmp_path / str(count), dispatches=True)

@@ -20,7 +20,7 @@ import pytest
 from jobs.console.result import RequestError, Severity
 from jobs.lake.lake import Lake
 from jobs.lake.retention import Retention, remove_expired_rows
-from jobs.lake.runs import Manifest, list_known_stores
+from jobs.lake.runs import Manifest, list_lake_stores
 from jobs.lake.upkeep import optimize
 from jobs.library import undo_runs
 from jobs.requests.typing import TypeRequest
@@ -162,9 +162,9 @@ class History:
 
     @property
     def newest_run(self) -> Manifest:
-        (known,) = list_known_stores(Lake(str(self.lake)))
-        assert known.newest is not None
-        return known.newest
+        (lake_store,) = list_lake_stores(Lake(str(self.lake)))
+        assert lake_store.newest_manifest is not None
+        return lake_store.newest_manifest
 
     def fill_from_replica(self) -> None:
         ingest_store(self.folder / "replica", self.lake, "b", fill_gaps=True)

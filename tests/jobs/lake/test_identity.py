@@ -14,7 +14,7 @@ from jobs.console.result import ExitCode, RequestError
 from jobs.lake import runs
 from jobs.lake.identity import has_fingerprint
 from jobs.lake.lake import Lake
-from jobs.lake.runs import KnownStore, list_known_stores, register_store, thin_fingerprints
+from jobs.lake.runs import LakeStore, list_lake_stores, register_store, thin_fingerprints
 from jobs.store.range_reader import TAIL_SIZE
 from jobs.store.record_places import Fingerprint
 from jobs.store.selection import Selection
@@ -143,7 +143,7 @@ def test_a_bad_sector_in_the_ingested_part_does_not_change_the_identity_of_a_sto
 
     assert summary.superseded is None
     assert summary.messages == len(more)
-    assert len(list_known_stores(Lake(str(tmp_path / "lake")))) == 1
+    assert len(list_lake_stores(Lake(str(tmp_path / "lake")))) == 1
 
 
 def test_stores_are_ordered_by_registration_regardless_of_the_clock(tmp_path: Path) -> None:
@@ -153,9 +153,9 @@ def test_stores_are_ordered_by_registration_regardless_of_the_clock(tmp_path: Pa
     for number, year in enumerate((2027, 2026)):
         with patch.object(runs, "datetime") as clock:
             clock.now.return_value = datetime(year, 1, 1, tzinfo=UTC)
-            ids.append(register_store(lake, KnownStore("", "b", (Fingerprint(number, 1, "x"),)), number).store_id)
+            ids.append(register_store(lake, LakeStore("", "b", (Fingerprint(number, 1, "x"),)), number).store_id)
 
-    assert [store.store_id for store in list_known_stores(lake)] == ids
+    assert [store.store_id for store in list_lake_stores(lake)] == ids
 
 
 def test_zeros_in_place_of_the_bytes_of_a_fingerprint_show_nothing(broker: Broker) -> None:
@@ -252,7 +252,7 @@ def test_a_label_of_another_store_is_refused(tmp_path: Path, run: Run) -> None:
         assert code is ExitCode.USAGE
         assert all(name in json.loads(out)["error"] for name in (str(second.root), str(known), "'a'"))
 
-    assert len(list_known_stores(Lake(str(lake)))) == 1
+    assert len(list_lake_stores(Lake(str(lake)))) == 1
 
 
 def test_a_label_of_another_address_is_refused_although_its_messages_are_earlier(tmp_path: Path) -> None:
@@ -312,4 +312,4 @@ def test_a_store_in_which_every_body_is_damaged_is_quarantined(tmp_path: Path, r
 
     assert [row["physical_offset"] for row in rows_of(lake, "quarantine")] == [one.physical_offset for one in written]
     assert raw_rows(lake) == encode_rows(more)
-    assert len(list_known_stores(Lake(str(lake)))) == 1
+    assert len(list_lake_stores(Lake(str(lake)))) == 1

@@ -9,7 +9,7 @@ from jobs.demo.tour import extract
 from jobs.lake.history import find_superseded_rows
 from jobs.lake.integrity import find_newest_run_by_table
 from jobs.lake.lake import Lake
-from jobs.lake.runs import list_known_stores
+from jobs.lake.runs import list_lake_stores
 from jobs.lake.tables import WRITTEN_BY_RUNS
 from jobs.lake.upkeep import merge_small_files
 from jobs.store.store import list_store
@@ -25,7 +25,7 @@ def test_a_newer_run_of_a_faster_process_in_a_table_is_accepted(tmp_path: Path) 
     grown = LakeOfBroker(tmp_path)
     grown.grow()
     grown.run()
-    (store,) = list_known_stores(grown.lake)
+    (store,) = list_lake_stores(grown.lake)
     grown.grow()
     grown.run()
 
@@ -85,11 +85,11 @@ def test_a_lake_of_an_earlier_commit_is_continued(tmp_path: Path) -> None:
     of_lake = Lake(str(lake))
     for table in WRITTEN_BY_RUNS:
         merge_small_files(of_lake, table)
-    known = list_known_stores(of_lake)[0]
+    lake_store = list_lake_stores(of_lake)[0]
 
     assert raw_rows(lake) == raw_rows(tmp_path / "fresh")
-    assert find_superseded_rows(of_lake, known, list_store(str(broker.root))) is None
-    assert find_newest_run_by_table(of_lake, known, is_done=True, unchecked_tables=frozenset())["messages"] == 4
+    assert find_superseded_rows(of_lake, lake_store, list_store(str(broker.root))) is None
+    assert find_newest_run_by_table(of_lake, lake_store, is_done=True, unchecked_tables=frozenset())["messages"] == 4
 
 
 def test_a_lake_with_a_tier_is_read_and_continues_for_its_other_stores(

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from jobs.export import LakeItem
 from jobs.lake.commit import open_table
 from jobs.lake.integrity import find_newest_run_by_table
-from jobs.lake.runs import TABLES_BEFORE_KEY, find_unfinished_run, list_known_stores, prepare_run
+from jobs.lake.runs import TABLES_BEFORE_KEY, find_unfinished_run, list_lake_stores, prepare_run
 from jobs.lake.snapshot_files import list_snapshot_files
 from jobs.lake.snapshots import UnsupportedTableError
 from jobs.lake.tables import MESSAGES
@@ -87,7 +87,7 @@ def test_a_restore_leaves_out_deleted_rows(lake: SharedLake, tmp_path: Path) -> 
 
     assert restored.messages == len(left)
     assert [record.physical_offset for record, _ in read_store_records(tmp_path / "out")] == left
-    assert plan_log(lake.lake, list_known_stores(lake.lake)[0]).size.origin != "detected"
+    assert plan_log(lake.lake, list_lake_stores(lake.lake)[0]).size.origin != "detected"
 
 
 def test_a_column_of_another_engine_keeps_its_values(lake: SharedLake) -> None:
@@ -182,7 +182,7 @@ def test_readers_refuse_a_table_of_another_tables_files(lake: SharedLake, tmp_pa
     backup = tmp_path / "backup" / "messages"
     shutil.copytree(lake.path / "messages", backup)
     lake.sql("DELETE FROM {messages}", f"CREATE OR REPLACE TABLE {{messages}} SHALLOW CLONE delta.`{backup}`")
-    (store,) = list_known_stores(lake.lake)
+    (store,) = list_lake_stores(lake.lake)
 
     with pytest.raises(UnsupportedTableError, match=r"messages: .*cannot read: files of another table") as refused:
         plan_log(lake.lake, store)
@@ -197,7 +197,7 @@ def test_readers_refuse_a_table_of_another_tables_files(lake: SharedLake, tmp_pa
 
 
 def test_readers_leave_out_rows_of_another_engine(lake: SharedLake, tmp_path: Path) -> None:
-    (store,) = list_known_stores(lake.lake)
+    (store,) = list_lake_stores(lake.lake)
     columns = "broker, store_id, topic, queue_id, queue_offset, transaction_type"
     lake.sql(f"INSERT INTO {{messages}} ({columns}) VALUES ('b', '{store.store_id}', 'theirs', 0, 7, 'none')")
     source = open_lake(lake.path)
@@ -243,12 +243,12 @@ def test_the_change_feed_has_the_rows_of_runs_and_nothing_for_merges(lake: Share
 
 
 def test_a_prepared_run_is_completed_after_the_feature_is_dropped(lake: SharedLake) -> None:
-    (store,) = list_known_stores(lake.lake)
+    (store,) = list_lake_stores(lake.lake)
 
-    assert store.newest is not None
+    assert store.newest_manifest is not None
     tables = a_manifest(lake.lake, store, store.next_run).tables
-    state = {**store.newest.state, TABLES_BEFORE_KEY: find_newest_run_by_table(lake.lake, store, is_done=True)}
-    prepare_run(lake.lake, replace(store.newest, run=store.next_run, tables=tables, state=state))
+    state = {**store.newest_manifest.state, TABLES_BEFORE_KEY: find_newest_run_by_table(lake.lake, store, is_done=True)}
+    prepare_run(lake.lake, replace(store.newest_manifest, run=store.next_run, tables=tables, state=state))
     lake.sql(*FEATURES["appendOnly"])
     lake.grow(5)
     with pytest.raises(UnsupportedTableError) as refused:
@@ -259,7 +259,7 @@ def test_a_prepared_run_is_completed_after_the_feature_is_dropped(lake: SharedLa
 
     assert summary.recovered == store.next_run
     assert summary.messages == 5
-    assert find_unfinished_run(lake.lake, list_known_stores(lake.lake)[0]) is None
+    assert find_unfinished_run(lake.lake, list_lake_stores(lake.lake)[0]) is None
     assert len(rows_of(lake.path, "quarantine")) == 1
 
 

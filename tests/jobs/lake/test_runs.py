@@ -20,12 +20,12 @@ from jobs.lake.commit import commit
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
 from jobs.lake.runs import (
-    KnownStore,
+    LakeStore,
     Manifest,
     commit_prepared,
     delete_files_outside_manifest,
     find_unfinished_run,
-    list_known_stores,
+    list_lake_stores,
     prepare_run,
     register_store,
 )
@@ -47,8 +47,8 @@ def lake(tmp_path: Path) -> Lake:
 
 
 @pytest.fixture
-def store(lake: Lake) -> KnownStore:
-    return register_store(lake, KnownStore("", "b", (FIRST,)), 0)
+def store(lake: Lake) -> LakeStore:
+    return register_store(lake, LakeStore("", "b", (FIRST,)), 0)
 
 
 def a_file(lake: Lake, store_id: str, run: int, offset: int = 0) -> AddedFile:
@@ -62,12 +62,12 @@ def a_file(lake: Lake, store_id: str, run: int, offset: int = 0) -> AddedFile:
     return action
 
 
-def a_manifest(lake: Lake, store: KnownStore, run: int = 1) -> Manifest:
+def a_manifest(lake: Lake, store: LakeStore, run: int = 1) -> Manifest:
     tables = {QUARANTINE.name: (a_file(lake, store.store_id, run),)}
     return Manifest(store.store_id, store.broker, run, 0, 100, None, (FIRST,), tables)
 
 
-def commit_eight(lake: Lake, store: KnownStore) -> None:
+def commit_eight(lake: Lake, store: LakeStore) -> None:
     for run in range(1, 9):
         actions = [a_file(lake, store.store_id, run, offset=run)]
         commit(lake, QUARANTINE, actions, (store.store_id, run), {})
@@ -75,7 +75,7 @@ def commit_eight(lake: Lake, store: KnownStore) -> None:
 
 @pytest.mark.parametrize("newest", [None, 0], ids=["looked up", "prepared meanwhile"])
 def test_the_second_of_two_runs_with_the_same_number_is_refused_and_leaves_no_files(
-    lake: Lake, store: KnownStore, newest: int | None, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, store: LakeStore, newest: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     winner = a_manifest(lake, store)
     loser = a_manifest(lake, store)
@@ -91,9 +91,9 @@ def test_the_second_of_two_runs_with_the_same_number_is_refused_and_leaves_no_fi
     assert list_leftovers(Path(lake.location)) == []
 
 
-def test_a_prepared_run_is_committed_once_from_its_manifest_alone(lake: Lake, store: KnownStore) -> None:
+def test_a_prepared_run_is_committed_once_from_its_manifest_alone(lake: Lake, store: LakeStore) -> None:
     prepare_run(lake, a_manifest(lake, store))
-    (found,) = list_known_stores(lake)
+    (found,) = list_lake_stores(lake)
     leftover = find_unfinished_run(lake, found)
 
     assert leftover is not None
@@ -105,7 +105,7 @@ def test_a_prepared_run_is_committed_once_from_its_manifest_alone(lake: Lake, st
     assert [row["state"] for row in rows_of(Path(lake.location), "runs", "time")] == ["registered", "prepared", "done"]
 
 
-def test_a_lost_response_to_a_commit_is_not_treated_as_a_conflict(lake: Lake, store: KnownStore) -> None:
+def test_a_lost_response_to_a_commit_is_not_treated_as_a_conflict(lake: Lake, store: LakeStore) -> None:
     """A client that repeats a successful put finds its own commit; the files of the run must not be deleted."""
     manifest = a_manifest(lake, store)
     original = commits._write  # noqa: SLF001
@@ -121,18 +121,18 @@ def test_a_lost_response_to_a_commit_is_not_treated_as_a_conflict(lake: Lake, st
     with patch.object(commits, "_write", write):
         prepare_run(lake, manifest)
 
-    assert list_known_stores(lake)[0].newest == manifest
+    assert list_lake_stores(lake)[0].newest_manifest == manifest
     assert Path(lake.location, "quarantine", manifest.tables["quarantine"][0].path).exists()
 
 
-def test_the_second_of_two_registrations_checks_the_lake_again(lake: Lake, store: KnownStore) -> None:
+def test_the_second_of_two_registrations_checks_the_lake_again(lake: Lake, store: LakeStore) -> None:
     with pytest.raises(OtherRunActiveError):
-        register_store(lake, KnownStore("", "b", (FIRST,)), 0)
+        register_store(lake, LakeStore("", "b", (FIRST,)), 0)
 
-    assert [known.store_id for known in list_known_stores(lake)] == [store.store_id]
+    assert [lake_store.store_id for lake_store in list_lake_stores(lake)] == [store.store_id]
 
 
-def test_the_holder_of_the_lock_is_named(lake: Lake, store: KnownStore) -> None:
+def test_the_holder_of_the_lock_is_named(lake: Lake, store: LakeStore) -> None:
     with hold_lock(lake, store.store_id) as was_cut_off:
         assert not was_cut_off
         with (
@@ -143,7 +143,7 @@ def test_the_holder_of_the_lock_is_named(lake: Lake, store: KnownStore) -> None:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_a_lock_whose_holder_died_does_not_block(lake: Lake, store: KnownStore, *, is_local: bool) -> None:
+def test_a_lock_whose_holder_died_does_not_block(lake: Lake, store: LakeStore, *, is_local: bool) -> None:
     """The lock file makes the next run look for leftovers. An object store has no locks."""
     with patch("jobs.lake.lock.is_local", return_value=is_local):
         with pytest.raises(KeyError), hold_lock(lake, store.store_id):
@@ -153,7 +153,7 @@ def test_a_lock_whose_holder_died_does_not_block(lake: Lake, store: KnownStore, 
                 assert was_cut_off is expected
 
 
-def test_two_concurrent_compactions_keep_every_row_once(lake: Lake, store: KnownStore) -> None:
+def test_two_concurrent_compactions_keep_every_row_once(lake: Lake, store: LakeStore) -> None:
     """Delta-rs lets two commits remove the same file; a common transaction prevents that."""
     commit_eight(lake, store)
     with ThreadPoolExecutor(4) as pool:
@@ -164,7 +164,7 @@ def test_two_concurrent_compactions_keep_every_row_once(lake: Lake, store: Known
     assert list_leftovers(Path(lake.location)) == []
 
 
-def test_a_slow_merge_is_refused_after_its_files_were_deleted(lake: Lake, store: KnownStore) -> None:
+def test_a_slow_merge_is_refused_after_its_files_were_deleted(lake: Lake, store: LakeStore) -> None:
     """An object store has no locks, so the commit must detect that another process has deleted its files."""
     commit_eight(lake, store)
     manifest = a_manifest(lake, store, 8)
@@ -184,7 +184,7 @@ def test_a_slow_merge_is_refused_after_its_files_were_deleted(lake: Lake, store:
     assert [row["physical_offset"] for row in rows_of(Path(lake.location), "quarantine")] == list(range(1, 9))
 
 
-def test_a_merged_file_that_was_written_after_the_listing_is_kept(lake: Lake, store: KnownStore) -> None:
+def test_a_merged_file_that_was_written_after_the_listing_is_kept(lake: Lake, store: LakeStore) -> None:
     """Only the commits of listed files are aborted, so the commit of another one may follow."""
     commit_eight(lake, store)
     late = Path(lake.locate(QUARANTINE.name, FileNaming(store.store_id, 8).new_file_name(MERGED_MARK)))
@@ -265,7 +265,7 @@ def test_files_of_a_dead_task_are_left_to_the_vacuum_for_the_retention_of_their_
     lake = filled.path
     kept_for = {"delta.deletedFileRetentionDuration": "interval 30 days"}
     DeltaTable(lake / "messages").alter.set_table_properties(kept_for)
-    (store,) = list_known_stores(filled.lake)
+    (store,) = list_lake_stores(filled.lake)
     rows = raw_rows(lake)
     naming = FileNaming(store.store_id, 2)
     left = []
@@ -310,8 +310,8 @@ def test_all_stores_of_a_lake_are_read_from_one_snapshot(tmp_path: Path) -> None
         patch("jobs.lake.commit.open_table", side_effect=opened) as opening,
         patch("jobs.lake.runs.open_table", opening),
     ):
-        stores = list_known_stores(Lake(str(tmp_path / "lake")))
+        stores = list_lake_stores(Lake(str(tmp_path / "lake")))
 
     assert [f"broker-{number}" for number in range(4)] == [store.broker for store in stores]
-    assert [1] * 4 == [store.newest.run for store in stores if store.newest is not None]
+    assert [1] * 4 == [store.newest_manifest.run for store in stores if store.newest_manifest is not None]
     assert 1 == opening.call_count

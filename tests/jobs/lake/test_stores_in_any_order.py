@@ -16,7 +16,7 @@ import pytest
 
 from jobs.console.result import ExitCode, RequestError
 from jobs.lake.lake import Lake
-from jobs.lake.runs import list_known_stores
+from jobs.lake.runs import list_lake_stores
 from tests.rmq_formats.builders import BROKER, STORED
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.lakes import ingest_store, rows_of
@@ -273,7 +273,7 @@ class World:
         positions = {row["broker"]: row["next_offset"] for row in rows_of(self._lake, "consumer_offsets", "run")}
         assert positions == {label: position for label, (position, _) in self._recorded.items()}, self.done
         if self._rows:
-            assert len(list_known_stores(Lake(str(self._lake)))) == len(self._rows), self.done
+            assert len(list_lake_stores(Lake(str(self._lake)))) == len(self._rows), self.done
 
 
 class Prediction(NamedTuple):

@@ -11,7 +11,7 @@ import pytest
 from jobs.lake import thinning, upkeep
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
-from jobs.lake.runs import list_known_stores
+from jobs.lake.runs import list_lake_stores
 from jobs.lake.snapshot_files import list_snapshot_files
 from jobs.lake.tables import CONFIG_FILES, CONSUMER_OFFSETS
 from jobs.lake.thinning import RunPeriods
@@ -51,7 +51,7 @@ class LakeOfOffsets:
 
     @property
     def store_id(self) -> str:
-        return list_known_stores(self.lake)[0].store_id
+        return list_lake_stores(self.lake)[0].store_id
 
     def write_offsets(self) -> None:
         table = {name: {"0": offset} for name, offset in self.offsets.items()}
@@ -288,10 +288,10 @@ def test_manifests_have_only_changed_offsets(lake_of_offsets: LakeOfOffsets, mon
     for number in range(6):
         lake_of_offsets.run(number % 4, 11)
         forget_state_files()
-        (known,) = list_known_stores(lake_of_offsets.lake)
+        (lake_store,) = list_lake_stores(lake_of_offsets.lake)
 
-        assert known.newest is not None
-        state = known.newest.state["broker_config"]
+        assert lake_store.newest_manifest is not None
+        state = lake_store.newest_manifest.state["broker_config"]
 
         assert isinstance(state, dict)
 

@@ -11,7 +11,7 @@ import pytest
 from jobs.console.result import RequestError, Severity
 from jobs.lake.lake import Lake
 from jobs.lake.retention import Retention, remove_expired_rows
-from jobs.lake.runs import list_known_stores, read_gaps_and_filled
+from jobs.lake.runs import list_lake_stores, read_gaps_and_filled
 from jobs.library import undo_runs
 from jobs.requests.typing import TypeRequest
 from jobs.store.selection import Selection
@@ -215,9 +215,9 @@ def test_gaps_of_an_undone_run_are_forgotten(tmp_path: Path) -> None:
     undo_runs(lake, 1)
     summary = ingest_store(tmp_path / "store", lake)
 
-    (known,) = list_known_stores(Lake(str(lake)))
+    (lake_store,) = list_lake_stores(Lake(str(lake)))
     assert (Severity.GAP, Severity.NOT_VERIFIED) == (before.severity, summary.severity)
-    assert read_gaps_and_filled(Lake(str(lake)), known) == ([], [])
+    assert read_gaps_and_filled(Lake(str(lake)), lake_store) == ([], [])
     assert encode_rows(records) == raw_rows(lake)
 
 

@@ -33,7 +33,7 @@ from jobs.requests.rebuild import RebuildIndexRequest
 from jobs.storage import AnyStorage
 from jobs.storage.scratch import Scratch, open_scratch_below_output
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
-from jobs.store.release import Known, Writers, detect_store_eras, parse_rules
+from jobs.store.release import Determined, Writers, detect_store_eras, parse_rules
 from jobs.store.request import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.store.running_broker import FileState
 from jobs.store.store import Store, list_store
@@ -212,9 +212,9 @@ def test_any_lost_files_of_an_undisturbed_store_are_rebuilt(golden: StoreOf, nam
     store = list_store(str(root), commitlog=log_folders(root))
     rules = RULES.get(name, release_of(name))
     settings = IndexSettings(
-        Known(TINY, "given", ""),
-        Known(Writers(parse_rules(rules), rules), "given", ""),
-        Known(UTC, "given", ""),
+        Determined(TINY, "given", ""),
+        Determined(Writers(parse_rules(rules), rules), "given", ""),
+        Determined(UTC, "given", ""),
         Release.from_version(release_of(name)).empty_index_count,
     )
     files = list_index_files(store)

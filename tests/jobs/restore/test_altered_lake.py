@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs.lake.lake import Lake
-from jobs.lake.runs import KnownStore, Manifest
+from jobs.lake.runs import LakeStore, Manifest
 from jobs.lake.snapshot_files import SnapshotFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, MESSAGES, RECORD_CRC, Table
 from jobs.restore import TableFiles, plan_log
@@ -243,7 +243,7 @@ def test_a_plan_looks_at_each_file_once_and_gives_a_task_only_the_files_of_its_s
     monkeypatch.setattr(SnapshotFile, "minimum", count)
     newest = Manifest("s", "b", 1, 0, segments * size, None, (), {})
 
-    plan = plan_log(Lake(str(tmp_path)), KnownStore("s", "b", (), newest))
+    plan = plan_log(Lake(str(tmp_path)), LakeStore("s", "b", (), newest))
 
     assert segments == len(plan.segments)
     assert {(1, 1)} == {(len(one.message_files), len(one.piece_files)) for one in plan.segments}

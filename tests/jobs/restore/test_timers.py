@@ -7,7 +7,7 @@ import pytest
 
 from jobs.console.result import ExitCode
 from jobs.lake.lake import Lake
-from jobs.lake.runs import list_known_broker_stores
+from jobs.lake.runs import list_broker_stores
 from jobs.restore.timers import RestoredLog, RestoredTimers, plan_timers
 from jobs.store.pending_messages import read_timer_state, read_waiting_units
 from jobs.store.store import Store, list_store
@@ -150,8 +150,8 @@ def test_messages_that_are_due_before_the_restore_are_in_its_first_slot(tmp_path
     }  # fmt: skip
     places = _ingest_timers(tmp_path, due, ["done"])
     lake = Lake(str(tmp_path / "lake"))
-    (known,) = list_known_broker_stores(lake)
-    timers = plan_timers(RestoredLog(lake, known.store_id, 0, places[-1] + 1000, STORED + 2000), _BEGIN)
+    (lake_store,) = list_broker_stores(lake)
+    timers = plan_timers(RestoredLog(lake, lake_store.store_id, 0, places[-1] + 1000, STORED + 2000), _BEGIN)
 
     assert [unit.due_ms for unit in timers.units[:4]] == [
         _ROUNDED,
@@ -206,8 +206,8 @@ def _plan(folder: Path, records: Sequence[MessageRecord]) -> RestoredTimers:
     broker.append(records)
     ingest_store(broker.root, folder / "lake")
     lake = Lake(str(folder / "lake"))
-    (known,) = list_known_broker_stores(lake)
-    return plan_timers(RestoredLog(lake, known.store_id, 0, broker.offset, records[-1].store_timestamp), _BEGIN)
+    (lake_store,) = list_broker_stores(lake)
+    return plan_timers(RestoredLog(lake, lake_store.store_id, 0, broker.offset, records[-1].store_timestamp), _BEGIN)
 
 
 def _make_timer(number: int, after: int, key: str = "a", **properties: str) -> MessageRecord:

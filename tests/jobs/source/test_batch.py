@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.types import StructType
 
 from jobs.ingest import run as steps
-from jobs.lake.runs import list_known_stores
+from jobs.lake.runs import list_lake_stores
 from jobs.lake.tables import STORED_MESSAGES
 from jobs.source.format import RocketmqDataSource, RocketmqReader, RocketmqStreamReader, register
 from jobs.source.log import DataLossError, LogPosition
@@ -218,9 +218,9 @@ class PartlyIngestedStore(LakeOfBroker):
 
     def read_after_lake(self, **options: object) -> list[int]:
         reader = RocketmqReader(self.make_options(**options))
-        (known,) = list_known_stores(self.lake)
+        (lake_store,) = list_lake_stores(self.lake)
         rows = read_rows(reader, reader.partitions())
-        assert {("b", known.store_id)} >= {(row["broker"], row["store_id"]) for row in rows}
+        assert {("b", lake_store.store_id)} >= {(row["broker"], row["store_id"]) for row in rows}
         return [int(str(row["physical_offset"])) for row in rows]
 
 
@@ -248,10 +248,10 @@ def test_rows_of_a_prepared_run_are_read_from_the_store(ingested: PartlyIngested
     with patch.object(steps, "commit_prepared", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         ingested.run()
 
-    (known,) = list_known_stores(ingested.lake)
+    (lake_store,) = list_lake_stores(ingested.lake)
 
-    assert known.newest is not None
-    assert known.newest.to_offset == ingested.broker.offset
+    assert lake_store.newest_manifest is not None
+    assert lake_store.newest_manifest.to_offset == ingested.broker.offset
     assert len(rows_of(ingested.path)) == before
     assert ingested.read_after_lake() == ingested.offsets[50:]
 

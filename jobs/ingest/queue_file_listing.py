@@ -17,26 +17,26 @@ from rmq_formats.store import QUEUE_FOLDERS, FileKind
 _SETTLED_NS = 2_000_000_000  # a directory may change twice within one tick of its clock
 
 
-class QueueFolder(NamedTuple):
+class QueueDirectory(NamedTuple):
     """A queue directory and when it changed last; no time if it does not exist."""
 
     path: str
     changed_ns: int | None
 
 
-class KnownQueueFiles(NamedTuple):
+class QueueFileListing(NamedTuple):
     """The queue directories of a store, and the paths of the queue files in them, both below the root."""
 
-    folders: tuple[QueueFolder, ...]
+    folders: tuple[QueueDirectory, ...]
     files: tuple[str, ...]
     compared: tuple[bool, ...]  # whether the time of a file is compared
 
     @classmethod
-    def from_json(cls, values: Mapping[str, str]) -> "KnownQueueFiles":
+    def from_json(cls, values: Mapping[str, str]) -> "QueueFileListing":
         """Return what `to_json` has stored."""
         folders, files = (_unpack(values[name]) for name in ("folders", "files"))
         return cls(
-            tuple(QueueFolder(path, int(time) if time else None) for path, _, time in map(_split_line, folders)),
+            tuple(QueueDirectory(path, int(time) if time else None) for path, _, time in map(_split_line, folders)),
             tuple(path for path, _, _ in map(_split_line, files)),
             tuple(bool(compared) for _, _, compared in map(_split_line, files)),
         )
@@ -47,7 +47,7 @@ class KnownQueueFiles(NamedTuple):
         files = (f"{path}\t{'1' * compared}" for path, compared in zip(self.files, self.compared, strict=True))
         return {"folders": _pack(folders), "files": _pack(files)}
 
-    def has_same_folders(self, root: str) -> bool:
+    def has_same_directories(self, root: str) -> bool:
         """Return whether no directory has changed since."""
         return all(_read_change_time(f"{root}/{one.path}") == one.changed_ns for one in self.folders)
 
@@ -64,20 +64,20 @@ def describe_queue_files(files: Iterable[StoredFile]) -> Iterator[str]:
         yield _describe(file.path_facts.path, file.size, file.modified_ms, _is_compared(file))
 
 
-def find_known_queue_files(root: str, files: Iterable[StoredFile], now_ns: int) -> KnownQueueFiles | None:
+def make_queue_file_listing(root: str, files: Iterable[StoredFile], now_ns: int) -> QueueFileListing | None:
     """
     Return the directories of these queue files of a store.
 
     Return None if the directories contain other files or links, or have changed just before *now_ns*.
     """
     known = {file.path_facts.path: _is_compared(file) for file in files}
-    folders: list[QueueFolder] = []
+    folders: list[QueueDirectory] = []
     found = set[str]()
     pending = [*QUEUE_FOLDERS]
     while pending:
         path = pending.pop()
         changed_ns = _read_change_time(f"{root}/{path}")
-        folders.append(QueueFolder(path, changed_ns))
+        folders.append(QueueDirectory(path, changed_ns))
         if changed_ns is None:
             continue
         if changed_ns > now_ns - _SETTLED_NS:
@@ -87,7 +87,7 @@ def find_known_queue_files(root: str, files: Iterable[StoredFile], now_ns: int) 
                 if entry.is_symlink():
                     return None
                 (pending.append if entry.is_dir() else found.add)(f"{path}/{entry.name}")
-    return KnownQueueFiles(tuple(folders), tuple(known), tuple(known.values())) if found == known.keys() else None
+    return QueueFileListing(tuple(folders), tuple(known), tuple(known.values())) if found == known.keys() else None
 
 
 def _is_compared(file: StoredFile) -> bool:
