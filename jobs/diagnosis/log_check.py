@@ -94,6 +94,7 @@ class RangeCheck:
     wrong_records: list[ChangedRecord] = field(default_factory=list)  # records whose body does not match its CRC
     doubtful_records: list[ChangedRecord] = field(default_factory=list)  # complete for a broker, but changed since
     zero_ended_records: list[ZeroEndedRecord] = field(default_factory=list)
+    undecided_ends: list[ChangedRecord] = field(default_factory=list)  # those that their release may have written
     with_separator: int = 0  # the number of records whose properties end with a separator
     without_separator: int = 0  # the number of records whose properties end in the last value
     crc_offsets: list[int] = field(default_factory=list)  # of the first and the last record with a CRC over all of it
@@ -191,6 +192,7 @@ def _find_zeroed_properties(checks: Sequence[RangeCheck], writers: Writers) -> N
     """
     Note the records whose properties were overwritten with zeros: those that their release cannot have written.
 
+    A record that the broker serialized is undecided if only some of its possible releases can have written it.
     If several releases may have written a record, or its client did (in a batch, and in all records up to 4.5.2),
     other records without a separator at their end show that this one may lack it as well. For the releases, it is
     enough that no record has a separator. Two such records of a client next to each other also show it: they are of
@@ -220,12 +222,16 @@ def _find_zeroed_properties(checks: Sequence[RangeCheck], writers: Writers) -> N
             is_seen = offset in of_batch or (is_without_separator and (False in endings or is_text_of_client))
             if ends_in_value and (endings == {False} or is_possible or is_seen):
                 continue
-            check.doubtful_records.append(ChangedRecord(offset, size, ZEROED_PROPERTIES))
+            is_undecided = ends_in_value and False in endings and not is_text_of_client
+            found = check.undecided_ends if is_undecided else check.doubtful_records
+            found.append(ChangedRecord(offset, size, ZEROED_PROPERTIES))
 
 
-def list_doubtful_ranges(checks: Sequence[RangeCheck]) -> list[tuple[int, int]]:
-    """Return the ranges of records that a broker accepts although they differ from the written ones."""
-    return [(one.offset, one.offset + one.size) for check in checks for one in check.doubtful_records]
+def list_doubtful_ranges(checks: Sequence[RangeCheck], *, includes_undecided: bool = False) -> list[tuple[int, int]]:
+    """Return the ranges of records that a broker accepts although they differ, or may differ, from the written ones."""
+    undecided = [one for check in checks for one in check.undecided_ends] if includes_undecided else []
+    changed = [*(one for check in checks for one in check.doubtful_records), *undecided]
+    return [(one.offset, one.offset + one.size) for one in changed]
 
 
 def summarize_walk(checks: Sequence[RangeCheck], log_end: int) -> WalkedLog:

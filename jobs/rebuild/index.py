@@ -167,7 +167,8 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
         start, outcomes = read_ranges_not_deleted(workers, store, ranges, new_collectors)
         collected = select_results(outcomes, 0)
         if request.lost_only:
-            doubtful = list_doubtful_ranges(complete_checks(outcomes, 1, settings.rules.value))
+            checks = complete_checks(outcomes, 1, settings.rules.value)
+            doubtful = list_doubtful_ranges(checks, includes_undecided=True)
             found = explain_index_files(workers, store, collected, scratch, doubtful, files, settings)
             found = find_exchanged_files(found, _recorded_names(request))
         else:

@@ -203,9 +203,8 @@ def _write_queues(
                     )
             if seen is not None and topics is not None:
                 joined = compare_queues(workers, store, settings.rules, seen, log, topics)
-                doubtful = {
-                    start for start, _ in list_doubtful_ranges(complete_checks(outcomes, 0, settings.releases.value))
-                }
+                checks = complete_checks(outcomes, 0, settings.releases.value)
+                doubtful = {start for start, _ in list_doubtful_ranges(checks, includes_undecided=True)}
                 made = keep_needed_files(store, settings, joined, doubtful, built, request, summary)
             summary.files = sum(len(queue.files) for queue in made)
             every, needed, manifest, summary.written_queues = built, made, describe_files(made), made

@@ -136,26 +136,29 @@ class Writers(NamedTuple):
         return self.rules[-1][1]
 
     def possible_releases_at(self, offset: int) -> tuple[Release, ...]:
-        """
-        Return the releases that may have written the record at *offset*: no newer ones than those after it.
-
-        Between two marks, a newer release may have continued the log at any record. A file shows only the last release.
-        """
-        if not self.eras:
-            return (release_at(self.rules, offset),)
-        oldest = PUBLISHED[0]
-        for mark in (mark for era in self.eras for mark in era.marks):
-            if mark.offset is not None and mark.offset <= offset:
-                allowed = (one for one in PUBLISHED if one.version >= oldest.version and mark.allows(one))
-                oldest = next(allowed, oldest)
-        number = sum(era.first_offset <= offset for era in self.eras)
-        newest = self.eras[min(number, len(self.eras) - 1)].newest_release
-        return tuple(one for one in PUBLISHED if oldest.version <= one.version <= newest.version) or (newest,)
+        """Return the releases that may have written the record at *offset*."""
+        return list_possible_releases_at(self.eras, offset) if self.eras else (release_at(self.rules, offset),)
 
     @property
     def possible_releases(self) -> tuple[Release, ...]:
         """The candidates for the end of the log, if its release is not known."""
         return tuple(self.eras[-1].candidates) if self.eras else ()
+
+
+def list_possible_releases_at(eras: Sequence[Era], offset: int) -> tuple[Release, ...]:
+    """
+    Return the releases that may have written the record at *offset*: no newer ones than those after it.
+
+    Between two marks, a newer release may have continued the log at any record. A file shows only the last release.
+    """
+    oldest = PUBLISHED[0]
+    for mark in (mark for era in eras for mark in era.marks):
+        if mark.offset is not None and mark.offset <= offset:
+            allowed = (one for one in PUBLISHED if one.version >= oldest.version and mark.allows(one))
+            oldest = next(allowed, oldest)
+    number = sum(era.first_offset <= offset for era in eras)
+    newest = eras[min(number, len(eras) - 1)].newest_release
+    return tuple(one for one in PUBLISHED if oldest.version <= one.version <= newest.version) or (newest,)
 
 
 def add_marks(known: list[Mark], marks: Iterable[Mark]) -> None:

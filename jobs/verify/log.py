@@ -104,6 +104,12 @@ def findings_on_log(  # noqa: PLR0913, PLR0917 - the log, the releases that wrot
             "more than a day away from the times before and after, which agree with each other; undecided: either the "
             "record changed, or the broker's clock was briefly wrong"
         )
+    if ends := [one for check in checks for one in check.undecided_ends]:
+        doubts.append(
+            f"the properties of {count_text(len(ends), 'record')} (the first at offset {ends[0].offset:,}) end in "
+            "zeros; undecided: either a value ends in them, which RocketMQ 4.9.1 to 5.1.4 store without a separator, "
+            "or the end of the record was lost; pass --release to decide"
+        )
     if odd := why_segment_size_is_doubtful(store, conf):
         doubts.append(f"{odd}; pass --broker-conf to decide")
     if lost:  # the lost part may contain the time that it states

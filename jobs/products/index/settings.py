@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import tzinfo
-from itertools import combinations, pairwise, permutations, zip_longest
+from itertools import combinations, groupby, pairwise, permutations, zip_longest
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +37,7 @@ from jobs.store.release import (
     detect_store_eras,
     determine_writers,
     era_text,
+    list_possible_releases_at,
     unknown_setting_error,
     writers_of_eras,
 )
@@ -43,7 +45,7 @@ from jobs.store.request import GivenSettings
 from jobs.store.store import Store, geometry_stated_by_index_files
 from rmq_formats.arrays import dtype_of
 from rmq_formats.commitlog.scan import RawRecords
-from rmq_formats.detection import Era
+from rmq_formats.detection import Era, Mark
 from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, Geometry
 from rmq_formats.release import EVERY_RELEASE, PUBLISHED, RUST, HashSlotCount, Release, Rules, make_rules, release_at
@@ -313,14 +315,20 @@ def find_index_evidence(
     of_eras = sorted({release for era in eras for release in era.candidates}, key=lambda release: release.version)
     candidates: Sequence[Release] = of_eras or PUBLISHED
     pairs = zip_longest(files, files[1:])
-    examined = [one for one in (_ExaminedFile(store, *pair, geometry) for pair in pairs) if one.is_conclusive]
+    every = [_ExaminedFile(store, *pair, geometry) for pair in pairs]
+    examined = [one for one in every if one.is_conclusive]
+    if examined:
+        examined = [*(one for one in every if one.has_old_count), *examined]
     # Rules with other switches than those of the log's eras count only if these do not explain every file.
     of_log = [rules for rules in _list_rules_of_eras(eras) if all(file.fits(rules) for file in examined)]
     score, rules = (len(examined), tuple(of_log)) if of_log else _best(examined, candidates, eras)
-    if score < len(examined) and candidates is not PUBLISHED:
+    contradictions = _count_contradictions_of_log(rules[0], eras) if rules else 0
+    is_doubtful = score < len(examined) or (contradictions > 0 and not of_log)
+    if is_doubtful and candidates is not PUBLISHED:
         other = _best(examined, PUBLISHED, eras)
         of_rust = sum(file.fits(_RULES_OF_RUST) for file in examined)
-        if max(other[0], of_rust) > score:
+        is_better = other[0] == score and _count_contradictions_of_log(other[1][0], eras) < contradictions
+        if max(other[0], of_rust) > score or is_better:
             (score, rules), candidates = other, PUBLISHED
         if of_rust > score:
             (score, rules), candidates = (of_rust, (_RULES_OF_RUST,)), (RUST,)
@@ -367,12 +375,18 @@ def _narrow(eras: Sequence[Era], evidence: IndexEvidence) -> tuple[Era, ...]:
 
 
 def _count_contradictions_of_log(rules: Rules, eras_of_log: Sequence[Era]) -> int:
-    """Return how often the log excludes the rules: where a rule or an era begins, and at each mark of a record."""
+    """Return how often the log excludes the rules: where a rule or an era begins, and at each record with marks."""
     starts = {since for since, _ in rules} | {era.first_offset for era in eras_of_log}
-    allowed = [(start, _era_at(eras_of_log, start).candidates) for start in starts]
-    marks = (mark for era in eras_of_log for mark in era.marks)
-    allowed += [(mark.offset, tuple(filter(mark.allows, PUBLISHED))) for mark in marks if mark.offset is not None]
+    allowed = [(start, list_possible_releases_at(eras_of_log, start)) for start in starts]
+    marks = sorted(_marks_of_records(eras_of_log), key=itemgetter(0))
+    for offset, of_record in groupby(marks, key=itemgetter(0)):
+        together = [mark for _, mark in of_record]
+        allowed.append((offset, tuple(one for one in PUBLISHED if all(mark.allows(one) for mark in together))))
     return sum(not any(_is_allowed(release, at, [rules]) for release in releases) for at, releases in allowed)
+
+
+def _marks_of_records(eras_of_log: Sequence[Era]) -> Iterator[tuple[int, Mark]]:
+    return ((mark.offset, mark) for era in eras_of_log for mark in era.marks if mark.offset is not None)
 
 
 def _era_at(eras: Sequence[Era], offset: int) -> Era:
@@ -394,8 +408,9 @@ def _best(
     ]
     known = [make_rules((0, era)) for era in eras]
     fitting = [[file.fits(rules) for rules in known] for file in examined]
-    if not all(map(any, fitting)) or not any(map(all, zip(*fitting, strict=True))):
-        known += _list_mixed_rules(examined, fitting, eras)
+    of_one = [rules for number, rules in enumerate(known) if all(fits[number] for fits in fitting)]
+    if all(_count_contradictions_of_log(rules, eras_of_log) for rules in of_one):
+        known += _list_mixed_rules(examined, fitting, eras, eras_of_log)
     ranked = sorted(
         ((sum(file.fits(rules) for file in examined), rules) for rules in known),
         key=lambda pair: (
@@ -425,10 +440,13 @@ def rules_text(rules: Rules, candidates: Sequence[Release]) -> str:
 
 
 def _list_mixed_rules(
-    examined: "Sequence[_ExaminedFile]", fitting: Sequence[Sequence[bool]], eras: Sequence[Release]
+    examined: "Sequence[_ExaminedFile]",
+    fitting: Sequence[Sequence[bool]],
+    eras: Sequence[Release],
+    eras_of_log: Sequence[Era],
 ) -> list[Rules]:
     """
-    Return rules with a switch: inside a file that no era explains, or between two files of different eras.
+    Return rules with a switch: inside a file that no era explains, between two files of different eras, or in the log.
 
     Those of a store that two newer releases continued have two such switches.
     """
@@ -439,10 +457,11 @@ def _list_mixed_rules(
             found += [(switch, older, newer) for switch in file.list_switches(older, newer) if file.begin < switch]
     for (_, left), (file, right) in pairwise(zip(examined, fitting, strict=True)):
         for i, j in combinations(range(len(eras)), 2):
-            if left[i] and right[j] and not right[i] and file.begin:
+            if (left[i] or not any(left)) and right[j] and not right[i] and file.begin:
                 found.append((file.begin, eras[i], eras[j]))
     # Where the slots show a switch, the keys may be those of any later era.
     found = [(switch, older, era) for switch, older, newer in found for era in eras[eras.index(newer) :]]
+    found = [*_list_switches_of_log(eras, eras_of_log), *found]
     single = [make_rules((0, older), (switch, newer)) for switch, older, newer in dict.fromkeys(found)]
     double = [
         (*one, *other[1:])
@@ -450,6 +469,22 @@ def _list_mixed_rules(
         if one[1][1] == other[0][1] and one[1][0] < other[1][0]
     ]
     return [*single, *double]
+
+
+def _list_switches_of_log(
+    eras: Sequence[Release], eras_of_log: Sequence[Era]
+) -> Iterator[tuple[int, Release, Release]]:
+    """
+    Yield where the log shows that one of the *eras* had ended, and which newer one may have followed.
+
+    Index files often leave this open: where no key depends on it, several offsets explain them equally well.
+    """
+    marks = sorted(_marks_of_records(eras_of_log), key=itemgetter(0))
+    for older, newer in combinations(eras, 2):
+        of_older = [one for one in PUBLISHED if have_same_index_switches(one, older)]
+        switch = next((offset for offset, mark in marks if offset and not any(map(mark.allows, of_older))), None)
+        if switch is not None:
+            yield switch, older, newer
 
 
 def have_same_index_switches(one: Release, other: Release) -> bool:
@@ -479,7 +514,7 @@ class _ExaminedFile:
         self._count = min(file.header.entry_count, geometry.capacity)
         self._first = self._entries(min(self._count, ENTRIES_COMPARED_FOR_ERA))
         self._slots_in_use = 0
-        if self.is_conclusive:
+        if self.is_conclusive or self._begins_before_log:
             with store.storage.open(file.location) as reader:
                 self._slots_in_use = count_slots_in_use(reader, geometry)
         self._fitting: dict[Rules, bool] = {}
@@ -489,11 +524,25 @@ class _ExaminedFile:
         """Whether the file has entries of messages that exist."""
         return self._count > 0 and self._store.start_offset <= self.begin < self._store.end_offset
 
+    @property
+    def has_old_count(self) -> bool:
+        """
+        Whether the number of slots shows an old release, although the file's first messages have expired.
+
+        Its keys cannot be compared.
+        """
+        return self._begins_before_log and self._file.header.hash_slot_count > self._slots_in_use
+
+    @property
+    def _begins_before_log(self) -> bool:
+        last = self._file.header.end_physical_offset
+        return self._count > 0 and self.begin < self._store.start_offset <= last
+
     def fits(self, rules: Rules) -> bool:
         """Return whether *rules* explain the examined part of the file."""
         own = self._own(rules)
         if own not in self._fitting:
-            self._fitting[own] = self._counts(own) and self._has_keys_of(own)
+            self._fitting[own] = self._counts(own) and (self._begins_before_log or self._has_keys_of(own))
         return self._fitting[own]
 
     def _has_keys_of(self, rules: Rules) -> bool:
@@ -537,6 +586,8 @@ class _ExaminedFile:
         entries = self._entries(self._count)
         offsets = entries["physical_offset"]
         if (older.property_parser, older.indexes_tags) != (newer.property_parser, newer.indexes_tags):
+            if self._begins_before_log:
+                return []
             matching = self._compare(make_rules((0, older)), entries).matching
             return [int(offsets[matching])] if matching < self._count else []
         # Counted at every put before the switch, at every empty slot after it.

@@ -79,6 +79,20 @@ def test_a_value_that_ends_in_nul_is_legal_without_a_separator_at_the_end(
         assert expected == _find_damage([make_record(properties=properties)], release)
 
 
+def test_a_value_that_ends_in_nul_is_undecided_while_its_release_is(tmp_path: Path, run: Run) -> None:
+    """It was called damage: the first record of a store does not show which of its later releases wrote it."""
+    serialized = b"CLUSTER\x01c\x02MSG_REGION\x01r\x02KEYS\x01k\x02"
+    records = [make_record(properties=serialized + b"c\x01text\0"), *[make_record(properties=serialized)] * 3]
+    store = write_segment(tmp_path / "store", place_records(records))
+
+    detected = run("verify", store, "--json")
+    given = [run("verify", store, "--json", "--release", release) for release in ("5.1.3,5.2.0@300", "5.2.0")]
+
+    found = [{one["kind"] for one in outcome.document["findings"]} for outcome in (detected, *given)]
+    assert [False, False, True] == [kinds.ZEROED_PROPERTIES in one for one in found]
+    assert [True, False, False] == ["end in zeros; undecided" in outcome.out for outcome in (detected, *given)]
+
+
 def test_a_batch_whose_every_message_ends_in_nul_is_legal() -> None:
     """Its messages keep the text of a client that writes no separator at the end."""
     of_batch = make_record(properties=b"KEYS\x01k\x02c\x01text\0")
