@@ -26,18 +26,18 @@ class WheelHook(BuildHookInterface[Any]):
         if version == "editable":
             raise RuntimeError("editable installation is not supported; run ./spark-submit.sh, which creates .venv")
         root = Path(self.root)
-        self._folder = Path(tempfile.mkdtemp(prefix="rocketmq-lake-wheel-"))
+        self._directory = Path(tempfile.mkdtemp(prefix="rocketmq-lake-wheel-"))
         for source in sorted((root / "jobs").rglob("*")):
             if source.is_file() and "__pycache__" not in source.parts:
-                _copy(source, self._folder / source.relative_to(root / "jobs"))
+                _copy(source, self._directory / source.relative_to(root / "jobs"))
         for source in sorted((root / "conf").iterdir()):
-            _copy(source, self._folder / "_conf" / source.name)
-        build_data["force_include"][str(self._folder)] = _INSTALLED
+            _copy(source, self._directory / "_conf" / source.name)
+        build_data["force_include"][str(self._directory)] = _INSTALLED
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Delete the copies."""
         del version, build_data, artifact_path
-        shutil.rmtree(self._folder)
+        shutil.rmtree(self._directory)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -1,7 +1,7 @@
 """
 Compare two checkouts of this project: bytes read from the log, time and memory of their commands on the same stores.
 
-    python -m benchmarks.before_and_after --before CHECKOUT [--mib N] [--million-units N] [--runs N] [--folder DIR]
+    python -m benchmarks.before_and_after --before CHECKOUT [--mib N] [--million-units N] [--runs N] [--directory DIR]
 
 The baseline is CHECKOUT. Each command runs in one process (`--engine here`), alternately in both checkouts. `passes` is
 the number of bytes that a command reads from segments, counted by `strace`, divided by the size of the log.
@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.broker import RELEASE
 from benchmarks.measuring import Cost, measure_cost, median_cost, parse_options, print_result
-from benchmarks.stores import FOLDER, Recipe, make_healthy_store
+from benchmarks.stores import DIRECTORY, Recipe, make_healthy_store
 
 _ROOT = Path(__file__).parents[1]
 _CALL = re.compile(
@@ -135,9 +135,9 @@ def _compare_commands(checkouts: dict[str, Checkout], store: Path, scratch: Path
     return figures
 
 
-def _compare_lost_files(checkouts: dict[str, Checkout], units: int, folder: Path, scratch: Path) -> dict[str, Any]:
+def _compare_lost_files(checkouts: dict[str, Checkout], units: int, directory: Path, scratch: Path) -> dict[str, Any]:
     size = 256
-    store = make_healthy_store(Recipe(units * size, size, topics=1), folder)
+    store = make_healthy_store(Recipe(units * size, size, topics=1), directory)
     lost = lose_queue_files(store, scratch / "lost")
     figures: dict[str, dict[str, Any]] = {}
     for name, checkout in checkouts.items():
@@ -149,23 +149,23 @@ def _compare_lost_files(checkouts: dict[str, Checkout], units: int, folder: Path
     return figures
 
 
-def _delete(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
+def _delete(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def main() -> None:
     """Print the figures of both checkouts as JSON."""
-    options = parse_options(__doc__, before=Path, mib=4092, million_units=5.0, runs=3, folder=FOLDER)
+    options = parse_options(__doc__, before=Path, mib=4092, million_units=5.0, runs=3, directory=DIRECTORY)
     if not options.before:
         raise SystemExit("--before is missing: pass the directory of another checkout")
     checkouts = {"before": Checkout(options.before.absolute()), "after": Checkout(_ROOT)}
-    store = make_healthy_store(Recipe(options.mib << 20, 1024, compressible=True), options.folder)
-    scratch = options.folder / "before-and-after"
+    store = make_healthy_store(Recipe(options.mib << 20, 1024, compressible=True), options.directory)
+    scratch = options.directory / "before-and-after"
     _delete(scratch)
     scratch.mkdir(parents=True)
     try:
         commands = _compare_commands(checkouts, store, scratch, options.runs)
-        lost_files = _compare_lost_files(checkouts, int(options.million_units * 1e6), options.folder, scratch)
+        lost_files = _compare_lost_files(checkouts, int(options.million_units * 1e6), options.directory, scratch)
     finally:
         _delete(scratch)
     print_result(

@@ -13,7 +13,7 @@ _TIMEOUT_S = 7200  # for a busy machine
 
 @contextmanager
 def store_rebuilt_by_broker(
-    store: Path, folder: Path, release: str = RELEASE, settings: dict[str, str] | None = None
+    store: Path, directory: Path, release: str = RELEASE, settings: dict[str, str] | None = None
 ) -> Iterator[tuple[Path, float]]:
     """
     Let a broker rebuild the queues and index files of *store*; yield the store that it wrote, and the time in seconds.
@@ -23,7 +23,7 @@ def store_rebuilt_by_broker(
     """
     from tests.oracle.sessions import rebuild_by_broker
 
-    rebuilt = folder / "broker"
+    rebuilt = directory / "broker"
     shutil.rmtree(rebuilt, ignore_errors=True)
     # The same files are in the same page cache. A broker that receives no messages does not write to them.
     shutil.copytree(store / "commitlog", rebuilt / "commitlog", copy_function=os.link)
@@ -33,9 +33,11 @@ def store_rebuilt_by_broker(
         shutil.rmtree(rebuilt)
 
 
-def hash_files(folder: Path) -> dict[str, str]:
+def hash_files(directory: Path) -> dict[str, str]:
     """Return the hash of every file below a directory, by its relative path."""
-    return {path.relative_to(folder).as_posix(): _hash(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        path.relative_to(directory).as_posix(): _hash(path) for path in sorted(directory.rglob("*")) if path.is_file()
+    }
 
 
 def _hash(path: Path) -> str:

@@ -1,7 +1,7 @@
 """
 Measure how a lake grows by consumer offsets, if a run every five minutes finds that every group has moved everywhere.
 
-    python -m benchmarks.configuration_growth [--offsets N N N] [--runs N] [--folder DIR]
+    python -m benchmarks.configuration_growth [--offsets N N N] [--runs N] [--directory DIR]
 
 For each number of offsets (queues times groups), runs are measured for their bytes; then their states are thinned out
 as if they were old. A year has too many runs for a benchmark: its bytes are the states that the lake keeps, counted by
@@ -17,7 +17,7 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks.measuring import parse_options, print_result
-from benchmarks.stores import FOLDER, LiveStore, Recipe
+from benchmarks.stores import DIRECTORY, LiveStore, Recipe
 from jobs.ingest.run import ingest
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
@@ -36,10 +36,10 @@ _TABLES = (CONFIG_FILES, CONSUMER_OFFSETS)
 _MIB = 1 << 20
 
 
-def measure(folder: Path, offsets: int, runs: int) -> dict[str, Any]:
+def measure(directory: Path, offsets: int, runs: int) -> dict[str, Any]:
     """Return the figures for one number of offsets."""
-    shutil.rmtree(folder, ignore_errors=True)
-    store, lake = LiveStore(folder / "store", Recipe(0, 400, compressible=True)), Lake(str(folder / "lake"))
+    shutil.rmtree(directory, ignore_errors=True)
+    store, lake = LiveStore(directory / "store", Recipe(0, 400, compressible=True)), Lake(str(directory / "lake"))
     positions, random = np.full(offsets, 1_000_000), np.random.default_rng(1)
     rates = np.exp(random.normal(3, 1.5, offsets))
     (store.root / "config").mkdir(parents=True, exist_ok=True)
@@ -104,10 +104,10 @@ def _count_live_bytes(lake: Lake) -> int:
 
 def main() -> None:
     """Print the figures as JSON."""
-    options = parse_options(__doc__, offsets=[2000, 6000, 20_000], runs=48, folder=FOLDER)
-    folder = options.folder / "configuration-growth"
-    figures = [measure(folder, offsets, options.runs) for offsets in options.offsets]
-    shutil.rmtree(folder)
+    options = parse_options(__doc__, offsets=[2000, 6000, 20_000], runs=48, directory=DIRECTORY)
+    directory = options.directory / "configuration-growth"
+    figures = [measure(directory, offsets, options.runs) for offsets in options.offsets]
+    shutil.rmtree(directory)
     print_result({"sizes": figures})
 
 

@@ -1,7 +1,7 @@
 """
 Count how often one `verify` opens each segment and each queue file.
 
-    python -m benchmarks.file_opens [--segments N N N] [--folder DIR]
+    python -m benchmarks.file_opens [--segments N N N] [--directory DIR]
 
 The store has as many queues as segments. The counts of a closed store and of one whose broker was killed are the means
 of all files, so a constant number of further opens shows as a fraction that falls with the size. The baseline is one
@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.broker import RELEASE
 from benchmarks.measuring import measure_cost, parse_options, print_result
-from benchmarks.stores import FOLDER, Recipe, add_queues, make_store
+from benchmarks.stores import DIRECTORY, Recipe, add_queues, make_store
 from jobs.requests.verify import VerifyRequest
 from jobs.store.request import GivenSettings
 from jobs.store.workers import SerialWorkers
@@ -32,12 +32,12 @@ def _count_open(event: str, arguments: Sequence[object]) -> None:
         _opens[str(arguments[0])] += 1
 
 
-def measure(folder: Path, segments: int) -> dict[str, Any]:
+def measure(directory: Path, segments: int) -> dict[str, Any]:
     """Return the figures of a store with this number of segments and queues."""
     topics = max(segments // _QUEUES_PER_TOPIC, 1)
     recipe = Recipe(segments * (_SEGMENT_SIZE - 1024), 1024, topics=topics, queues=_QUEUES_PER_TOPIC,
                     segment_size=_SEGMENT_SIZE)  # fmt: skip
-    store = make_store(recipe, folder)
+    store = make_store(recipe, directory)
     if not (store / "consumequeue").exists():
         add_queues(recipe, store)
     figures: dict[str, Any] = {"segments": segments, "queue_files": topics * _QUEUES_PER_TOPIC}
@@ -57,16 +57,16 @@ def measure(folder: Path, segments: int) -> dict[str, Any]:
     return figures
 
 
-def _mean_opens(folder: Path) -> float:
-    files = [path for path in folder.rglob("*") if path.is_file()]
+def _mean_opens(directory: Path) -> float:
+    files = [path for path in directory.rglob("*") if path.is_file()]
     return round(sum(_opens[str(path)] for path in files) / len(files), 2)
 
 
 def main() -> None:
     """Print the figures as JSON."""
-    options = parse_options(__doc__, segments=[100, 400, 1600], folder=FOLDER)
+    options = parse_options(__doc__, segments=[100, 400, 1600], directory=DIRECTORY)
     sys.addaudithook(_count_open)
-    print_result({"sizes": [measure(options.folder, segments) for segments in options.segments]})
+    print_result({"sizes": [measure(options.directory, segments) for segments in options.segments]})
 
 
 if __name__ == "__main__":

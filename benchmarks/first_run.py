@@ -1,7 +1,7 @@
 """
 Measure the first run of commands in a new environment, in which no compiled code is cached.
 
-    python -m benchmarks.first_run [--kib N N N] [--folder DIR]
+    python -m benchmarks.first_run [--kib N N N] [--directory DIR]
 
 The stores have records of 1 KiB. The baseline is the second run of the same command, with the code that the first run
 has cached, if any. `cpu_s` includes the processes that compile.
@@ -16,13 +16,13 @@ from typing import Any
 
 from benchmarks.broker import RELEASE
 from benchmarks.measuring import measure_cost, parse_options, print_result
-from benchmarks.stores import FOLDER, Recipe, add_queues, make_store
+from benchmarks.stores import DIRECTORY, Recipe, add_queues, make_store
 
 
-def measure(folder: Path, kib: int) -> dict[str, Any]:
+def measure(directory: Path, kib: int) -> dict[str, Any]:
     """Return the costs of each command for a log of this size."""
     recipe = Recipe(kib << 10, 1024)
-    store, cache, lake = make_store(recipe, folder), folder / "compiled", folder / "lake-of-first-run"
+    store, cache, lake = make_store(recipe, directory), directory / "compiled", directory / "lake-of-first-run"
     if not (store / "consumequeue").exists():
         add_queues(recipe, store)
     figures: dict[str, Any] = {"kib": kib}
@@ -53,8 +53,8 @@ def _run(words: list[str | Path], cache: Path, lake: Path) -> dict[str, float]:
 
 def main() -> None:
     """Print the figures as JSON."""
-    options = parse_options(__doc__, kib=[64, 240, 4096], folder=FOLDER)
-    print_result({"sizes": [measure(options.folder, kib) for kib in options.kib]})
+    options = parse_options(__doc__, kib=[64, 240, 4096], directory=DIRECTORY)
+    print_result({"sizes": [measure(options.directory, kib) for kib in options.kib]})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """
 Measure the delay from a broker's write to disk until a reader of the lake sees the message, during `ingest --follow`.
 
-    python -m benchmarks.follow [--rates MESSAGES ...] [--seconds N] [--every TIME] [--folder DIR]
+    python -m benchmarks.follow [--rates MESSAGES ...] [--seconds N] [--every TIME] [--directory DIR]
 
 A separate process writes log and queues as a broker does: every 20 ms it appends messages with the current time. The
 baseline is the number of messages that it has written, which is lower than the rate if the machine cannot write faster.
@@ -29,7 +29,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from benchmarks.measuring import list_descendants, parse_options, print_result, read_cpu_s
-from benchmarks.stores import FOLDER, LiveStore, Recipe
+from benchmarks.stores import DIRECTORY, LiveStore, Recipe
 
 _TICK_S = 0.02
 _MAX_TICKS = 10  # in one batch; a larger batch would contain messages that are dated long before they are written
@@ -149,9 +149,9 @@ def follow_store(command: Sequence[str], reader: LakeReader, seconds: float, cou
     return cpu_s, written
 
 
-def measure_delays(folder: Path, rate: int, seconds: float, every: str) -> dict[str, Any]:
+def measure_delays(directory: Path, rate: int, seconds: float, every: str) -> dict[str, Any]:
     """Follow a growing store for some seconds; return the figures."""
-    store, lake = folder / "store", folder / "lake"
+    store, lake = directory / "store", directory / "lake"
     LiveStore(store, _RECIPE).append(100)
     command = [sys.executable, "-m", "jobs.main", "ingest", str(store), "--lake", str(lake), "--broker", "b", "--quiet"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # a warm-up
@@ -164,7 +164,7 @@ def measure_delays(folder: Path, rate: int, seconds: float, every: str) -> dict[
         while not any(store.rglob("consumequeue")):
             _raise_if_ended(writer)
             time.sleep(_POLLING_INTERVAL_S)
-        cpu_s, written = follow_store([*command, "--every", every], reader, seconds, folder / _WRITTEN)
+        cpu_s, written = follow_store([*command, "--every", every], reader, seconds, directory / _WRITTEN)
         _raise_if_ended(writer)
     percentiles = quantiles(reader.delays, n=100) if len(reader.delays) > 1 else [0.0] * 99
     return {
@@ -182,15 +182,15 @@ def measure_delays(folder: Path, rate: int, seconds: float, every: str) -> dict[
 
 def main() -> None:
     """Print the figures as JSON."""
-    options = parse_options(__doc__, rates=[500, 5000], seconds=120.0, every="1s", folder=FOLDER, write=Path)
+    options = parse_options(__doc__, rates=[500, 5000], seconds=120.0, every="1s", directory=DIRECTORY, write=Path)
     if options.write is not None:  # this is the writing process
         write_messages(options.write, options.rates[0], options.seconds)
         return
-    folder, figures = options.folder / "follow", []
+    directory, figures = options.directory / "follow", []
     for rate in options.rates:
-        shutil.rmtree(folder, ignore_errors=True)
-        figures.append(measure_delays(folder, rate, options.seconds, options.every))
-        shutil.rmtree(folder)  # not after a failure, so that the lake can be examined
+        shutil.rmtree(directory, ignore_errors=True)
+        figures.append(measure_delays(directory, rate, options.seconds, options.every))
+        shutil.rmtree(directory)  # not after a failure, so that the lake can be examined
     print_result({"every": options.every, "seconds": options.seconds, "rates": figures})
 
 

@@ -1,7 +1,7 @@
 """
 Measure `ingest` of a log into a new lake, and `restore` of the log from the lake.
 
-    python -m benchmarks.ingest [--mib N] [--runs N] [--cores N] [--no-spark] [--folder DIR] [--scratch DIR]
+    python -m benchmarks.ingest [--mib N] [--runs N] [--cores N] [--no-spark] [--directory DIR] [--scratch DIR]
 
 The store is healthy and in the page cache, with messages of 1 KB. Spark is started before the measurement. All variants
 run alternately, after a warm-up:
@@ -36,7 +36,7 @@ from pyspark.sql import SparkSession
 from benchmarks.broker import RELEASE
 from benchmarks.lakes import ingest_into_new_lake, start_spark_workers
 from benchmarks.measuring import Cost, count_log_bytes, measure_cost, median_cost, parse_options, print_result
-from benchmarks.stores import FOLDER, Recipe, make_healthy_store
+from benchmarks.stores import DIRECTORY, Recipe, make_healthy_store
 from jobs.lake.lake import Lake
 from jobs.lake.table_file import open_parquet_writer
 from jobs.lake.tables import MESSAGES
@@ -73,7 +73,7 @@ def checksum_log(store: Path) -> None:
                 value = crc32(data, value)
 
 
-def write_with_pyarrow(store: Path, folder: Path) -> Cost:
+def write_with_pyarrow(store: Path, directory: Path) -> Cost:
     """Write the rows of a log from memory; return the cost of writing, without that of decoding the log."""
     cost = Cost()
     for number, range_ in enumerate(plan_ranges(list_store(str(store)))):
@@ -82,7 +82,7 @@ def write_with_pyarrow(store: Path, folder: Path) -> Cost:
             continue  # the unused end of a segment
         began, cpu = time.perf_counter(), time.process_time()
         with open_parquet_writer(
-            folder / f"{number}.parquet", MESSAGE_SCHEMA, MESSAGES, batches[0].num_rows, ["body"]
+            directory / f"{number}.parquet", MESSAGE_SCHEMA, MESSAGES, batches[0].num_rows, ["body"]
         ) as writer:
             for batch in batches:
                 writer.write_batch(batch)
@@ -91,7 +91,7 @@ def write_with_pyarrow(store: Path, folder: Path) -> Cost:
     return cost
 
 
-def write_with_spark(spark: SparkSession, store: Path, folder: Path) -> None:
+def write_with_spark(spark: SparkSession, store: Path, directory: Path) -> None:
     """Decode the log in Spark's tasks, and write the rows with Spark's Delta writer."""
     ranges = plan_ranges(list_store(str(store)))
     schema = pa.schema([field for field in MESSAGE_SCHEMA if field.name not in {"properties", "keys"}])
@@ -104,7 +104,7 @@ def write_with_spark(spark: SparkSession, store: Path, folder: Path) -> None:
                     yield pa.RecordBatch.from_arrays(columns, names=schema.names)
 
     frame = spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(decode_ranges, _format_ddl(schema))
-    frame.write.format("delta").mode("overwrite").option("compression", "zstd").save(str(folder))
+    frame.write.format("delta").mode("overwrite").option("compression", "zstd").save(str(directory))
 
 
 def _decode_dictionary(column: pa.Array) -> pa.Array:
@@ -121,9 +121,9 @@ def _format_ddl(schema: pa.Schema) -> str:
 
 def main() -> None:
     """Print the figures as JSON."""
-    options = parse_options(__doc__, mib=4092, runs=3, cores=2, no_spark=False, scratch=Path, folder=FOLDER)
-    store = make_healthy_store(Recipe(options.mib << 20, _RECORD_SIZE, compressible=True), options.folder)
-    scratch = (options.scratch or options.folder) / "rocketmq-lake-scratch"
+    options = parse_options(__doc__, mib=4092, runs=3, cores=2, no_spark=False, scratch=Path, directory=DIRECTORY)
+    store = make_healthy_store(Recipe(options.mib << 20, _RECORD_SIZE, compressible=True), options.directory)
+    scratch = (options.scratch or options.directory) / "rocketmq-lake-scratch"
     threads = InProcessWorkers(width=options.cores)
     variants: dict[str, Callable[[], Cost | None]] = {
         "baseline: read": lambda: checksum_log(store),

@@ -1,7 +1,7 @@
 """
 Measure what runs cost that depends on the number of queues, not on the number of messages.
 
-    python -m benchmarks.many_queues [--queues N N N] [--folder DIR]
+    python -m benchmarks.many_queues [--queues N N N] [--directory DIR]
 
 For each number of queues: `ingest` without new messages, as a command and without the note of an earlier one, and one
 step of `--follow` with 20 new messages. The baseline is the run without a note, which examines every queue.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import parse_options, print_result
-from benchmarks.stores import FOLDER, LiveStore, Recipe
+from benchmarks.stores import DIRECTORY, LiveStore, Recipe
 from jobs.ingest import Summary
 from jobs.ingest.run import FollowedStore, run_steps
 from jobs.lake.snapshots import cache_snapshots
@@ -27,11 +27,11 @@ _QUEUES_PER_TOPIC = 50
 _NEW_MESSAGES = 20
 
 
-def measure(folder: Path, queues: int) -> dict[str, Any]:
+def measure(directory: Path, queues: int) -> dict[str, Any]:
     """Return the figures for one number of queues."""
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
     recipe = Recipe(0, 400, compressible=True, topics=queues // _QUEUES_PER_TOPIC, queues=_QUEUES_PER_TOPIC)
-    store, lake = LiveStore(folder / "store", recipe), folder / "lake"
+    store, lake = LiveStore(directory / "store", recipe), directory / "lake"
     store.append(queues)
     command = ["ingest", str(store.root), "--lake", str(lake), "--broker", "b"]
     _measure_command(command)
@@ -75,10 +75,10 @@ def _cpu_s(who: int) -> float:
 
 def main() -> None:
     """Print the figures as JSON."""
-    options = parse_options(__doc__, queues=[2000, 10_000, 50_000], folder=FOLDER)
-    folder = options.folder / "many-queues"
-    figures = [measure(folder, queues) for queues in options.queues]
-    shutil.rmtree(folder)
+    options = parse_options(__doc__, queues=[2000, 10_000, 50_000], directory=DIRECTORY)
+    directory = options.directory / "many-queues"
+    figures = [measure(directory, queues) for queues in options.queues]
+    shutil.rmtree(directory)
     print_result({"sizes": figures})
 
 

@@ -1,7 +1,7 @@
 """
 Model how well an `ingest` of a large log uses many cores, from task times measured on this machine.
 
-    python -m benchmarks.model_of_cores [--mib N] [--log-gb N] [--cores N ...] [--folder DIR]
+    python -m benchmarks.model_of_cores [--mib N] [--log-gb N] [--cores N ...] [--directory DIR]
 
 1. Task times: one process ingests a store of --mib, and records the time of each task with its phase.
 2. Serial time of the driver: one process ingests a store of the same size, with as many segments as the large log has
@@ -26,7 +26,7 @@ from shutil import rmtree
 
 from benchmarks.lakes import ingest_into_new_lake, start_spark_workers
 from benchmarks.measuring import parse_options, print_result
-from benchmarks.stores import FOLDER, Recipe, add_queues, make_healthy_store, make_store
+from benchmarks.stores import DIRECTORY, Recipe, add_queues, make_healthy_store, make_store
 from jobs.store.ranges import balance_ranges, plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import Item, Result, SerialWorkers, Sizes, Task
@@ -66,15 +66,15 @@ def time_ingest(store: Path, lake: Path) -> tuple[TimedWorkers, float]:
     return workers, time.perf_counter() - began - workers.total_s()
 
 
-def plan_sizes(log_bytes: int, cores: int, folder: Path) -> list[int]:
+def plan_sizes(log_bytes: int, cores: int, directory: Path) -> list[int]:
     """Return the sizes of the ranges that `ingest` plans for a log of *log_bytes*, with sparse files as segments."""
-    rmtree(folder, ignore_errors=True)
-    (folder / "commitlog").mkdir(parents=True)
+    rmtree(directory, ignore_errors=True)
+    (directory / "commitlog").mkdir(parents=True)
     for offset in range(0, log_bytes, _SEGMENT):
-        with (folder / "commitlog" / f"{offset:020}").open("wb") as file:
+        with (directory / "commitlog" / f"{offset:020}").open("wb") as file:
             file.truncate(_SEGMENT)
-    ranges = plan_ranges(list_store(str(folder)))
-    rmtree(folder)
+    ranges = plan_ranges(list_store(str(directory)))
+    rmtree(directory)
     return balance_ranges(ranges, [range_.size for range_ in ranges], cores)[1]
 
 
@@ -110,15 +110,15 @@ def model_run(
 
 def main() -> None:
     """Print the model as JSON."""
-    options = parse_options(__doc__, mib=2046, log_gb=500, cores=[16, 32, 64, 128], folder=FOLDER)
+    options = parse_options(__doc__, mib=2046, log_gb=500, cores=[16, 32, 64, 128], directory=DIRECTORY)
     log_bytes = options.log_gb * 10**9
-    lake, planned = options.folder / "lake-for-model", options.folder / "planned-store"
+    lake, planned = options.directory / "lake-for-model", options.directory / "planned-store"
     sizes = {cores: plan_sizes(log_bytes, cores, planned) for cores in options.cores}
     total = options.mib << 20
-    large_segments = make_healthy_store(Recipe(total, _RECORD_SIZE, compressible=True), options.folder)
+    large_segments = make_healthy_store(Recipe(total, _RECORD_SIZE, compressible=True), options.directory)
     segment = total // len(sizes[options.cores[0]]) // _RECORD_SIZE * _RECORD_SIZE
     recipe = Recipe(total, _RECORD_SIZE, compressible=True, segment_size=segment)
-    small_segments = make_store(recipe, options.folder)
+    small_segments = make_store(recipe, options.directory)
     add_queues(recipe, small_segments)
     time_ingest(large_segments, lake)  # a warm-up
     measured, driver_few_s = time_ingest(large_segments, lake)

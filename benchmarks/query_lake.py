@@ -1,7 +1,7 @@
 """
 Measure `query` commands that find one message in a lake, by key and by ID.
 
-    python -m benchmarks.query_lake [--entries N] [--no-baselines] [--folder DIR]
+    python -m benchmarks.query_lake [--entries N] [--no-baselines] [--directory DIR]
 
 `ingest` creates the lake from a generated log, whose messages have nine keys and a unique key each. An existing lake of
 the same size is used again. The baselines are DuckDB, which reads the lake's Parquet files in a new process, and Spark,
@@ -17,7 +17,7 @@ from statistics import median
 from benchmarks.broker import RELEASE
 from benchmarks.lakes import create_once, ingest_into_new_lake, start_spark_workers
 from benchmarks.measuring import parse_options, print_result
-from benchmarks.stores import FOLDER, Recipe, compute_offsets, make_store
+from benchmarks.stores import DIRECTORY, Recipe, compute_offsets, make_store
 from rmq_formats.commitlog.record import Host
 from rmq_formats.message_id import encode_offset_id
 
@@ -31,16 +31,16 @@ def _recipe(messages: int) -> Recipe:
     return Recipe(messages * _RECORD_SIZE, _RECORD_SIZE, topics=1, keys=_KEYS)
 
 
-def make_lake(folder: Path, messages: int) -> Path:
+def make_lake(directory: Path, messages: int) -> Path:
     """Return the lake of a generated store, and create it if it does not exist."""
 
     def create(lake: Path) -> None:
-        store = make_store(_recipe(messages), folder)
+        store = make_store(_recipe(messages), directory)
         workers = start_spark_workers()
         ingest_into_new_lake(store, lake, workers, frozenset({"messages", "index"}))
         workers.spark.stop()
 
-    return create_once(folder / f"lake-{messages}", create)
+    return create_once(directory / f"lake-{messages}", create)
 
 
 def measure_query(lake: Path, expected: str, *arguments: str) -> float:
@@ -102,9 +102,9 @@ def measure_spark(lake: Path, key: str) -> float:
 
 def main() -> None:
     """Print the figures as JSON."""
-    options = parse_options(__doc__, folder=FOLDER, entries=100_000_000, no_baselines=False)
+    options = parse_options(__doc__, directory=DIRECTORY, entries=100_000_000, no_baselines=False)
     messages = options.entries // (_KEYS + 1)
-    lake = make_lake(options.folder, messages)
+    lake = make_lake(options.directory, messages)
     number = messages * 2 // 3  # of the message that is queried
     key, unique_key = f"order-{number * _KEYS:012d}", f"0A0000078C3C18B4AAC2{number:012d}"
     offset = int(compute_offsets(_recipe(messages))[number])

@@ -1,7 +1,8 @@
 """
 Measure `rebuild-index` of a log with segments of 1 GiB, in one process and on Spark.
 
-    python -m benchmarks.rebuild_index [--gib N] [--folder DIR] [--release X.Y.Z | --no-broker] [--no-spark] [--cores N]
+    python -m benchmarks.rebuild_index [--gib N] [--directory DIR] [--release X.Y.Z | --no-broker]
+        [--no-spark] [--cores N]
 
 The baseline is a real broker that rebuilds index files and queues from the same log; it cannot rebuild the index alone.
 The broker runs once. `rebuild-index` runs three times after a warm-up: the fastest run is compared, and all times are
@@ -21,7 +22,7 @@ from typing import Any
 from benchmarks.broker import RELEASE, hash_files, store_rebuilt_by_broker
 from benchmarks.lakes import start_spark_workers
 from benchmarks.measuring import Cost, measure_cost, parse_options, print_result
-from benchmarks.stores import FOLDER, Recipe, make_store
+from benchmarks.stores import DIRECTORY, Recipe, make_store
 from jobs.rebuild.index import IndexRebuildSummary, rebuild_index
 from jobs.requests.rebuild import RebuildIndexRequest
 from jobs.store.request import GivenSettings
@@ -48,9 +49,11 @@ def _measure_fastest(store: Path, out: Path, workers: Workers, release: str) -> 
 
 def main() -> None:
     """Print the figures as JSON."""
-    options = parse_options(__doc__, gib=5.5, folder=FOLDER, release=RELEASE, no_broker=False, no_spark=False, cores=2)
-    store = make_store(Recipe(int(options.gib * (1 << 30)), _RECORD_SIZE), options.folder)
-    out, release = options.folder / "out", options.release
+    options = parse_options(
+        __doc__, gib=5.5, directory=DIRECTORY, release=RELEASE, no_broker=False, no_spark=False, cores=2
+    )
+    store = make_store(Recipe(int(options.gib * (1 << 30)), _RECORD_SIZE), options.directory)
+    out, release = options.directory / "out", options.release
     threads = InProcessWorkers(width=options.cores)
     summary, _ = measure_rebuild(store, out, threads, release)  # a warm-up
     figures: dict[str, Any] = {
@@ -65,7 +68,7 @@ def main() -> None:
     figures["load"] = os.getloadavg()
     print(json.dumps(figures), file=sys.stderr)  # the broker may take minutes
     if not options.no_broker:
-        with store_rebuilt_by_broker(store, options.folder, release) as (rebuilt, seconds):
+        with store_rebuilt_by_broker(store, options.directory, release) as (rebuilt, seconds):
             brokers_files = list(hash_files(rebuilt / "index").values())
         our_files = [file.sha256 for file in summary.files]
         if our_files != brokers_files:

@@ -1,7 +1,7 @@
 """
 Measure `rebuild-consumequeue` of a log.
 
-    python -m benchmarks.rebuild_queues [--million-units N] [--queues N] [--cores N] [--no-broker] [--folder DIR]
+    python -m benchmarks.rebuild_queues [--million-units N] [--queues N] [--cores N] [--no-broker] [--directory DIR]
 
 The baseline is a real broker that rebuilds the same queues from the same log, without index files. Each runs once, and
 the queue files must be equal, byte for byte. Each topic has four queues, so --queues must be a multiple of four.
@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.broker import RELEASE, hash_files, store_rebuilt_by_broker
 from benchmarks.measuring import measure_cost, parse_options, print_result
-from benchmarks.stores import FOLDER, Recipe, make_store
+from benchmarks.stores import DIRECTORY, Recipe, make_store
 from jobs.rebuild.queue_run import rebuild_queues
 from jobs.requests.rebuild import RebuildQueuesRequest
 from jobs.store.request import GivenSettings
@@ -25,13 +25,13 @@ _QUEUES_PER_TOPIC = 4
 
 def main() -> None:
     """Print the figures as JSON."""
-    options = parse_options(__doc__, million_units=5.0, queues=1000, cores=2, no_broker=False, folder=FOLDER)
+    options = parse_options(__doc__, million_units=5.0, queues=1000, cores=2, no_broker=False, directory=DIRECTORY)
     topics, rest = divmod(options.queues, _QUEUES_PER_TOPIC)
     if rest or not topics:
         raise SystemExit(f"--queues {options.queues} is not a multiple of {_QUEUES_PER_TOPIC}")
     size = int(options.million_units * 1_000_000) * _RECORD_SIZE
-    store = make_store(Recipe(size, _RECORD_SIZE, topics=topics, queues=_QUEUES_PER_TOPIC), options.folder)
-    out = options.folder / "queues"
+    store = make_store(Recipe(size, _RECORD_SIZE, topics=topics, queues=_QUEUES_PER_TOPIC), options.directory)
+    out = options.directory / "queues"
     shutil.rmtree(out, ignore_errors=True)
     with measure_cost() as cost:
         summary = rebuild_queues(
@@ -48,7 +48,7 @@ def main() -> None:
     }
     if not options.no_broker:
         settings = {"messageIndexEnable": "false"}
-        with store_rebuilt_by_broker(store, options.folder, settings=settings) as (rebuilt, seconds):
+        with store_rebuilt_by_broker(store, options.directory, settings=settings) as (rebuilt, seconds):
             brokers_files = hash_files(rebuilt / "consumequeue")
         our_files = hash_files(out)
         our_files.pop("MANIFEST.json")

@@ -58,7 +58,7 @@ class _Inputs(NamedTuple):
 
     store: Path
     lake: Path
-    folder: Path  # for all outputs
+    directory: Path  # for all outputs
     topic: str
     key: str
     release: tuple[str, ...]  # options; a generated store does not contain its release
@@ -68,14 +68,14 @@ def main() -> None:
     """Print the figures as JSON."""
     options = parse_options(__doc__, mib=0, engines="here,spark", runs=3)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        lake = folder / "lake"
+        directory = Path(name)
+        lake = directory / "lake"
         if options.mib:
-            store = make_healthy_store(Recipe(options.mib << 20, 1024), folder)
-            inputs = _Inputs(store, lake, folder, "Bench000", f"order-{0:012d}", ("--release", RELEASE))
+            store = make_healthy_store(Recipe(options.mib << 20, 1024), directory)
+            inputs = _Inputs(store, lake, directory, "Bench000", f"order-{0:012d}", ("--release", RELEASE))
         else:
-            unpack(folder)
-            inputs = _Inputs(folder / "store", lake, folder, "T1", "k1", ())
+            unpack(directory)
+            inputs = _Inputs(directory / "store", lake, directory, "T1", "k1", ())
         _run(["ingest", str(inputs.store), "--lake", str(lake)])
         figures = {engine: dict(_measure(inputs, engine, options.runs)) for engine in options.engines.split(",")}
     print_result({"store_mib": options.mib, "runs": options.runs} | figures)
@@ -90,7 +90,7 @@ def _measure(inputs: _Inputs, engine: str, runs: int) -> Iterator[tuple[str, dic
             continue
         finished = []
         for number in range(runs):
-            new = inputs.folder / f"{engine}-{verb}-{number}"
+            new = inputs.directory / f"{engine}-{verb}-{number}"
             words = template.format(**inputs._asdict(), new=new).split()
             finished.append(_run([*words, *engine_option, *(inputs.release if verb in _VERBS_WITH_RELEASE else ())]))
         yield (

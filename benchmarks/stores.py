@@ -25,7 +25,7 @@ from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK, MAGIC_V1, RECORD
 from rmq_formats.commitlog.record import Host, encode_record, new_record
 from rmq_formats.store import file_name_of_offset
 
-FOLDER = Path(tempfile.gettempdir()) / "rocketmq-lake-benchmark"  # the default of --folder; its stores are reused
+DIRECTORY = Path(tempfile.gettempdir()) / "rocketmq-lake-benchmark"  # the default of --directory; its stores are reused
 _MAX_POOL_BODIES = 8192
 _MAX_POOL_BYTES = 256 << 20
 _MAX_BATCH_RECORDS = 16384
@@ -64,9 +64,9 @@ class Recipe:
         return f"{size}-{self.record_size}b-{kind}-{self.topics}x{self.queues}-{self.seed}{segments}{keys}"
 
 
-def make_store(recipe: Recipe, folder: Path) -> Path:
-    """Write the log of a store below *folder*, unless it exists; return the root of the store."""
-    root = folder / recipe.name
+def make_store(recipe: Recipe, directory: Path) -> Path:
+    """Write the log of a store below *directory*, unless it exists; return the root of the store."""
+    root = directory / recipe.name
     finished = root / "checkpoint"
     if finished.exists():
         return root
@@ -83,12 +83,12 @@ def compute_offsets(recipe: Recipe) -> NDArray[np.int64]:
     return numbers // per_segment * recipe.segment_size + numbers % per_segment * recipe.record_size
 
 
-def make_healthy_store(recipe: Recipe, folder: Path) -> Path:
+def make_healthy_store(recipe: Recipe, directory: Path) -> Path:
     """Write a store with log, queues and index, as after a clean stop, unless it exists; return its root."""
-    store = make_store(recipe, folder)
+    store = make_store(recipe, directory)
     if not (store / "index").exists():
         add_queues(recipe, store)
-        out = folder / "unfinished-index"
+        out = directory / "unfinished-index"
         shutil.rmtree(out, ignore_errors=True)
         rebuild_index(
             RebuildIndexRequest(str(store), str(out), given_settings=GivenSettings(release=RELEASE)), SerialWorkers()
@@ -110,9 +110,9 @@ def add_queues(recipe: Recipe, store: Path) -> None:
     for topic in range(recipe.topics):
         for queue in range(recipe.queues):
             chosen = (numbers % recipe.topics == topic) & (numbers_in_topic % recipe.queues == queue)
-            folder = store / "consumequeue" / f"Bench{topic:03}" / str(queue)
-            folder.mkdir(parents=True, exist_ok=True)
-            _write_units(folder, 0, offsets[chosen], recipe.record_size)
+            directory = store / "consumequeue" / f"Bench{topic:03}" / str(queue)
+            directory.mkdir(parents=True, exist_ok=True)
+            _write_units(directory, 0, offsets[chosen], recipe.record_size)
 
 
 class LiveStore:
@@ -154,20 +154,20 @@ class LiveStore:
         for first_index in range(min(count, len(numbers))):  # of each queue
             chosen = np.arange(first_index, len(numbers), count)
             number_in_topic, topic = divmod(int(numbers[first_index]), recipe.topics)
-            folder = self.root / "consumequeue" / f"Bench{topic:03}" / str(number_in_topic % recipe.queues)
-            folder.mkdir(parents=True, exist_ok=True)
+            directory = self.root / "consumequeue" / f"Bench{topic:03}" / str(number_in_topic % recipe.queues)
+            directory.mkdir(parents=True, exist_ok=True)
             first = int(numbers[first_index]) // count
-            _write_units(folder, first, offset + chosen * recipe.record_size, recipe.record_size)
+            _write_units(directory, first, offset + chosen * recipe.record_size, recipe.record_size)
 
 
-def _write_units(folder: Path, first: int, offsets: NDArray[np.int64], record_size: int) -> None:
+def _write_units(directory: Path, first: int, offsets: NDArray[np.int64], record_size: int) -> None:
     """Write consecutive units of one queue, from queue offset *first* on."""
     units = np.empty(len(offsets), _UNIT)
     units["offset"], units["size"], units["tags"] = offsets, record_size, _TAG_A
     for file in range(first // _UNITS_PER_FILE, (first + len(units) - 1) // _UNITS_PER_FILE + 1):
         start = file * _UNITS_PER_FILE
         part = units[max(start - first, 0) : start + _UNITS_PER_FILE - first]
-        path = folder / file_name_of_offset(start * _UNIT.itemsize)
+        path = directory / file_name_of_offset(start * _UNIT.itemsize)
         _write_at(path, _UNITS_PER_FILE * _UNIT.itemsize, max(first - start, 0) * _UNIT.itemsize, part.data)
 
 

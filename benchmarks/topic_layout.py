@@ -1,7 +1,7 @@
 """
 Measure what a reader of one of 20 topics reads, before and after `optimize --by-topic`.
 
-    python -m benchmarks.topic_layout [--messages N N N] [--folder DIR]
+    python -m benchmarks.topic_layout [--messages N N N] [--directory DIR]
 
 DuckDB reads the Parquet files of the table `messages`: all bodies of a topic, one message by its unique key, and all
 messages of a twentieth of the time. The baseline of the topic is a copy of the table that DuckDB has sorted by topic.
@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 from benchmarks.lakes import ingest_into_new_lake
 from benchmarks.measuring import parse_options, print_result
-from benchmarks.stores import FOLDER, Recipe, make_store
+from benchmarks.stores import DIRECTORY, Recipe, make_store
 from jobs.lake.upkeep import optimize
 from jobs.store.workers import SerialWorkers
 
@@ -29,10 +29,10 @@ _RUNS = 5
 _BYTES = "sum(octet_length(body))"
 
 
-def measure(folder: Path, messages: int) -> dict[str, Any]:
+def measure(directory: Path, messages: int) -> dict[str, Any]:
     """Return the figures for one number of messages."""
     recipe = Recipe(messages * _RECORD_SIZE, _RECORD_SIZE, compressible=True, topics=_TOPICS)
-    store, lake = make_store(recipe, folder), folder / f"lake-by-topic-{messages}"
+    store, lake = make_store(recipe, directory), directory / f"lake-by-topic-{messages}"
     ingest_into_new_lake(store, lake, SerialWorkers(), frozenset({"messages"}))
     optimize(str(lake), SerialWorkers())
     before = _measure_queries(_list_files(lake))
@@ -86,8 +86,8 @@ def _measure(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[floa
 
 def main() -> None:
     """Print the figures as JSON."""
-    options = parse_options(__doc__, messages=[250_000, 500_000, 1_000_000], folder=FOLDER)
-    print_result({"sizes": [measure(options.folder, messages) for messages in options.messages]})
+    options = parse_options(__doc__, messages=[250_000, 500_000, 1_000_000], directory=DIRECTORY)
+    print_result({"sizes": [measure(options.directory, messages) for messages in options.messages]})
 
 
 if __name__ == "__main__":

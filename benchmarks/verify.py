@@ -1,7 +1,7 @@
 """
 Measure `verify` of a healthy store with its log, queues and index.
 
-    python -m benchmarks.verify [--mib N] [--runs N] [--cores N] [--folder DIR]
+    python -m benchmarks.verify [--mib N] [--runs N] [--cores N] [--directory DIR]
 
 The baseline computes a checksum of the log's bytes. The store is in the page cache, and all variants run alternately.
 `passes` is the number of bytes that `verify` reads from segments, divided by the size of the log.
@@ -12,7 +12,7 @@ import os
 from benchmarks.broker import RELEASE
 from benchmarks.ingest import checksum_log
 from benchmarks.measuring import count_log_bytes, measure_alternately, parse_options, print_result
-from benchmarks.stores import FOLDER, Recipe, make_healthy_store
+from benchmarks.stores import DIRECTORY, Recipe, make_healthy_store
 from jobs.requests.verify import VerifyRequest
 from jobs.store.request import GivenSettings
 from jobs.store.worker_processes import ProcessWorkers
@@ -22,8 +22,8 @@ from jobs.verify.run import verify
 
 def main() -> None:
     """Print the figures as JSON."""
-    options = parse_options(__doc__, mib=2046, runs=5, cores=2, folder=FOLDER)
-    store = make_healthy_store(Recipe(options.mib << 20, 1024), options.folder)
+    options = parse_options(__doc__, mib=2046, runs=5, cores=2, directory=DIRECTORY)
+    store = make_healthy_store(Recipe(options.mib << 20, 1024), options.directory)
 
     def verify_store(workers: Workers) -> None:
         findings = verify(VerifyRequest(str(store), given_settings=GivenSettings(release=RELEASE)), workers).findings

@@ -47,7 +47,7 @@ from jobs.restore import (
 )
 from jobs.restore.segment import RowMask, check_crcs, read_segment_rows
 from jobs.store.broker_config import (
-    CONFIG_FOLDER,
+    CONFIG_DIRECTORY,
     GROUPS_FILE,
     ConsumerKind,
     read_broker_config,
@@ -250,7 +250,7 @@ def compare_broker_state(store: Store, lake: Lake, lake_store: LakeStore) -> Sta
     files = (recorded.get(_FILES_STATE) or {}).get(FILES_KEY, {})
     there = {name for name, _, _ in read_config_files(store)}
     for name in sorted(files.keys() - there):
-        path = f"{CONFIG_FOLDER}/{name}"
+        path = f"{CONFIG_DIRECTORY}/{name}"
         if path not in reported:
             values = (
                 "file",
@@ -260,7 +260,7 @@ def compare_broker_state(store: Store, lake: Lake, lake_store: LakeStore) -> Sta
             )
             state.findings.append(Finding(CONFIGURATION, kinds.MISSING_CONFIGURATION, path, None, *values))
     settings, offsets = read_state(lake, recorded.get(_SETTINGS_STATE))
-    if f"{CONFIG_FOLDER}/{GROUPS_FILE}" not in {finding.file for finding in state.findings}:
+    if f"{CONFIG_DIRECTORY}/{GROUPS_FILE}" not in {finding.file for finding in state.findings}:
         state.findings.extend(find_missing_groups(config, (name for kind, name in settings if kind == GROUP_KIND)))
     earlier = (
         (ConsumerKind(kind), group, topic, ((int(queue), offset) for queue, offset in queues.items()))

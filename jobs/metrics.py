@@ -23,15 +23,15 @@ def write_metrics(path: Path, summary: Summary) -> None:
     own = f'store="{_escape_label(summary.store)}"'
     labels = f'broker="{_escape_label(summary.broker)}",{own}'
     path.parent.mkdir(parents=True, exist_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)  # other processes write into the same file
+        fcntl.flock(directory, fcntl.LOCK_EX)  # other processes write into the same file
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path_exists(path) else []
         others = [line for line in lines if line.startswith(INGEST_PREFIX) and 'store="' in line and own not in line]
         found = {name: (meaning, [(labels, value)]) for name, (value, meaning) in metric_values(summary).items()}
         replace_text_file(path, _metrics_text(INGEST_PREFIX, found, others))
     finally:
-        os.close(folder)
+        os.close(directory)
 
 
 def _metrics_text(prefix: str, found: Metrics, others: Sequence[str] = ()) -> str:

@@ -180,7 +180,7 @@ _FILE_SWITCHES = {
 }
 
 
-_RUST_FOLDERS = ("timerlog/v2/", "timer-v2/")
+_RUST_DIRECTORIES = ("timerlog/v2/", "timer-v2/")
 
 
 def file_marks(files: Iterable[StoreFile]) -> Iterator[Mark]:
@@ -188,8 +188,8 @@ def file_marks(files: Iterable[StoreFile]) -> Iterator[Mark]:
     for file in files:
         switch = _FILE_SWITCHES.get(file.kind)
         if file.path.startswith("rocksdbstore/"):
-            switch = "rocksdb_folder_always"
-        if file.path.startswith(_RUST_FOLDERS):
+            switch = "rocksdb_directory_always"
+        if file.path.startswith(_RUST_DIRECTORIES):
             yield Mark(f"{file.path} exists", "implementation", (RUST.implementation,))
         if switch:
             yield Mark(f"{file.path} exists", switch, (True,))

@@ -104,7 +104,7 @@ class Release:
     empty_index_count: int = field(metadata={"": 0, "5.0.0": 1})
     # the store
     expired_queue_begins_at_end: bool = field(metadata={"": False, "5.0.0": True})
-    rocksdb_folder_always: bool = field(metadata={"": False, "5.4.0": True})
+    rocksdb_directory_always: bool = field(metadata={"": False, "5.4.0": True})
     lock_file: bool = field(metadata={"": False, "4.2.0": True})
     abort_has_process_id: bool = field(metadata={"": False, "5.0.0": True})
     checkpoint_fields: int = field(metadata={"": 3, "5.0.0": 4, "5.1.1": 5, "5.5.0": 6})

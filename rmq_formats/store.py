@@ -15,12 +15,18 @@ from rmq_formats.layout import Buffer, Layout
 OFFSET_DIGITS = 20  # names of files that are parts of one sequence of bytes: the offset of their first byte
 TIME_DIGITS = 17  # names of index files: yyyyMMddHHmmssSSS, the broker's local time
 
-COMMITLOG_FOLDER = "commitlog"
-CONSUME_QUEUE_FOLDER = "consumequeue"
-QUEUE_FOLDERS = (CONSUME_QUEUE_FOLDER, "batchconsumequeue", "consumequeue_ext")  # with a directory for each topic
-INDEX_FOLDER = "index"
-ROCKSDB_QUEUE_FOLDER = "consumequeue_rocksdb"  # useSeparateStorePathForRocksdbCQ; otherwise they are in `consumequeue`
-ROCKSDB_STORE_FOLDER = "rocksdbstore"
+COMMITLOG_DIRECTORY = "commitlog"
+CONSUME_QUEUE_DIRECTORY = "consumequeue"
+QUEUE_DIRECTORIES = (
+    CONSUME_QUEUE_DIRECTORY,
+    "batchconsumequeue",
+    "consumequeue_ext",
+)  # with a directory for each topic
+INDEX_DIRECTORY = "index"
+ROCKSDB_QUEUE_DIRECTORY = (
+    "consumequeue_rocksdb"  # useSeparateStorePathForRocksdbCQ; otherwise they are in `consumequeue`
+)
+ROCKSDB_STORE_DIRECTORY = "rocksdbstore"
 
 
 @unique
@@ -78,12 +84,12 @@ _ROCKSDB_NAME = r"(?:(?:CURRENT|IDENTITY|LOCK|LOG|MANIFEST-|OPTIONS-)[^/]*|[^/]*
 _KINDS = tuple(
     (re.compile(pattern, re.DOTALL), kind)
     for pattern, kind in (
-        (rf"{CONSUME_QUEUE_FOLDER}/{_QUEUE}", FileKind.CONSUME_QUEUE),
+        (rf"{CONSUME_QUEUE_DIRECTORY}/{_QUEUE}", FileKind.CONSUME_QUEUE),
         (rf"batchconsumequeue/{_QUEUE}", FileKind.BATCH_CONSUME_QUEUE),
         (rf"consumequeue_ext/{_QUEUE}", FileKind.CONSUME_QUEUE_EXT),
-        (rf"{COMMITLOG_FOLDER}/{_OFFSET}", FileKind.COMMITLOG),
+        (rf"{COMMITLOG_DIRECTORY}/{_OFFSET}", FileKind.COMMITLOG),
         (rf"dledger-[^/]*/data/{_OFFSET}", FileKind.DLEDGER_LOG),
-        (rf"{INDEX_FOLDER}/{_NUMBER}", FileKind.INDEX),
+        (rf"{INDEX_DIRECTORY}/{_NUMBER}", FileKind.INDEX),
         ("checkpoint", FileKind.CHECKPOINT),
         ("abort", FileKind.ABORT),
         (r"abort\.bak", FileKind.ABORT_BACKUP),
@@ -98,9 +104,9 @@ _KINDS = tuple(
         (r"config/[^/]*\.bak", FileKind.CONFIG_BACKUP),
         ("config/[^/]+", FileKind.CONFIG),
         # In `consumequeue` with storeType=defaultRocksDB, or double write.
-        (rf"(config/.+|{CONSUME_QUEUE_FOLDER})/{_ROCKSDB_NAME}", FileKind.ROCKSDB),
+        (rf"(config/.+|{CONSUME_QUEUE_DIRECTORY})/{_ROCKSDB_NAME}", FileKind.ROCKSDB),
         # 5.4.0+: rocksdbstore is in every store, and no sign of a RocksDB index.
-        (rf"({ROCKSDB_QUEUE_FOLDER}|{ROCKSDB_STORE_FOLDER})/.+", FileKind.ROCKSDB),
+        (rf"({ROCKSDB_QUEUE_DIRECTORY}|{ROCKSDB_STORE_DIRECTORY})/.+", FileKind.ROCKSDB),
         (rf"compaction/compactionLog/[^/]+/{_NUMBER}/{_OFFSET}", FileKind.COMPACTION_LOG),
         (rf"compaction/compactionCq/[^/]+/{_NUMBER}/{_OFFSET}", FileKind.COMPACTION_QUEUE),
         ("compaction/.+", FileKind.OTHER_COMPACTION),
@@ -116,8 +122,8 @@ def classify(path: str) -> StoreFile:
     text = path
     if "//" in path or path.startswith("./") or "/./" in path or path.endswith(("/", "/.")):
         text = str(PurePosixPath(path))
-    folder, _, name = text.rpartition("/")
-    base_offset = parse_offset_name(name) if folder else None
+    directory, _, name = text.rpartition("/")
+    base_offset = parse_offset_name(name) if directory else None
     for pattern, kind in _KINDS:
         match = pattern.fullmatch(text)
         if match and (base_offset is not None or "offset" not in pattern.groupindex):

@@ -48,7 +48,7 @@ settings.register_profile("same examples in every run", deadline=None, derandomi
 settings.register_profile("other examples in every run", deadline=None)
 
 
-_MEMORY_FOLDER: Final = Path("/dev/shm")
+_MEMORY_DIRECTORY: Final = Path("/dev/shm")
 _PREFIX: Final = "tests-of-"  # and the number of the process
 _MIN_FREE_DISK: Final = 8 << 30
 _MIN_FREE_MEMORY: Final = 12 << 30
@@ -58,27 +58,27 @@ _MIN_FREE_MEMORY: Final = 12 << 30
 @contextmanager
 def _writing_in_memory() -> Iterator[None]:
     """Write temporary files of this process and its children to memory, if there is enough and TMPDIR is not set."""
-    _delete_folders_of_killed_runs()
+    _delete_directories_of_killed_runs()
     if "TMPDIR" in os.environ or not _has_room():
         yield
         return
     prefix = f"{_PREFIX}{os.getpid()}-"
-    with tempfile.TemporaryDirectory(dir=_MEMORY_FOLDER, prefix=prefix, ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o1777)  # like /tmp, because some tests act as another user
-        places = {"TMPDIR": folder, "PYTEST_DEBUG_TEMPROOT": folder}
-        with patch.dict(os.environ, places), patch.object(tempfile, "tempdir", folder):
+    with tempfile.TemporaryDirectory(dir=_MEMORY_DIRECTORY, prefix=prefix, ignore_cleanup_errors=True) as directory:
+        Path(directory).chmod(0o1777)  # like /tmp, because some tests act as another user
+        places = {"TMPDIR": directory, "PYTEST_DEBUG_TEMPROOT": directory}
+        with patch.dict(os.environ, places), patch.object(tempfile, "tempdir", directory):
             yield
 
 
-def _delete_folders_of_killed_runs() -> None:
-    for folder in _MEMORY_FOLDER.glob(f"{_PREFIX}*-*"):
-        if not Path("/proc", folder.name.removeprefix(_PREFIX).split("-")[0]).exists():
-            shutil.rmtree(folder, ignore_errors=True)  # directories of other users remain
+def _delete_directories_of_killed_runs() -> None:
+    for directory in _MEMORY_DIRECTORY.glob(f"{_PREFIX}*-*"):
+        if not Path("/proc", directory.name.removeprefix(_PREFIX).split("-")[0]).exists():
+            shutil.rmtree(directory, ignore_errors=True)  # directories of other users remain
 
 
 def _has_room() -> bool:
     try:
-        disk, memory = os.statvfs(_MEMORY_FOLDER), Path("/proc/meminfo").read_text()
+        disk, memory = os.statvfs(_MEMORY_DIRECTORY), Path("/proc/meminfo").read_text()
     except OSError:
         return False
     available = re.search(r"^MemAvailable: *(\d+) kB$", memory, re.MULTILINE)
@@ -213,19 +213,19 @@ def situation(tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
 
 
 def _unpacked_once(
-    unpack_store: Callable[[str, Path], Path], factory: pytest.TempPathFactory, folder_name: str
+    unpack_store: Callable[[str, Path], Path], factory: pytest.TempPathFactory, directory_name: str
 ) -> StoreOf:
     """Return a function that unpacks each store once, into a directory that all workers share."""
     base = factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / folder_name
-    folder.mkdir(exist_ok=True)
+    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / directory_name
+    directory.mkdir(exist_ok=True)
 
     @cache
     def store_of(name: str) -> Path:
-        with (folder / f"{name}.place").open("a+") as place:  # empty until a worker has unpacked the store
+        with (directory / f"{name}.place").open("a+") as place:  # empty until a worker has unpacked the store
             fcntl.flock(place, fcntl.LOCK_EX)
             if place.seek(0, os.SEEK_END) == 0:  # another worker may have written while this one waited
-                place.write(str(unpack_store(name, folder)))
+                place.write(str(unpack_store(name, directory)))
             place.seek(0)
             return Path(place.read())
 

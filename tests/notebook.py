@@ -52,15 +52,15 @@ def run_notebook(python: str, work: Path, path: str = "") -> list[str]:
     return [replace_volatile("".join(map(_text, cell.outputs)), work) for cell in ran]
 
 
-def _describe_kernel(folder: Path, python: str, environment: Mapping[str, str]) -> None:
-    folder.mkdir()
+def _describe_kernel(directory: Path, python: str, environment: Mapping[str, str]) -> None:
+    directory.mkdir()
     described = {
         "argv": [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
         "display_name": "ours",
         "language": "python",
         "env": dict(environment),
     }
-    (folder / "kernel.json").write_text(json.dumps(described), encoding="utf-8")
+    (directory / "kernel.json").write_text(json.dumps(described), encoding="utf-8")
 
 
 def _text(output: Any) -> str:  # noqa: ANN401 - nbformat's own
@@ -93,8 +93,8 @@ def main() -> None:
     options.add_argument("--path", default="", help="PYTHONPATH of the kernel")
     given = options.parse_args()
     os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")
-    with tempfile.TemporaryDirectory() as folder:
-        texts = run_notebook(given.python, given.work or Path(folder), given.path)
+    with tempfile.TemporaryDirectory() as directory:
+        texts = run_notebook(given.python, given.work or Path(directory), given.path)
     if given.work:
         json.dump(texts, sys.stdout)
     else:

@@ -41,15 +41,15 @@ SHOTS = {
 
 def picture_pages(pictures: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        store = unpack("b551-base", folder).rename(folder / "store")
-        asked = IngestRequest(str(store), str(folder / "lake"), "broker-a", hash_slots=100, index_num=20)
+        directory = Path(name)
+        store = unpack("b551-base", directory).rename(directory / "store")
+        asked = IngestRequest(str(store), str(directory / "lake"), "broker-a", hash_slots=100, index_num=20)
         ingest(asked, SerialWorkers())
         sorted((store / "index").iterdir())[8].unlink()
         shutil.rmtree(store / "consumequeue" / "T3" / "1")
         for kind, shots in SHOTS.items():
             named = patch.dict("os.environ", RMQ_LAKE_PROGRAM="rmq-lake")
-            with named, serve_pages(folder / kind) as pages, browser() as page:
+            with named, serve_pages(directory / kind) as pages, browser() as page:
                 page.open(pages.address)
                 message = (
                     "/message?" + pages.get("/messages?topic=T1").text.partition('href="/message?')[2].partition('"')[0]
@@ -57,7 +57,7 @@ def picture_pages(pictures: Path) -> None:
                 for view, (path, width, dark) in shots.items():
                     page.resize(width, dark=dark)
                     page.open(f"{pages.base}{path.replace('MESSAGE', message)}")
-                    page.value(f"document.body.innerHTML = document.body.innerHTML.replaceAll('{folder}', '/data')")
+                    page.value(f"document.body.innerHTML = document.body.innerHTML.replaceAll('{directory}', '/data')")
                     (pictures / f"browse-{kind}-{view}.png").write_bytes(
                         page.take_screenshot(width, height=1100, dark=dark)
                     )

@@ -20,7 +20,7 @@ from tests.support.scenes import (
     command_text,
     commands,
     fences,
-    make_scene_folder,
+    make_scene_directory,
     scene_name,
     scenes,
 )
@@ -32,7 +32,7 @@ def test_every_command_of_a_page_runs_and_prints_what_the_page_shows(
 ) -> None:
     """The commands of a scene run in one directory, in order; the expected exit code is in a comment, else it is 0."""
     monkeypatch.setattr("jobs.launch.engine.has_session", lambda: False)
-    scene_folder = make_scene_folder(scene, tmp_path)
+    scene_directory = make_scene_directory(scene, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SHELL", "/bin/bash")
@@ -51,7 +51,7 @@ def test_every_command_of_a_page_runs_and_prints_what_the_page_shows(
         done = subprocess.run(["bash", "-c", command.text], capture_output=True, check=False, text=True)
         return Outcome(done.returncode, done.stdout, done.stderr)
 
-    check_scene(scene, scene_folder, run_shown)
+    check_scene(scene, scene_directory, run_shown)
 
 
 @pytest.mark.parametrize("page", TRANSLATIONS, ids=lambda page: str(page.relative_to(ROOT)))

@@ -79,8 +79,8 @@ def _replace_volatile(text: str) -> str:
     return text
 
 
-def _normalize(text: str, folder: Path) -> str:
-    text = _replace_volatile(text.replace(f"{folder}/", "").replace(str(folder), "."))
+def _normalize(text: str, directory: Path) -> str:
+    text = _replace_volatile(text.replace(f"{directory}/", "").replace(str(directory), "."))
     return "".join(f"{line.rstrip()}\n" for line in _MOMENT.sub(_replace_recent, text).splitlines())
 
 
@@ -126,12 +126,12 @@ def _run(command: str, run: Run, sent: list[Sent]) -> tuple[int, str]:
     return code, text or ""
 
 
-def _play_block(console: str, run: Run, folder: Path, sent: list[Sent]) -> str:
+def _play_block(console: str, run: Run, directory: Path, sent: list[Sent]) -> str:
     lines = []
     for match in _COMMAND.finditer(console):
         command = _CODE.sub("", match[1])
         code, text = _run(command, run, sent)
-        lines.append(f"$ {command}{f'  # exit code {code}' if code else ''}\n{_normalize(text, folder)}")
+        lines.append(f"$ {command}{f'  # exit code {code}' if code else ''}\n{_normalize(text, directory)}")
     return f"```console\n{''.join(lines)}```"
 
 
@@ -141,8 +141,8 @@ def test_commands_print_what_their_transcript_shows(  # noqa: PLR0913, PLR0917 -
 ) -> None:
     expected = page.read_text(encoding="utf-8")
     sent: list[Sent] = []
-    folder = tmp_path / "user"
-    monkeypatch.setenv("HOME", str(folder))
+    directory = tmp_path / "user"
+    monkeypatch.setenv("HOME", str(directory))
     monkeypatch.setenv("RMQ_LAKE_PROGRAM", "rmq-lake")
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")  # messages of programs, such as cmp
@@ -151,13 +151,13 @@ def test_commands_print_what_their_transcript_shows(  # noqa: PLR0913, PLR0917 -
     monkeypatch.setattr("jobs.console.progress._PLAIN_INTERVAL", 1e9)  # no progress lines on slow machines
     monkeypatch.setattr("jobs.store.repeated_reads._WRITTEN_S", 0)  # no broker is writing these files
 
-    folder.mkdir()
-    monkeypatch.chdir(folder)
+    directory.mkdir()
+    monkeypatch.chdir(directory)
 
     def play(part: re.Match[str]) -> str:
         if part[1] is None:
-            return _play_block(part[2], run, folder, sent)
-        for path in (folder, tmp_path / "pristine"):
+            return _play_block(part[2], run, directory, sent)
+        for path in (directory, tmp_path / "pristine"):
             shutil.rmtree(path, ignore_errors=True)
         pristine = tmp_path / "pristine"
         for number, name in enumerate(part[1].split()):
@@ -165,8 +165,8 @@ def test_commands_print_what_their_transcript_shows(  # noqa: PLR0913, PLR0917 -
             is_store = not (place / "store").is_dir()  # not a directory that contains a store
             copy = pristine / (name if number else "store") if is_store else pristine
             shutil.copytree(place, copy, ignore=shutil.ignore_patterns("EXPECT*"), dirs_exist_ok=True)
-        shutil.copytree(pristine, folder)
-        monkeypatch.chdir(folder)
+        shutil.copytree(pristine, directory)
+        monkeypatch.chdir(directory)
         return part[0]
 
     new_text = _PART.sub(play, expected)

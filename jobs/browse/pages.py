@@ -166,8 +166,8 @@ class Pages:
             )
         if self._overview is None:
             conf = read_broker_conf(self._place.broker_conf)
-            folders = log_directories(self._place.commitlog, conf)
-            self._overview = inspect_store(self._place.location, folders, conf, deep=False, progress=do_nothing)
+            directories = log_directories(self._place.commitlog, conf)
+            self._overview = inspect_store(self._place.location, directories, conf, deep=False, progress=do_nothing)
             self._overview.options = format_place_options(self._place.commitlog, self._place.broker_conf)
         report = self._overview
         return self._render(

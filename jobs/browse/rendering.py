@@ -24,12 +24,12 @@ from jobs.query.mqadmin import host_port_text, time_text
 from jobs.query.source import Sentence
 
 LANGUAGES = ("en", "zh")
-_FOLDER = files(__package__) / "templates"
-_CHINESE: dict[str, str] = json.loads((_FOLDER / "zh.json").read_text(encoding="utf-8"))
+_DIRECTORY = files(__package__) / "templates"
+_CHINESE: dict[str, str] = json.loads((_DIRECTORY / "zh.json").read_text(encoding="utf-8"))
 # Chinese templates, by the English ones; both have the same placeholders.
-_SENTENCES: dict[str, str] = json.loads((_FOLDER / "sentences.zh.json").read_text(encoding="utf-8"))
-SCRIPT = (_FOLDER / "bars.js").read_text(encoding="utf-8")
-STYLE = "".join((_FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "browse.css"))
+_SENTENCES: dict[str, str] = json.loads((_DIRECTORY / "sentences.zh.json").read_text(encoding="utf-8"))
+SCRIPT = (_DIRECTORY / "bars.js").read_text(encoding="utf-8")
+STYLE = "".join((_DIRECTORY / name).read_text(encoding="utf-8") for name in ("page.css", "browse.css"))
 
 MAX_CHAIN_ENTRIES_SHOWN = 24  # entries of a slot's chain
 

@@ -113,22 +113,22 @@ def serve(place: QueryTarget, port: int, *, opens_browser: bool) -> ExitCode:
         if sys.platform == "darwin":
             has_display = "SSH_CONNECTION" not in os.environ
         if opens_browser and has_display:
-            folder = stack.enter_context(TemporaryDirectory(prefix="rmq-lake-browse-"))
+            directory = stack.enter_context(TemporaryDirectory(prefix="rmq-lake-browse-"))
             with suppress(webbrowser.Error):  # no browser starts: the address is printed
-                webbrowser.open(write_redirect_page(Path(folder), address).as_uri())
+                webbrowser.open(write_redirect_page(Path(directory), address).as_uri())
         with suppress(KeyboardInterrupt):  # the usual way to stop the server
             uvicorn.Server(config).run(sockets=[listener])
     return ExitCode.CLEAN
 
 
-def write_redirect_page(folder: Path, address: str) -> Path:
+def write_redirect_page(directory: Path, address: str) -> Path:
     """
     Write a page, readable only by its owner, that redirects a browser to an address.
 
     Every user of this machine can read the arguments of a process. So the browser gets the name of this file, and not
     the address with the token.
     """
-    path = folder / "open.html"
+    path = directory / "open.html"
     path.touch(mode=0o600, exist_ok=False)
     leads = f'<meta http-equiv="refresh" content="0;url={escape(address)}">'
     path.write_text(f"<!doctype html><title>rmq-lake</title>{leads}\n", encoding="utf-8")

@@ -49,9 +49,9 @@ REBUILT, ASIDE = "index", "lost"  # directories of the rebuilt index file, and o
 TourAction = Callable[[Path], str]  # changes the files of the tour in a directory; returns a description
 
 
-def list_steps(folder: Path, *, with_spark: bool = True) -> Iterator[tuple[str, str, tuple[str, ...] | TourAction]]:
+def list_steps(directory: Path, *, with_spark: bool = True) -> Iterator[tuple[str, str, tuple[str, ...] | TourAction]]:
     """Yield the steps in order: a name, the purpose, and a command line or a function that changes the files."""
-    store, lake, rebuilt, types = (str(folder / name) for name in (STORE, LAKE, REBUILT, TYPES_FILE))
+    store, lake, rebuilt, types = (str(directory / name) for name in (STORE, LAKE, REBUILT, TYPES_FILE))
     query = ("query", "by-key", "-t", TOPIC, "-k", KEY, "--quiet")
     on_spark = ("--engine", "spark") if with_spark else ()
     rebuild = ("rebuild-index", store, "--out", rebuilt, "--lost-only")
@@ -82,8 +82,8 @@ def list_steps(folder: Path, *, with_spark: bool = True) -> Iterator[tuple[str, 
         "The same query on the lake, which keeps messages after the broker has deleted its files.",
         (*query, "--lake", lake),
     )
-    lake = str(folder / ORDERS_LAKE)
-    yield ("orders", "Another broker's message bodies are JSON.", ("ingest", str(folder / ORDERS), "--lake", lake))
+    lake = str(directory / ORDERS_LAKE)
+    yield ("orders", "Another broker's message bodies are JSON.", ("ingest", str(directory / ORDERS), "--lake", lake))
     yield ("declare", "A file declares their columns.", _declare)
     yield (
         "type",
@@ -93,61 +93,61 @@ def list_steps(folder: Path, *, with_spark: bool = True) -> Iterator[tuple[str, 
     yield ("ask", "One SQL query, with the same result in Spark, DuckDB, Polars and other engines.", _ask)
 
 
-def _declare(folder: Path) -> str:
-    (folder / TYPES_FILE).write_text(TYPES, encoding="utf-8")
-    return f"{folder / TYPES_FILE}:\n\n{TYPES.rstrip()}"
+def _declare(directory: Path) -> str:
+    (directory / TYPES_FILE).write_text(TYPES, encoding="utf-8")
+    return f"{directory / TYPES_FILE}:\n\n{TYPES.rstrip()}"
 
 
-def _ask(folder: Path) -> str:
+def _ask(directory: Path) -> str:
     """Query the lake in this process, with the SQL engine of `deltalake`."""
     from deltalake import DeltaTable, QueryBuilder
 
-    table = DeltaTable(str(folder / ORDERS_LAKE / "typed" / "Orders"))
+    table = DeltaTable(str(directory / ORDERS_LAKE / "typed" / "Orders"))
     found = QueryBuilder().register("orders", table).execute(QUERY).read_all()
     lines = [found.column_names, *zip(*(column.to_pylist() for column in found.columns), strict=True)]
     return "\n".join([QUERY, *("  ".join(f"{value!s:<8}" for value in line).rstrip() for line in lines)])
 
 
-def _lose(folder: Path) -> str:
-    lost = sorted((folder / STORE / "index").iterdir())[LOST_FILE_NUMBER]
-    (folder / ASIDE).mkdir()
-    lost.rename(folder / ASIDE / lost.name)
-    return f"moved {lost.name} out of {folder / STORE / 'index'}"
+def _lose(directory: Path) -> str:
+    lost = sorted((directory / STORE / "index").iterdir())[LOST_FILE_NUMBER]
+    (directory / ASIDE).mkdir()
+    lost.rename(directory / ASIDE / lost.name)
+    return f"moved {lost.name} out of {directory / STORE / 'index'}"
 
 
-def _compare(folder: Path) -> str:
-    (lost,) = (folder / ASIDE).iterdir()
-    made = [path for path in (folder / REBUILT).iterdir() if path.name.isdecimal()]
+def _compare(directory: Path) -> str:
+    (lost,) = (directory / ASIDE).iterdir()
+    made = [path for path in (directory / REBUILT).iterdir() if path.name.isdecimal()]
     if [path.read_bytes() for path in made] != [lost.read_bytes()]:
         names = [path.name for path in made]
-        raise SetupError(f"demo: {names} in {folder / REBUILT} do not have the same bytes as {lost.name}")
+        raise SetupError(f"demo: {names} in {directory / REBUILT} do not have the same bytes as {lost.name}")
     digest = sha256(lost.read_bytes()).hexdigest()
     return f"identical, byte for byte: the lost {lost.name}\nand the rebuilt file both have SHA-256 {digest[:16]}…"
 
 
-def unpack(folder: Path) -> None:
-    """Unpack the bundled stores into *folder*."""
+def unpack(directory: Path) -> None:
+    """Unpack the bundled stores into *directory*."""
     for archive, name, place in ((ARCHIVE, ARCHIVED_STORE, STORE), (ORDERS_ARCHIVE, ARCHIVED_ORDERS, ORDERS)):
         with as_file(files(__package__) / archive) as path:
-            extract(path, folder)
-        (folder / name).rename(folder / place)
+            extract(path, directory)
+        (directory / name).rename(directory / place)
 
 
-def extract(archive: Path, folder: Path) -> None:
-    """Extract a bundled archive into *folder*."""
+def extract(archive: Path, directory: Path) -> None:
+    """Extract a bundled archive into *directory*."""
     # The filter refuses members outside of the directory. It exists since Python 3.11.4.
     filtered: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     with tarfile.open(archive) as tar:
-        tar.extractall(folder, **filtered)  # noqa: S202 - our own archives
+        tar.extractall(directory, **filtered)  # noqa: S202 - our own archives
 
 
-def run_tour(folder: Path, call: Callable[[tuple[str, ...]], ExitCode], *, with_spark: bool = True) -> None:
+def run_tour(directory: Path, call: Callable[[tuple[str, ...]], ExitCode], *, with_spark: bool = True) -> None:
     """Run every step, and stop at the first one that fails."""
-    steps = list(list_steps(folder, with_spark=with_spark))
+    steps = list(list_steps(directory, with_spark=with_spark))
     for number, (name, says, step) in enumerate(steps, 1):
         click.secho(f"\n{fill(f'── {number} of {len(steps)}: {says}', 80)}", bold=True)
         if callable(step):
-            click.echo(step(folder))
+            click.echo(step(directory))
             continue
         click.secho(f"$ {tool_command()} {shlex.join(step)}", fg="green")
         code = call(step)
@@ -175,20 +175,20 @@ def demo(*, directory: Path | None = argument("[DIR]", OUTPUT_DIRECTORY, require
     from jobs.command import cli
 
     no_spark = why_spark_cannot_start()
-    folder = (directory or Path(mkdtemp(prefix="rocketmq-lake-demo-"))).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    refuse_nonempty_directory(str(folder), "DIR")
-    click.echo(f"A store that Apache RocketMQ 5.5.1 wrote, in {folder}")
+    target = (directory or Path(mkdtemp(prefix="rocketmq-lake-demo-"))).absolute()
+    target.mkdir(parents=True, exist_ok=True)
+    refuse_nonempty_directory(str(target), "DIR")
+    click.echo(f"A store that Apache RocketMQ 5.5.1 wrote, in {target}")
     if no_spark:
         click.echo(fill(f"Every step runs in one process, because Spark cannot start. {no_spark}", 80))
-    unpack(folder)
-    run_tour(folder, cli.run_nested, with_spark=not no_spark)
+    unpack(target)
+    run_tour(target, cli.run_nested, with_spark=not no_spark)
     click.secho("\nThis is the end of the tour.", bold=True)
-    click.echo(f"The tables are in {folder / LAKE}, the store in {folder / STORE}.")
+    click.echo(f"The tables are in {target / LAKE}, the store in {target / STORE}.")
     click.echo("The history of one message, whose transaction the broker had to check:")
-    click.echo(f"{tool_command()} query story {CHECKED_MESSAGE_ID} --lake {shlex.quote(str(folder / LAKE))}")
+    click.echo(f"{tool_command()} query story {CHECKED_MESSAGE_ID} --lake {shlex.quote(str(target / LAKE))}")
     click.echo("To browse the data in a web browser:")
-    click.echo(f"{tool_command()} browse {shlex.quote(str(folder / LAKE))}")
+    click.echo(f"{tool_command()} browse {shlex.quote(str(target / LAKE))}")
     if directory is None:
-        click.echo(f"To delete everything: rm -r {shlex.quote(str(folder))}")
+        click.echo(f"To delete everything: rm -r {shlex.quote(str(target))}")
     return ExitCode.CLEAN

@@ -17,7 +17,7 @@ from jobs.diagnosis import kinds
 from jobs.diagnosis.findings import CONFIGURATION, Finding
 from jobs.store.broker_config import (
     BACKUP_SUFFIX,
-    CONFIG_FOLDER,
+    CONFIG_DIRECTORY,
     CONSUMERS_FILE,
     DELAY_FILE,
     FILTERS_FILE,
@@ -181,7 +181,7 @@ def span_reader(queues: Iterable[StoredQueue], start_offset: int) -> ReadSpan:
 def find_damaged_files(store: Store) -> Iterator[Finding]:
     """Yield findings on files that a broker could not load."""
     for path in sorted(file.path_facts.path for file in _list_json_files(store)):
-        name = path.removeprefix(f"{CONFIG_FOLDER}/")
+        name = path.removeprefix(f"{CONFIG_DIRECTORY}/")
         damage = None if name.endswith(BACKUP_SUFFIX) else _find_damage(store, name)
         if damage is not None:
             has_backup = read_config_file(store, name + BACKUP_SUFFIX) is not None
@@ -203,7 +203,7 @@ def _list_json_files(store: Store) -> Iterator[StoredFile]:
 
 def _find_damage(store: Store, name: str) -> str | None:
     """Return why a broker cannot load a file; None if it can, or if there is no such file."""
-    file = store.other_file(f"{CONFIG_FOLDER}/{name}")
+    file = store.other_file(f"{CONFIG_DIRECTORY}/{name}")
     if file is None or file.size > LARGEST_FILE or read_config_file(store, name) is not None:
         return None
     if read_json_config(store, name) is None:
@@ -219,7 +219,7 @@ def _find_damage(store: Store, name: str) -> str | None:
 
 def _effect_of_loss(store: Store, name: str) -> str:
     """Return the effect on a broker that cannot load a file."""
-    backup = f"{CONFIG_FOLDER}/{name}{BACKUP_SUFFIX}"
+    backup = f"{CONFIG_DIRECTORY}/{name}{BACKUP_SUFFIX}"
     if store.other_file(backup) is None:
         return EFFECTS.get(name, "start without its contents")
     if read_config_file(store, name + BACKUP_SUFFIX) is not None:
@@ -254,7 +254,7 @@ class _Configuration(NamedTuple):
     @classmethod
     def read(cls, store: Store, client_topics: Mapping[str, int]) -> Self:
         paths = (file.path_facts.path for file in _list_json_files(store))
-        names = frozenset(path.removeprefix(f"{CONFIG_FOLDER}/") for path in paths)
+        names = frozenset(path.removeprefix(f"{CONFIG_DIRECTORY}/") for path in paths)
         has_broker = bool(client_topics) or not names.isdisjoint(_OF_BROKERS)
         has_checkpoint = find_checkpoint_file(store) is not None
         return cls(names, has_broker, has_broker and has_checkpoint and store.has_clean_shutdown)
@@ -306,7 +306,7 @@ def _find_lost_files(
             who = f"the consumer {'group' if len(known) == 1 else 'groups'} {names_text(known)}" if known else "a group"
             cause += f". So {who} will receive up to {count_text(count, 'message')} again, or will skip some"
         path = find_place_of_table(store, name)
-        field = "file" if path == f"{CONFIG_FOLDER}/{name}" else "database"
+        field = "file" if path == f"{CONFIG_DIRECTORY}/{name}" else "database"
         found.append(Finding(CONFIGURATION, kinds.MISSING_CONFIGURATION, path, None, field, "missing", content, cause))
     return found
 
@@ -330,7 +330,7 @@ def _groups_with_retries(config: BrokerConfig, client_topics: Iterable[str]) -> 
 
 def _find_unlisted_topics(store: Store, config: BrokerConfig, client_topics: Mapping[str, int]) -> list[Finding]:
     """Return a finding on topics that have queues, but that the table of topics does not list."""
-    path = f"{CONFIG_FOLDER}/{TOPICS_FILE}"
+    path = f"{CONFIG_DIRECTORY}/{TOPICS_FILE}"
     unlisted = sorted(topic for topic in client_topics if topic not in config.topics and not is_system_topic(topic))
     if not unlisted or config.errors or not store.has_clean_shutdown or read_json_config(store, TOPICS_FILE) is None:
         return []
@@ -348,7 +348,7 @@ def _list_notes_on_files(
     """Yield notes on files whose loss is not proven, or has no consequence for messages."""
     there = _Configuration.read(store, client_topics)
     for name in sorted(one.removesuffix(BACKUP_SUFFIX) for one in there.names if one.endswith(BACKUP_SUFFIX)):
-        path = f"{CONFIG_FOLDER}/{name}"
+        path = f"{CONFIG_DIRECTORY}/{name}"
         if name not in there.names and name not in _WITH_FINDINGS:
             yield f"{path} does not exist, but its backup does: the broker loads the backup, an earlier version"
         elif (damage := _find_damage(store, name + BACKUP_SUFFIX)) is not None:
@@ -356,14 +356,14 @@ def _list_notes_on_files(
             yield f"{backup} cannot be loaded ({damage}); the broker needs it only if it cannot load {path}"
     if there.is_closed and not there.has_any_version(FILTERS_FILE):
         yield (
-            f"{CONFIG_FOLDER}/{FILTERS_FILE} does not exist, although every clean stop since RocketMQ 4.1.0 writes it: "
-            f"the broker would {EFFECTS[FILTERS_FILE]}"
+            f"{CONFIG_DIRECTORY}/{FILTERS_FILE} does not exist, although every clean stop since RocketMQ 4.1.0 writes "
+            f"it: the broker would {EFFECTS[FILTERS_FILE]}"
         )
     has_delays = any(queue.name.topic == SCHEDULE_TOPIC and queue.find_written_end() for queue in queues)
     if there.has_broker and not there.is_closed and has_delays and not there.has_any_version(DELAY_FILE):
         yield (
-            f"{CONFIG_FOLDER}/{DELAY_FILE} does not exist: it was lost, or the broker was killed before it first wrote "
-            f"the file. The broker would {EFFECTS[DELAY_FILE]}"
+            f"{CONFIG_DIRECTORY}/{DELAY_FILE} does not exist: it was lost, or the broker was killed before it first "
+            f"wrote the file. The broker would {EFFECTS[DELAY_FILE]}"
         )
     checkpoint = read_checkpoint(store)
     if checkpoint is not None and not any(checkpoint) and store.has_clean_shutdown and queues:
@@ -382,12 +382,12 @@ def _notes_on_groups(store: Store, config: BrokerConfig, client_topics: Mapping[
     has_groups = there.has_any_version(GROUPS_FILE) or has_database_of_table(store, GROUPS_FILE)
     # A clean stop of 5.1.4 and later writes the groups, even if there is none.
     if there.is_closed and _ORDERS_FILE in there.names and not has_groups and not retried:
-        yield f"{CONFIG_FOLDER}/{GROUPS_FILE} does not exist: the broker would {EFFECTS[GROUPS_FILE]}"
+        yield f"{CONFIG_DIRECTORY}/{GROUPS_FILE} does not exist: the broker would {EFFECTS[GROUPS_FILE]}"
     known = config.groups.keys()
     lacking = [group for group in retried if group not in known]
     if lacking and known and not config.errors:
         yield (
-            f"{CONFIG_FOLDER}/{GROUPS_FILE} lacks {names_text(lacking)}, although there are retry topics of these "
+            f"{CONFIG_DIRECTORY}/{GROUPS_FILE} lacks {names_text(lacking)}, although there are retry topics of these "
             "groups: the groups were deleted, or the file is an earlier version"
         )
 
@@ -402,7 +402,7 @@ def find_missing_groups(config: BrokerConfig, recorded: Iterable[str]) -> Iterat
         "with default settings when their consumers connect"
     )
     values = f"lacks {names_text(lacking)}", "every group that the lake has", cause
-    path = f"{CONFIG_FOLDER}/{GROUPS_FILE}"
+    path = f"{CONFIG_DIRECTORY}/{GROUPS_FILE}"
     yield Finding(CONFIGURATION, kinds.MISSING_GROUPS, path, None, "groups", *values, len(lacking))
 
 

@@ -49,9 +49,9 @@ from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import IndexHeader
 from rmq_formats.release import SWITCHES, Release
 from rmq_formats.store import (
-    COMMITLOG_FOLDER,
-    CONSUME_QUEUE_FOLDER,
-    INDEX_FOLDER,
+    COMMITLOG_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    INDEX_DIRECTORY,
     Checkpoint,
     FileKind,
     is_queue_id,
@@ -60,7 +60,7 @@ from rmq_formats.store import (
 _START_SWITCHES = (*(name for name in SWITCHES if "start" in name), "two_byte_topic_length")
 _WALKED = 32 << 20  # bytes that `inspect` walks by default
 _FILE_WORDS = {"index": "index file", **dict.fromkeys(map(str, QueueKind), "queue file")}
-_QUEUE_FOLDERS = 2  # below the directory of all queues: topic and queue id
+_QUEUE_DIRECTORIES = 2  # below the directory of all queues: topic and queue id
 _NOT_WALKED = "run `inspect --deep` or `verify` to find out whether the broker would truncate the log at startup"
 _NO_CHECKPOINT = Checkpoint(0, 0, 0)
 _NO_CONF = BrokerConf()
@@ -301,7 +301,7 @@ def start_warning_lines(outcome: StartOutcome | None) -> Iterator[str]:
             "consumers will not receive the messages after that unit until `repair` has rebuilt the files"
         )
     if outcome.loses_keys is not None:
-        index = count_text(sum(file.startswith(INDEX_FOLDER) for file in outcome.deletes_files), "index file")
+        index = count_text(sum(file.startswith(INDEX_DIRECTORY) for file in outcome.deletes_files), "index file")
         begin, end = outcome.loses_keys
         yield (
             f"{broker} will delete {index} when it starts: messages at offsets {begin:,} to {end:,} cannot be found by "
@@ -312,7 +312,7 @@ def start_warning_lines(outcome: StartOutcome | None) -> Iterator[str]:
 def recreated_index_notes(outcome: StartOutcome | None) -> Iterator[str]:
     """Name the index files that a start deletes and fully recreates; `start_warning_lines` names the losses."""
     if outcome is not None and outcome.cuts_at is None and outcome.loses_keys is None:
-        files = [file for file in outcome.deletes_files if file.startswith(INDEX_FOLDER)]
+        files = [file for file in outcome.deletes_files if file.startswith(INDEX_DIRECTORY)]
         if files:
             index = count_text(len(files), "index file")
             broker = f"RocketMQ {outcome.release}"
@@ -412,7 +412,7 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[UnloadableFile]:
         if not is_doubtful and segment.size != size:
             is_last = segment.location == newest
             yield UnloadableFile(store.path_below_root(segment.location), segment.size, size, is_last)
-    yield from _find_foreign_files(store, COMMITLOG_FOLDER, 0, size)
+    yield from _find_foreign_files(store, COMMITLOG_DIRECTORY, 0, size)
     sizes = queue_file_sizes(store)
     if conf.consume_queue_size:
         sizes[FileKind.CONSUME_QUEUE] = -(-conf.consume_queue_size // UNIT.size) * UNIT.size
@@ -421,13 +421,15 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[UnloadableFile]:
         expected = sizes.get(file.path_facts.kind, file.size)
         if file.size != expected:
             yield UnloadableFile(file.path_facts.path, file.size, expected, file is last[_queue_of(file)])
-    yield from _find_foreign_files(store, CONSUME_QUEUE_FOLDER, _QUEUE_FOLDERS, sizes.get(FileKind.CONSUME_QUEUE, 0))
+    yield from _find_foreign_files(
+        store, CONSUME_QUEUE_DIRECTORY, _QUEUE_DIRECTORIES, sizes.get(FileKind.CONSUME_QUEUE, 0)
+    )
 
 
-def _find_foreign_files(store: Store, folder: str, depth: int, expected: int) -> Iterator[UnloadableFile]:
+def _find_foreign_files(store: Store, directory: str, depth: int, expected: int) -> Iterator[UnloadableFile]:
     for file in store.other_files_of_kind(FileKind.UNKNOWN):
         root, *inner = PurePosixPath(file.path_facts.path).parts[:-1] or ("",)
-        is_in_place = root == folder and len(inner) == depth and all(map(is_queue_id, inner[1:]))
+        is_in_place = root == directory and len(inner) == depth and all(map(is_queue_id, inner[1:]))
         if is_in_place and file.path_facts.base_offset is None:  # else the name is valid, and only its directory is not
             yield UnloadableFile(file.path_facts.path, file.size, expected, is_last=True)  # letters sort after digits
 

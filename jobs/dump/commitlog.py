@@ -69,7 +69,7 @@ def dump_log(kind: FileKind, file: DumpFile, request: DumpRequest) -> Iterator[D
     # Files of the other kinds end with zeros or with a record, even if another file follows.
     is_segment = kind not in _OPEN_ENDED and parse_offset_name(file.name) is not None
     next_offset, cut_short = compare_with_sibling_files(file) if is_segment else (None, None)
-    is_final = next_offset is not None and _is_written(f"{file.folder}/{file_name_of_offset(next_offset)}")
+    is_final = next_offset is not None and _is_written(f"{file.directory}/{file_name_of_offset(next_offset)}")
     position = start = max(request.start - segment.base_offset, 0)
     if start > segment.size:
         end_offset = segment.base_offset + segment.size

@@ -118,7 +118,7 @@ class DumpFile:
 
     def __init__(self, location: str, reader: Reader) -> None:
         self.location = location
-        self.folder, _, self.name = location.rstrip("/").rpartition("/")
+        self.directory, _, self.name = location.rstrip("/").rpartition("/")
         self.size = reader.size
         self.unreadable: list[tuple[int, int, str]] = []  # bytes: position, size, and why they cannot be read
         self.next_written = reader.next_written
@@ -195,10 +195,10 @@ def compare_with_sibling_files(file: DumpFile) -> tuple[int | None, str | None]:
 def list_numbered_files(file: DumpFile) -> list[tuple[str, int]]:
     """Return name and size of every file in the directory of *file* whose name is a number."""
     try:
-        if not is_local(file.folder):
-            found = storage_for(file.folder, file_system_options()).list_files(file.folder)
+        if not is_local(file.directory):
+            found = storage_for(file.directory, file_system_options()).list_files(file.directory)
             return [(info.name, info.size) for info in found if info.name.isdecimal()]
-        with os.scandir(local_path(file.folder) or "/") as entries:
+        with os.scandir(local_path(file.directory) or "/") as entries:
             return [
                 (entry.name, entry.stat().st_size) for entry in entries if entry.name.isdecimal() and entry.is_file()
             ]

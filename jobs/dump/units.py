@@ -183,7 +183,7 @@ def _geometry(file: DumpFile, request: DumpRequest) -> Geometry:
         return found[0]
     with ExitStack() as stack:
         names = [name for name, _ in list_numbered_files(file) if is_loadable_index_name(name) and name != file.name]
-        opened = [stack.enter_context(open_file(f"{file.folder}/{name}")) for name in names[:_MOST_OTHERS]]
+        opened = [stack.enter_context(open_file(f"{file.directory}/{name}")) for name in names[:_MOST_OTHERS]]
         others = [Content(other.size, other.read) for other in opened]
         stated = find_stated_geometry(others, request.hash_slots, request.index_num)
     if stated is None:

@@ -96,9 +96,9 @@ def parse_condition(text: str) -> Condition:
 def _find_matching_numbers(text: str, rows: pa.RecordBatch) -> list[int]:
     """Return the numbers of the rows for which the condition is true."""
     numbered = pa.Table.from_batches([rows]).append_column(_NUMBER, pa.array(range(rows.num_rows), pa.int64()))
-    with tempfile.TemporaryDirectory(prefix="rmq-lake-where-") as folder:
-        write_deltalake(folder, numbered)
-        engine = QueryBuilder(_SETTINGS).register(_TABLE, DeltaTable(folder))
+    with tempfile.TemporaryDirectory(prefix="rmq-lake-where-") as directory:
+        write_deltalake(directory, numbered)
+        engine = QueryBuilder(_SETTINGS).register(_TABLE, DeltaTable(directory))
         # A column, and no WHERE: in a filter of files, the engine overflows its stack at long lists. The line breaks
         # end a number or a name, and keep the columns that errors name.
         found = pa.table(engine.execute(f"SELECT {_NUMBER}, (\n{text}\n) FROM {_TABLE}").read_all())  # noqa: S608 - the user's own condition

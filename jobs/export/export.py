@@ -158,15 +158,15 @@ def export(
     out = request.out
     if out is not None:
         make_directory(out.parent)
-    with temporary_directory_for(out or Path(tempfile.gettempdir(), "export")) as folder:
-        task = partial(write_part, folder, request)
+    with temporary_directory_for(out or Path(tempfile.gettempdir(), "export")) as directory:
+        task = partial(write_part, directory, request)
         numbered = list(enumerate(items))
         at_once = len(numbered) if out is not None else _AT_ONCE
         for start in range(0, len(numbered), at_once or 1):
             parts = workers.map(numbered[start : start + at_once], task, "writing messages")
-            files = [folder / part.file for part in parts if part.messages]
+            files = [directory / part.file for part in parts if part.messages]
             if out is not None:
-                summary.bytes = merge_parts(files, folder, request.form, out)
+                summary.bytes = merge_parts(files, directory, request.form, out)
             else:
                 summary.bytes += _move(files, sys.stdout.buffer, request.form, has_begun=summary.bytes > 0)
                 sys.stdout.flush()
@@ -207,7 +207,7 @@ def explain_empty_export(request: ExportRequest) -> Reason:
     return answer.reason or Reason(ReasonKind.NO_RECORD, "no message matches")
 
 
-def write_part(folder: Path, request: ExportRequest, numbered: tuple[int, ExportItem]) -> ExportSummary:
+def write_part(directory: Path, request: ExportRequest, numbered: tuple[int, ExportItem]) -> ExportSummary:
     """Write the rows of an item into one part, in a task."""
     number, item = numbered
     part = ExportSummary(file=f"{number:08d}-{uuid4()}")
@@ -220,7 +220,7 @@ def write_part(folder: Path, request: ExportRequest, numbered: tuple[int, Export
             yield batch, bodies
             del batch, bodies  # released before the next ones are read; the same below
 
-    path = folder / part.file
+    path = directory / part.file
     with explaining_full_disk(str(path)):
         if request.form is RowFormat.PARQUET:
             _write_parquet(path, _group_rows(count_messages()))
@@ -328,9 +328,9 @@ def _write_parquet(path: Path, groups: Iterator[pa.Table]) -> None:
             del table
 
 
-def merge_parts(files: Sequence[Path], folder: Path, form: RowFormat, out: Path) -> int:
+def merge_parts(files: Sequence[Path], directory: Path, form: RowFormat, out: Path) -> int:
     """Merge the parts, in order, into one file, and return its size; each part is deleted after it is copied."""
-    attempt = folder / out.name
+    attempt = directory / out.name
     if not files:
         return 0  # no file is written, so that a corrected command can use the same name
     size = sum(path.stat().st_size for path in files)

@@ -199,7 +199,7 @@ class _LogEnd:
     """The end of the log, and the bytes around it."""
 
     storage: AnyStorage
-    folders: tuple[str, ...]  # the directories of the log
+    directories: tuple[str, ...]  # the directories of the log
     files: Mapping[str, int]  # the sizes of the segments, by location
     to_offset: int
     before: bytes
@@ -208,18 +208,18 @@ class _LogEnd:
     @classmethod
     def after(cls, summary: Summary, request: IngestRequest, workers: Workers, earlier: "_LogEnd | None") -> "_LogEnd":
         """Read the end of the log after a run."""
-        if earlier is None or not earlier.folders:  # an empty store's log may have no directory yet
+        if earlier is None or not earlier.directories:  # an empty store's log may have no directory yet
             store = request.list_store(workers.options)
             found = dict.fromkeys(dirname(segment.location) for segment in store.segments)
-            folders = tuple(request.commitlog) or tuple(found)
-            earlier = cls(store.storage, folders, {}, 0, b"", is_settled=False)
+            directories = tuple(request.commitlog) or tuple(found)
+            earlier = cls(store.storage, directories, {}, 0, b"", is_settled=False)
         settled = summary.store_id is not None and not (summary.behind or summary.bytes_left)
         place = replace(earlier, files=earlier.files_now(), to_offset=summary.to_offset, is_settled=settled)
         return replace(place, before=place.read_bytes_around()[0])
 
     def files_now(self) -> Mapping[str, int]:
-        found = ((folder, info) for folder in self.folders for info in self.storage.list_files(folder))
-        return {join_location(folder, info.name): info.size for folder, info in found}
+        found = ((directory, info) for directory in self.directories for info in self.storage.list_files(directory))
+        return {join_location(directory, info.name): info.size for directory, info in found}
 
     def read_bytes_around(self) -> tuple[bytes, bytes]:
         before = after = b""

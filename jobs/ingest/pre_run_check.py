@@ -199,8 +199,8 @@ def _digest_store(store: Store, queue_files: Iterable[str]) -> str:
 @cache
 def _list_program_files() -> list[tuple[str, int]]:
     """Return the files of this program with their times: another version may find more in the same store."""
-    folders = (Path(__file__).parents[1], Path(rmq_formats.__file__).parent)
-    paths = (path for folder in folders for path in walk_tree(folder) if path.suffix == ".py")
+    directories = (Path(__file__).parents[1], Path(rmq_formats.__file__).parent)
+    paths = (path for directory in directories for path in walk_tree(directory) if path.suffix == ".py")
     return [(path.name, path.stat().st_mtime_ns) for path in paths]
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from zlib import compress, decompress
 
 from jobs.store.store import StoredFile
-from rmq_formats.store import QUEUE_FOLDERS, FileKind
+from rmq_formats.store import QUEUE_DIRECTORIES, FileKind
 
 _SETTLED_NS = 2_000_000_000  # a directory may change twice within one tick of its clock
 
@@ -27,29 +27,29 @@ class QueueDirectory(NamedTuple):
 class QueueFileListing(NamedTuple):
     """The queue directories of a store, and the paths of the queue files in them, both below the root."""
 
-    folders: tuple[QueueDirectory, ...]
+    directories: tuple[QueueDirectory, ...]
     files: tuple[str, ...]
     compared: tuple[bool, ...]  # whether the time of a file is compared
 
     @classmethod
     def from_json(cls, values: Mapping[str, str]) -> "QueueFileListing":
         """Return what `to_json` has stored."""
-        folders, files = (_unpack(values[name]) for name in ("folders", "files"))
+        directories, files = (_unpack(values[name]) for name in ("folders", "files"))
         return cls(
-            tuple(QueueDirectory(path, int(time) if time else None) for path, _, time in map(_split_line, folders)),
+            tuple(QueueDirectory(path, int(time) if time else None) for path, _, time in map(_split_line, directories)),
             tuple(path for path, _, _ in map(_split_line, files)),
             tuple(bool(compared) for _, _, compared in map(_split_line, files)),
         )
 
     def to_json(self) -> dict[str, str]:
         """Return a compact form for JSON."""
-        folders = (f"{one.path}\t{'' if one.changed_ns is None else one.changed_ns}" for one in self.folders)
+        directories = (f"{one.path}\t{'' if one.changed_ns is None else one.changed_ns}" for one in self.directories)
         files = (f"{path}\t{'1' * compared}" for path, compared in zip(self.files, self.compared, strict=True))
-        return {"folders": _pack(folders), "files": _pack(files)}
+        return {"folders": _pack(directories), "files": _pack(files)}
 
     def has_same_directories(self, root: str) -> bool:
         """Return whether no directory has changed since."""
-        return all(_read_change_time(f"{root}/{one.path}") == one.changed_ns for one in self.folders)
+        return all(_read_change_time(f"{root}/{one.path}") == one.changed_ns for one in self.directories)
 
     def describe_files(self, root: str) -> Iterator[str]:
         """Yield a line for each file, as `describe_queue_files`; `FileNotFoundError` if one does not exist."""
@@ -71,13 +71,13 @@ def make_queue_file_listing(root: str, files: Iterable[StoredFile], now_ns: int)
     Return None if the directories contain other files or links, or have changed just before *now_ns*.
     """
     known = {file.path_facts.path: _is_compared(file) for file in files}
-    folders: list[QueueDirectory] = []
+    directories: list[QueueDirectory] = []
     found = set[str]()
-    pending = [*QUEUE_FOLDERS]
+    pending = [*QUEUE_DIRECTORIES]
     while pending:
         path = pending.pop()
         changed_ns = _read_change_time(f"{root}/{path}")
-        folders.append(QueueDirectory(path, changed_ns))
+        directories.append(QueueDirectory(path, changed_ns))
         if changed_ns is None:
             continue
         if changed_ns > now_ns - _SETTLED_NS:
@@ -87,7 +87,7 @@ def make_queue_file_listing(root: str, files: Iterable[StoredFile], now_ns: int)
                 if entry.is_symlink():
                     return None
                 (pending.append if entry.is_dir() else found.add)(f"{path}/{entry.name}")
-    return QueueFileListing(tuple(folders), tuple(known), tuple(known.values())) if found == known.keys() else None
+    return QueueFileListing(tuple(directories), tuple(known), tuple(known.values())) if found == known.keys() else None
 
 
 def _is_compared(file: StoredFile) -> bool:

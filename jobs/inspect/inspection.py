@@ -29,7 +29,7 @@ from jobs.inspect.report import Problem, Problems, QueuesReport, RocksReport, St
 from jobs.launch.arguments import file_system_options
 from jobs.query.store_reader import StoreReader
 from jobs.storage.locations import join_location
-from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE, read_broker_config, read_json_file
+from jobs.store.broker_config import CONFIG_DIRECTORY, TOPICS_FILE, read_broker_config, read_json_file
 from jobs.store.epochs import read_epochs
 from jobs.store.log_ends import NO_SEGMENTS_ERROR, find_end_after_crash, find_lost_ends
 from jobs.store.pending_messages import (
@@ -52,7 +52,7 @@ from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.detection import Mark, detect_eras, record_marks
 from rmq_formats.store import (
     CHECKPOINT_SIZE,
-    ROCKSDB_STORE_FOLDER,
+    ROCKSDB_STORE_DIRECTORY,
     FileKind,
     StoreFile,
     decode_checkpoint,
@@ -61,7 +61,7 @@ from rmq_formats.store import (
 
 _SMALL = 256
 _TIMERS_READ = 10_000
-_FOLDERS_NOTED = 3  # directories with files that are named like segments
+_DIRECTORIES_NOTED = 3  # directories with files that are named like segments
 _LARGEST_CONFIG = 64 << 20
 _TIER_METADATA = "tieredStoreMetadata.json"
 _OURS = {"MANIFEST.json": "list of the files that restore wrote"}
@@ -153,7 +153,7 @@ def _add_broker_state(store: Store, queues: QueuesReport, problems: Problems) ->
             store, config, lambda *queue: spans.get(queue), are_ends_known=store.has_clean_shutdown
         )
     except OSError as error:  # any: it is noted here, unless it was noted with the queues
-        file = str(error.filename or join_location(store.root, CONFIG_FOLDER))
+        file = str(error.filename or join_location(store.root, CONFIG_DIRECTORY))
         if file not in {one.file for one in problems}:
             with problems.noting_errors(file):
                 raise
@@ -268,7 +268,7 @@ def inspect_state(store: Store, marks: list[Mark], problems: Problems) -> StateR
     elif report.abort is not None:
         report.broker = "not shut down cleanly: it crashed, or this is a copy of a running broker's store"
         problems.add_note(store.root, "the file `abort` exists, but no broker holds the lock")
-    with problems.noting_errors(f"{store.root}/{ROCKSDB_STORE_FOLDER}"), open_rocksdb_store(store) as database:
+    with problems.noting_errors(f"{store.root}/{ROCKSDB_STORE_DIRECTORY}"), open_rocksdb_store(store) as database:
         report.rocksdb = None if database is None else _count_rows(database)
     with problems.noting_errors(f"{store.root}/timerwheel"):
         report.timers = read_timer_state(store)
@@ -297,14 +297,14 @@ def _smallest(known: int | None, value: int) -> int:
 
 def inspect_topics(store: Store, problems: Problems) -> TopicEvidence:
     """Return the broker's table of topics, and note a `config/topics.json` or a database that cannot be read."""
-    file = store.other_file(f"{CONFIG_FOLDER}/{TOPICS_FILE}")
+    file = store.other_file(f"{CONFIG_DIRECTORY}/{TOPICS_FILE}")
     if file is not None and file.size <= _LARGEST_CONFIG:
         with problems.noting_errors(file.location):
             read_json_file(store, file)
     try:
         evidence = collect_topic_evidence(store)
     except PermissionError:  # already reported for that file
-        return TopicEvidence(doubt_reason=f"{CONFIG_FOLDER}/{TOPICS_FILE} cannot be read")
+        return TopicEvidence(doubt_reason=f"{CONFIG_DIRECTORY}/{TOPICS_FILE} cannot be read")
     if evidence.database_error is not None:
         problems.add_damage(evidence.database_error.file or store.root, evidence.database_error.reason)
     return evidence
@@ -318,19 +318,21 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
     ]
     named = {segment.location for segment in store.segments}
     report.unknown_files = len(unknown)
-    folders = {
+    directories = {
         file.location.rpartition("/")[0]
         for file in unknown
         if parse_offset_name(file.location.rpartition("/")[2]) is not None and file.location not in named
     }
-    report.log_folders = tuple(sorted(folders))
-    more = len(report.log_folders) - _FOLDERS_NOTED
-    for number, folder in enumerate(report.log_folders[:_FOLDERS_NOTED], 1):
+    report.log_folders = tuple(sorted(directories))
+    more = len(report.log_folders) - _DIRECTORIES_NOTED
+    for number, directory in enumerate(report.log_folders[:_DIRECTORIES_NOTED], 1):
         others = (
-            f" (and those of {count_text(more, 'other directory')})" if number == _FOLDERS_NOTED and more > 0 else ""
+            f" (and those of {count_text(more, 'other directory')})"
+            if number == _DIRECTORIES_NOTED and more > 0
+            else ""
         )
         problems.add_note(
-            folder,
+            directory,
             f"its files{others} are named like segments; if they are part of the log, pass their directories with "
             "--commitlog",
         )
@@ -347,7 +349,7 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
 def _note_tier(store: Store, problems: Problems) -> None:
     """Note that the broker copies messages to a tier; the metadata is written by the plugin alone (5.1.0 and later)."""
     tiered = store.other_files_of_kind(FileKind.TIERED)
-    file = tiered[0] if tiered else store.other_file(f"{CONFIG_FOLDER}/{_TIER_METADATA}")
+    file = tiered[0] if tiered else store.other_file(f"{CONFIG_DIRECTORY}/{_TIER_METADATA}")
     if file is not None:
         problems.add_note(file.location, f"the broker copies messages to tiered storage, {TIER_NOT_READ}")
 
@@ -356,8 +358,8 @@ def _count_files(store: Store) -> list[tuple[str, str, int, int]]:
     files: list[tuple[StoreFile, int]] = []
     for segment in (*store.segments, *store.overlapping_segments):
         # A log in other directories is shown by the directory it is in.
-        folder = segment.location.rpartition("/")[0]
-        below = folder.removeprefix(f"{store.root}/")
+        directory = segment.location.rpartition("/")[0]
+        below = directory.removeprefix(f"{store.root}/")
         log_kind = FileKind.DLEDGER_LOG if below.startswith("dledger-") else FileKind.COMMITLOG
         files.append((StoreFile(f"{below}/{segment.base_offset:020d}", log_kind), segment.size))
     named = {segment.location for segment in store.segments}
@@ -365,13 +367,13 @@ def _count_files(store: Store) -> list[tuple[str, str, int, int]]:
     files += [(file.path_facts, file.size) for file in others if file.location not in named]
     counts, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for about, size in files:
-        *folders, _ = about.path.split("/")
-        depth = 2 if folders[:1] == ["config"] else 1
+        *directories, _ = about.path.split("/")
+        depth = 2 if directories[:1] == ["config"] else 1
         is_log = about.kind in {FileKind.COMMITLOG, FileKind.DLEDGER_LOG}
-        folder = "/".join(folders if is_log else folders[:depth])
-        kind = _DATABASES.get(folder, str(about.kind)) if about.kind is FileKind.ROCKSDB else str(about.kind)
+        directory = "/".join(directories if is_log else directories[:depth])
+        kind = _DATABASES.get(directory, str(about.kind)) if about.kind is FileKind.ROCKSDB else str(about.kind)
         kind = _OURS.get(about.path, kind)
         kind = "set aside by repair or --install" if is_set_aside(about.path) else kind
-        counts[folder, kind] += 1
-        sizes[folder, kind] += size
+        counts[directory, kind] += 1
+        sizes[directory, kind] += size
     return [(*name, counts[name], sizes[name]) for name in sorted(counts)]

@@ -14,7 +14,7 @@ from jobs.console.amounts import count_text
 from jobs.inspect.report import IndexReport, Problems, QueueReport, QueuesReport
 from jobs.query.store_reader import StoreReader
 from jobs.store.queue_files import QUEUE_KIND_OF_FILE, StoredQueue, queue_file_sizes
-from jobs.store.queue_storage import rocksdb_queue_folder
+from jobs.store.queue_storage import rocksdb_queue_directory
 from jobs.store.record_places import segment_bytes
 from jobs.store.release import add_marks, find_index_marks
 from jobs.store.store import Store, geometry_stated_by_index_files
@@ -35,7 +35,7 @@ _WITHOUT_UNIT = frozenset({TransactionType.PREPARED, TransactionType.ROLLBACK})
 def inspect_queues(reader: StoreReader, problems: Problems) -> QueuesReport:
     """Inspect the ends of every queue."""
     store = reader.store
-    database = rocksdb_queue_folder(store)
+    database = rocksdb_queue_directory(store)
     queues, error = reader.stored_queues
     with problems.noting_errors(f"{store.root}/{database}"):
         if error is not None:

@@ -222,8 +222,8 @@ class StoreReport:
             why = "show the messages after the end of the log that a lake can restore (read-only)"
             steps.append((f"repair {store} --lake LAKE --out REPAIR", why))
         if self.state.log_folders:
-            folders = quote(",".join(self.state.log_folders))
-            steps.append((f"inspect {store} --commitlog {folders}", "read these directories as the log"))
+            directories = quote(",".join(self.state.log_folders))
+            steps.append((f"inspect {store} --commitlog {directories}", "read these directories as the log"))
         if damage is not None and damage.offset is not None:
             steps.append(
                 (f"dump --from {damage.offset} --limit 3 {quote(damage.file)}", "show the first damaged range")
@@ -234,7 +234,7 @@ class StoreReport:
             if not self.has_index and not repairs:
                 steps.append((f"rebuild-index {store} --out DIR", "the store has no index"))
             # A broker with queues in RocksDB has its topics there as well. It reads no files, and writes the rows.
-            are_in_files = _TOPICS_IN_ROCKSDB.isdisjoint(folder for folder, *_ in self.state.folders)
+            are_in_files = _TOPICS_IN_ROCKSDB.isdisjoint(directory for directory, *_ in self.state.folders)
             if not self.queues.queues and not self.queues.in_rocksdb and are_in_files:
                 steps.append((f"rebuild-consumequeue {store} --out DIR", "the store has no queues"))
             if repairs:
@@ -262,7 +262,7 @@ class StoreReport:
     def to_dict(self) -> dict[str, object]:
         """Return the report for JSON."""
         units = sum(queue.unit_count for queue in self.queues.queues)
-        folders = [dict(zip(("folder", "kind", "files", "bytes"), one, strict=True)) for one in self.state.folders]
+        directories = [dict(zip(("folder", "kind", "files", "bytes"), one, strict=True)) for one in self.state.folders]
         hash_slots, index_num = self.index.geometry or (None, None)
         files = [{"file": one.location, "size": one.size, **header._asdict()} for one, header in self.index.files]
         timers: dict[str, object] | None = None
@@ -274,7 +274,7 @@ class StoreReport:
             "store": self.store,
             "health": str(self.health),
             "broker": None if self.start is None else self.start.to_dict(),
-            "state": asdict(self.state) | {"folders": folders, "timers": timers},
+            "state": asdict(self.state) | {"folders": directories, "timers": timers},
             "log": asdict(self.log),
             "queues": asdict(self.queues) | {"units": units, "deleted_topics": sorted(self.queues.deleted_topics)},
             "index": {

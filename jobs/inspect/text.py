@@ -11,7 +11,7 @@ from jobs.dump import short_time_text
 from jobs.inspect.report import Problem, SegmentReport, StoreReport
 from jobs.store.pending_messages import MAX_INDEX_ROWS_COUNTED
 from jobs.store.release import DETECTED, era_text
-from rmq_formats.store import CONSUME_QUEUE_FOLDER, FileKind
+from rmq_formats.store import CONSUME_QUEUE_DIRECTORY, FileKind
 
 _SHOWN_QUEUES = 3  # the queues with the most units
 _SHOWN = 6  # lines of a list, before its middle is left out
@@ -39,7 +39,7 @@ def report_text(report: StoreReport, *, verbose: bool = False) -> str:
         ("TIMERS", _timers(report)),
         ("CHECKPOINT", flushed or ["none"]),
         ("RELEASE", _releases(report, verbose=verbose)),
-        ("OTHER", _other_folders(report)),
+        ("OTHER", _other_directories(report)),
     )
 
     def title_lines(title: str, texts: Iterable[str]) -> Iterator[str]:
@@ -75,11 +75,11 @@ _SHOWN_ABOVE = frozenset(
 )
 
 
-def _other_folders(report: StoreReport) -> Iterator[str]:
-    for folder, kind, files, size in report.state.folders:
+def _other_directories(report: StoreReport) -> Iterator[str]:
+    for directory, kind, files, size in report.state.folders:
         if kind not in _SHOWN_ABOVE:
             counts = f"{count_text(files, 'file')}, {count_text(size, 'byte')}"
-            yield f"{printable_text(folder) or 'root'}: {kind}, {counts}"
+            yield f"{printable_text(directory) or 'root'}: {kind}, {counts}"
 
 
 def _log(report: StoreReport) -> Iterator[str]:
@@ -112,8 +112,8 @@ def _segment(segment: SegmentReport, store: str) -> str:
 def _queues(report: StoreReport) -> Iterator[str]:
     queues = report.queues
     if queues.in_rocksdb and not queues.queues:
-        folder = f"{report.store}/{CONSUME_QUEUE_FOLDER}"
-        if any(one.file == folder and one.severity is Severity.DAMAGE for one in report.problems):
+        directory = f"{report.store}/{CONSUME_QUEUE_DIRECTORY}"
+        if any(one.file == directory and one.severity is Severity.DAMAGE for one in report.problems):
             yield "in RocksDB, which cannot be read (see DAMAGE)"
             return
         yield (

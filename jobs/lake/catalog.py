@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Transaction
     from pyiceberg.table.snapshots import Snapshot
 
-METADATA_FOLDER = "_iceberg"  # below the lake
+METADATA_DIRECTORY = "_iceberg"  # below the lake
 _NAMESPACE = "rocketmq"  # the default
 _OWNER = "rmq-lake.delta-table"  # property of a table: location of the Delta table that it shows
 # Properties of a snapshot: the id and version of the Delta table that it shows.
@@ -279,7 +279,7 @@ class Registrar:
             found = catalog.create_table_if_not_exists(
                 name,
                 _arrow_schema(snapshot),
-                location=_location_in_iceberg(lake.locate(METADATA_FOLDER, *name)),
+                location=_location_in_iceberg(lake.locate(METADATA_DIRECTORY, *name)),
                 properties={_OWNER: owner, **_PROPERTIES},
             )
         known = found.properties.get(_OWNER)

@@ -42,7 +42,7 @@ from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import ACCEPTED_FINDINGS, FINDINGS, PRODUCT_TABLES, RUNS, TABLES_BY_NAME, Table
 from jobs.storage.locations import is_local, local_path
 
-_FOLDERS = ("_manifests", "_locks", "_iceberg", "typed", "lost+found")  # the last: on a separate disk
+_DIRECTORIES = ("_manifests", "_locks", "_iceberg", "typed", "lost+found")  # the last: on a separate disk
 _ATTEMPTS = 5
 _OFFSET = "physical_offset"
 
@@ -57,7 +57,7 @@ def refuse_foreign_files(lake: Lake) -> None:
     else:
         with suppress(FileNotFoundError):  # a new lake
             names = {path.name for path in Path(local_path(lake.location)).iterdir()}
-    known = {name.partition("/")[0] for name in (*TABLES_BY_NAME, *_FOLDERS)}
+    known = {name.partition("/")[0] for name in (*TABLES_BY_NAME, *_DIRECTORIES)}
     foreign = sorted(name for name in names - known if not name.startswith("."))
     if foreign:
         raise RequestError(

@@ -92,19 +92,19 @@ class Lake:
         """Write a new file durably and atomically; raise `FileExistsError` if it exists."""
         storage_for(self.location, self.options).create(self.locate(path), data)
 
-    def flush_folder(self, folder: str) -> None:
+    def flush_directory(self, directory: str) -> None:
         """Make the names of the files in a directory durable; object stores do so by themselves."""
         if is_local(self.location):
-            flush_directory(Path(local_path(self.locate(folder))))
+            flush_directory(Path(local_path(self.locate(directory))))
 
     def delete(self, path: str) -> None:
         """Delete a file, if it exists."""
         storage_for(self.location, self.options).delete(self.locate(path))
 
-    def list_files(self, folder: str) -> list[FileInfo]:
-        """Return every file below *folder*; an empty list if the directory does not exist."""
+    def list_files(self, directory: str) -> list[FileInfo]:
+        """Return every file below *directory*; an empty list if the directory does not exist."""
         try:
-            return storage_for(self.location, self.options).list_files(self.locate(folder))
+            return storage_for(self.location, self.options).list_files(self.locate(directory))
         except FileNotFoundError:
             return []
 
@@ -135,9 +135,9 @@ class View(NamedTuple):
 @cache
 def list_views() -> Sequence[View]:
     """Return every view by name; the first line of each describes its rows."""
-    folder = files(__package__) / "views"
+    directory = files(__package__) / "views"
     found = []
     for name, tables in _VIEWS.items():
-        first, _, sql = (folder / f"{name}.sql").read_text(encoding="utf-8").partition("\n")
+        first, _, sql = (directory / f"{name}.sql").read_text(encoding="utf-8").partition("\n")
         found.append(View(name, tables, first.removeprefix("-- "), sql))
     return tuple(found)

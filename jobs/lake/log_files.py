@@ -18,7 +18,7 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from jobs.lake.snapshots import LOG_FOLDER, deltalake_errors_as_oserror
+from jobs.lake.snapshots import LOG_DIRECTORY, deltalake_errors_as_oserror
 from jobs.storage.local import LocalStorage, flush_directory, flush_file, make_directory, temporary_directory_in
 from jobs.storage.locations import local_path
 from jobs.storage.paths import is_directory, is_link, list_directory
@@ -33,7 +33,7 @@ LogAction = Mapping[str, Any]  # a line of Delta's log: one action on a file or 
 
 def commit_path(location: str, version: int) -> Path:
     """Return the path of a commit of a local table."""
-    return Path(local_path(location)) / LOG_FOLDER / f"{version:020d}.json"
+    return Path(local_path(location)) / LOG_DIRECTORY / f"{version:020d}.json"
 
 
 def write_commit(location: str, version: int, data: bytes) -> None:
@@ -59,9 +59,9 @@ def staged_table(location: str, version: int = -1) -> Iterator[str]:
     table = Path(local_path(location))
     make_directory(table)
     with temporary_directory_in(table, _STAGED) as staging:
-        log = staging / LOG_FOLDER
+        log = staging / LOG_DIRECTORY
         log.mkdir()
-        for path in list_directory(table / LOG_FOLDER) if version >= 0 else ():
+        for path in list_directory(table / LOG_DIRECTORY) if version >= 0 else ():
             found = _OF_VERSION.fullmatch(path.name)
             is_known = path.name == _SIDECARS and is_directory(path)
             if is_known or (found is not None and int(found[1]) <= version):
@@ -84,10 +84,10 @@ def add_staged_commit(staged: str, location: str, version: int) -> None:
 
 def write_checkpoint(location: str, version: int) -> None:
     """Write a checkpoint of a local table's version durably; other checkpoints stay."""
-    log = Path(local_path(location)) / LOG_FOLDER
+    log = Path(local_path(location)) / LOG_DIRECTORY
     with staged_table(location, version) as staged:
         open_staged(staged).create_checkpoint()
-        made = Path(staged) / LOG_FOLDER
+        made = Path(staged) / LOG_DIRECTORY
         # Readers follow the hint, so it is written after the checkpoint is complete.
         names = [path.name for path in list_directory(made, f"{version:020d}.checkpoint*") if not is_link(path)]
         for group in (names, [_LAST_CHECKPOINT]):

@@ -95,7 +95,7 @@ from rmq_formats.store import FileKind
 
 MANIFEST_VERSION = 2
 _VERSION_WITHOUT_FILES = 1  # of manifests without a file for the ends of queues, which all releases can read
-MANIFEST_FOLDER = "_manifests"
+MANIFEST_DIRECTORY = "_manifests"
 QUEUE_ENDS_MARK = "queue-ends"  # in the names of files with the ends of all queues, which are next to the manifests
 ALL_ENDS_KEY = "all_ends"  # key in the state of the queues: the path of such a file, if the store has many queues
 ALL_SETTINGS_KEY = "all_settings"  # key in the state of the configuration: the path of a file with all of it
@@ -645,8 +645,8 @@ def storing_manifest(
     The names of its *files*, by table, are made durable first: a power failure must not leave the row without them.
     """
     for table in (name for name, added in files.items() if added):
-        lake.flush_folder(table)
-    path = f"{MANIFEST_FOLDER}/{naming.prefix}{uuid4()}.json"
+        lake.flush_directory(table)
+    path = f"{MANIFEST_DIRECTORY}/{naming.prefix}{uuid4()}.json"
     lake.create(path, data)
     try:
         yield path
@@ -916,12 +916,12 @@ def delete_files_outside_manifest(lake: Lake, manifest: Manifest) -> None:
         _delete_uncommitted(lake, table.name, {name for name in names if name.startswith(naming.prefix)} - kept_names)
     row = _find_prepared_row(lake, manifest.store_id, manifest.run)
     kept = {
-        (path or "").removeprefix(f"{MANIFEST_FOLDER}/") for path in (row and row["manifest"], *manifest.state_files)
+        (path or "").removeprefix(f"{MANIFEST_DIRECTORY}/") for path in (row and row["manifest"], *manifest.state_files)
     }
-    for name in _file_names(lake, MANIFEST_FOLDER):
+    for name in _file_names(lake, MANIFEST_DIRECTORY):
         # A file that is being created has a dot before its name.
         if name not in kept and name.removeprefix(".").startswith(naming.prefix):
-            lake.delete(f"{MANIFEST_FOLDER}/{name}")
+            lake.delete(f"{MANIFEST_DIRECTORY}/{name}")
 
 
 def delete_uncommitted_files(lake: Lake, table: str, naming: FileNaming) -> None:
@@ -938,22 +938,24 @@ def _delete_uncommitted(lake: Lake, table: str, names: Collection[str]) -> None:
 def has_leftover_files(lake: Lake, store: LakeStore) -> bool:
     """Return whether an attempt of the store's next run has left files."""
     prefix = FileNaming(store.store_id, store.next_run).prefix
-    folders = (*(table.name for table in WRITTEN_BY_RUNS), MANIFEST_FOLDER)
-    return any(name.lstrip(".").startswith(prefix) for folder in folders for name in _file_names(lake, folder))
+    directories = (*(table.name for table in WRITTEN_BY_RUNS), MANIFEST_DIRECTORY)
+    return any(
+        name.lstrip(".").startswith(prefix) for directory in directories for name in _file_names(lake, directory)
+    )
 
 
 def delete_manifests_up_to(lake: Lake, store_id: str, newest_run: int, needed: Collection[str] = ()) -> None:
     """Delete the manifests and state files of runs up to *newest_run*, except the *needed* ones."""
     prefix = f"{store_id}-"
-    for name in _file_names(lake, MANIFEST_FOLDER):
+    for name in _file_names(lake, MANIFEST_DIRECTORY):
         run = name.removeprefix(prefix).partition("-")[0]
-        is_needed = f"{MANIFEST_FOLDER}/{name}" in needed
+        is_needed = f"{MANIFEST_DIRECTORY}/{name}" in needed
         if name.startswith(prefix) and run.isdigit() and int(run) <= newest_run and not is_needed:
-            lake.delete(f"{MANIFEST_FOLDER}/{name}")
+            lake.delete(f"{MANIFEST_DIRECTORY}/{name}")
 
 
-def _file_names(lake: Lake, folder: str) -> Sequence[str]:
-    return [info.name for info in lake.list_files(folder)]
+def _file_names(lake: Lake, directory: str) -> Sequence[str]:
+    return [info.name for info in lake.list_files(directory)]
 
 
 def thin_fingerprints(fingerprints: Iterable[Fingerprint]) -> tuple[Fingerprint, ...]:

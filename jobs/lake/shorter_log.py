@@ -272,8 +272,8 @@ def _compare_times(store: Store, newest_ms: int | None) -> str:
     """Return that no file was modified since the lake's newest message was stored, as text; empty if one was."""
     files = (*store.queue_files, *store.index_files, *store.other_files)
     times = [file.modified_ms for file in files]
-    for folder in {segment.location.rpartition("/")[0] for segment in store.segments}:
-        times += [info.modified_ms for info in store.storage.list_files(folder)]
+    for directory in {segment.location.rpartition("/")[0] for segment in store.segments}:
+        times += [info.modified_ms for info in store.storage.list_files(directory)]
     newest_file_ms = max(times, default=0)
     if newest_ms is None or newest_file_ms >= newest_ms:
         return ""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
 
 _Mark: TypeAlias = tuple[int, int]
-LOG_FOLDER = "_delta_log"
+LOG_DIRECTORY = "_delta_log"
 _COMMIT = re.compile(r"\d{20}\.json")
 _MANAGED = "catalog-managed table"  # part of an error message of `deltalake`
 _LAST_CHECKPOINT, _LARGEST_HINT = "_last_checkpoint", 64 << 20
@@ -71,7 +71,7 @@ def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
     `deltalake` omits a commit whose file it cannot examine (EIO, or ESTALE of a network disk), and then silently
     returns an older version. So the versions are listed first, and the table must have the newest of them.
     """
-    newest = _examine_log(Path(local_path(location)) / LOG_FOLDER) if is_local(location) else None
+    newest = _examine_log(Path(local_path(location)) / LOG_DIRECTORY) if is_local(location) else None
     try:
         with deltalake_errors_as_oserror(location, options, "read"):
             snapshot = DeltaTable(delta_location(location), storage_options=delta_options(location, options))
@@ -100,7 +100,7 @@ def refuse_older_version(location: str, version: int, recorded: int) -> None:
     if version < recorded:
         raise OSError(
             f"{location}: version {version} of this table was opened, but according to `runs` a run has completed "
-            f"version {recorded}, so rows are missing. If {LOG_FOLDER} is on a network file system, run the command "
+            f"version {recorded}, so rows are missing. If {LOG_DIRECTORY} is on a network file system, run the command "
             "again; otherwise, restore the table from a backup"
         )
 
@@ -114,7 +114,7 @@ def _examine_log(log: Path) -> Path | None:
                 if not (entry.is_file() or entry.is_dir()):
                     raise OSError(
                         f"{entry.path}: not a regular file, so the Delta log cannot be read. Move it out of "
-                        f"{LOG_FOLDER}"
+                        f"{LOG_DIRECTORY}"
                     )
                 if entry.name == _LAST_CHECKPOINT:
                     _refuse_large_hint(entry)
@@ -244,7 +244,7 @@ def find_newest_snapshot(location: str, open_snapshot: Callable[[], DeltaTable])
     if cached is None or not is_local(location):
         return open_snapshot()
     table = Path(local_path(location))
-    if not is_directory(table / LOG_FOLDER):
+    if not is_directory(table / LOG_DIRECTORY):
         raise TableNotFoundError(location)
     snapshot, mark = cached.pop(table, (None, None))
     version = snapshot.version() if snapshot is not None else 0
@@ -266,7 +266,7 @@ def update_snapshot(location: str, snapshot: DeltaTable) -> None:
 def _mark(table: Path, version: int) -> _Mark | None:
     """Return the identity of a commit's file among files with the same name; None if it does not exist."""
     try:
-        status = (table / LOG_FOLDER / f"{version:020d}.json").stat()
+        status = (table / LOG_DIRECTORY / f"{version:020d}.json").stat()
     except FileNotFoundError:
         return None
     return status.st_ino, status.st_mtime_ns

@@ -80,10 +80,10 @@ def _group_limits(controller: str, old_names: Sequence[str], name: str) -> Itera
         root = _CONTROL_GROUPS / controller if controllers else _CONTROL_GROUPS
         own = root / path.removeprefix("/")
         # A group's limit covers the groups in it. In a container the own group may be mounted as the root.
-        for folder in (one for one in (own, *own.parents) if one.is_relative_to(root)):
+        for directory in (one for one in (own, *own.parents) if one.is_relative_to(root)):
             with suppress(OSError, ValueError):  # no such file, or `max`: no limit
                 names = old_names if controllers else (name,)
-                yield [int(part) for one in names for part in (folder / one).read_text().split()]
+                yield [int(part) for one in names for part in (directory / one).read_text().split()]
 
 
 def usable_cores(*, half: bool) -> int:

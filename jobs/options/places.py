@@ -24,9 +24,9 @@ from jobs.storage.local import real_path
 from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalize_location, why_unsupported
 from jobs.storage.paths import is_directory, is_link, is_regular_file, list_directory, path_exists
 from rmq_formats.store import (
-    COMMITLOG_FOLDER,
-    CONSUME_QUEUE_FOLDER,
-    INDEX_FOLDER,
+    COMMITLOG_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    INDEX_DIRECTORY,
     STORE_KINDS,
     FileKind,
     classify,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _MOST_LOOKED_AT = 10_000  # files: a larger directory is left to the command to check
-_KERNEL_FOLDERS = ("/proc", "/sys")
+_KERNEL_DIRECTORIES = ("/proc", "/sys")
 _WRONG_NAMES = frozenset({errno.ENOENT, errno.ELOOP, errno.ENAMETOOLONG})  # ELOOP: a link to itself
 _FILE, _DIRECTORY = "a file", "a directory"
 STDOUT = "-"  # standard output, for options that accept it instead of a file
@@ -62,10 +62,10 @@ def find_enclosing_store(place: str) -> str | None:
         return None
     real = Path(os.path.realpath(local_path(place)))
     for directory in (real, *real.parents):
-        if _has_segments(directory / COMMITLOG_FOLDER):
+        if _has_segments(directory / COMMITLOG_DIRECTORY):
             return str(directory)
         if _has_segments(directory):
-            return str(directory.parent if directory.name == COMMITLOG_FOLDER else directory)
+            return str(directory.parent if directory.name == COMMITLOG_DIRECTORY else directory)
     return None
 
 
@@ -198,13 +198,15 @@ def _problem(location: str, lacks: _Lacks, ctx: click.Context) -> str | None:
 
 def _find_inner_store(root: Path) -> Path | None:
     return next(
-        (root / name for name in sorted(_list_names(root)) if COMMITLOG_FOLDER in _list_names(root / name)), None
+        (root / name for name in sorted(_list_names(root)) if COMMITLOG_DIRECTORY in _list_names(root / name)), None
     )
 
 
 def _lacks_store(root: Path, location: str) -> str | None:
     """Return a problem if none of the first files below *root* has a name that makes it a store, or a tier."""
-    if any(real_path(root).is_relative_to(place) for place in _KERNEL_FOLDERS):  # listing all of their files takes long
+    if any(
+        real_path(root).is_relative_to(place) for place in _KERNEL_DIRECTORIES
+    ):  # listing all of their files takes long
         return f"{location}: not a store root: its files are virtual files of the kernel"
     pending, looked_at = [root], 0
     while pending and looked_at < _MOST_LOOKED_AT:
@@ -216,7 +218,7 @@ def _lacks_store(root: Path, location: str) -> str | None:
                 return None
     if pending:
         return None
-    if root.name in {COMMITLOG_FOLDER, CONSUME_QUEUE_FOLDER, INDEX_FOLDER}:
+    if root.name in {COMMITLOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY}:
         return f"{location} is a directory inside a store: pass {str(root.parent)!r}"
     if _lacks_tables(root, location) is None:
         return (
@@ -231,7 +233,7 @@ def _lacks_tables(root: Path, location: str) -> str | None:
     """Return a problem if no directory below *root* is a Delta table."""
     if any(is_directory(path / "_delta_log") for path in root.iterdir()):
         return None
-    if _has_segments(root / COMMITLOG_FOLDER):
+    if _has_segments(root / COMMITLOG_DIRECTORY):
         return _not_a_lake(location, str(root))
     return f"{location}: not a lake: it has no Delta tables"
 

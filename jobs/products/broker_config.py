@@ -21,7 +21,7 @@ from jobs.products import state_file
 from jobs.products.product import FinishedProduct, Run, RunOutput, StartedProduct, State
 from jobs.products.state_file import read_state_file, write_state_file
 from jobs.store.broker_config import (
-    CONFIG_FOLDER,
+    CONFIG_DIRECTORY,
     TOO_LARGE,
     BrokerConfig,
     read_broker_config,
@@ -95,7 +95,7 @@ def start_config_files(run: Run, state: State | None) -> StartedProduct[Any]:
         deleted = sorted(known.keys() - digests.keys() - {*unread})
         rows += [{"name": name, "modified": None, "sha256": None, "bytes": None} for name in deleted]
         digests |= {name: known[name] for name in unread if name in known}
-        notes = [f"{CONFIG_FOLDER}/{name} is not in the lake: {TOO_LARGE}" for name in unread]
+        notes = [f"{CONFIG_DIRECTORY}/{name} is not in the lake: {TOO_LARGE}" for name in unread]
         finished = FinishedProduct(state={FILES_KEY: digests}, notes=notes)
         finished.add(CONFIG_FILES, run.output.write_config(CONFIG_FILES, rows, to_offset))
         return finished

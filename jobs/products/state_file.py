@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 from zlib import error as ZlibError  # noqa: N812 - the name of an exception
 
 from jobs.lake.lake import Lake
-from jobs.lake.runs import MANIFEST_FOLDER
+from jobs.lake.runs import MANIFEST_DIRECTORY
 from jobs.products.product import RunOutput
 from jobs.storage.json_file import Shape, find_problem
 
@@ -25,7 +25,7 @@ _parsed: OrderedDict[tuple[str, str], object] = OrderedDict()  # of the files th
 
 def write_state_file(output: RunOutput, mark: str, values: object, parsed: object) -> str:
     """Write a file with these JSON values, which `read_state_file` returns as *parsed*; return its path in the lake."""
-    path = f"{MANIFEST_FOLDER}/{output.naming.new_file_name(mark, '.json.gz')}"
+    path = f"{MANIFEST_DIRECTORY}/{output.naming.new_file_name(mark, '.json.gz')}"
     output.lake.create(path, gzip.compress(json.dumps(values, separators=(",", ":")).encode(), 6, mtime=0))
     _remember(output.lake, path, parsed)
     return path

@@ -115,7 +115,7 @@ class LakeTables:
         self._memory_limit = count_memory() // 2
         self._builder.execute(f"SET datafusion.runtime.memory_limit = '{self._memory_limit >> 10}K'")
         self._opened: dict[str, DeltaTable | None] = {}
-        self._folders: dict[str, str] = {}  # the directories of the opened tables, below the lake
+        self._directories: dict[str, str] = {}  # the directories of the opened tables, below the lake
         self._unchecked: dict[str, list[str]] = {}  # the local files of tables whose footers were not checked yet
         self._files: dict[tuple[str, str], list[FileStatistics]] = {}
         self._values: dict[str, list[Any]] = {}
@@ -157,7 +157,7 @@ class LakeTables:
             reason = str(error).rpartition(": ")[2]
             advice = "Spark SQL, restore, diff and export can read it"
             raise OSError(f"{location}: queries cannot read this table: {reason}; {advice}") from error
-        self._opened[name], self._folders[name] = table, path or name
+        self._opened[name], self._directories[name] = table, path or name
         # Elsewhere, every footer would be a request, and the storage itself has checksums.
         if is_local(location) and len(paths) <= _MOST_FOOTERS:
             self._unchecked[name] = [f"{local_path(location)}/{unquote(file)}" for file in paths]
@@ -347,7 +347,7 @@ class LakeTables:
         from jobs.lake.snapshot_files import find_damaged_file  # loads the compiler
 
         files = (
-            f"{self._folders[name]}/{unquote(row['path'])}"
+            f"{self._directories[name]}/{unquote(row['path'])}"
             for name, table in self._opened.items()
             for row in (rows_without_timestamps(table.get_add_actions(flatten=True)) if table is not None else ())
         )
@@ -559,8 +559,8 @@ def write_parquet(batches: ResultBatches, out: Path, limit: int) -> bool:
     import pyarrow.parquet as pq
 
     left = limit or MAX_LONG
-    with closing(batches), explaining_full_disk(str(out)), temporary_directory_for(out) as folder:
-        attempt = folder / out.name
+    with closing(batches), explaining_full_disk(str(out)), temporary_directory_for(out) as directory:
+        attempt = directory / out.name
         with pq.ParquetWriter(attempt, batches.schema, compression="zstd") as writer:
             for batch in batches:
                 writer.write_batch(batch.slice(0, left))

@@ -35,7 +35,7 @@ class AnswerPrinter:
     zone: tzinfo | None = None
     form: RowFormat = RowFormat.TEXT
     quiet: bool = False
-    body_folder: Path | None = None  # the directory that body files are written to
+    body_directory: Path | None = None  # the directory that body files are written to
     charset: str | None = None  # the character set in which the body is printed
     has_damage: bool = False  # whether the body of a printed message is damaged
     has_printed: bool = False  # whether a row or line was printed, or will be at the end
@@ -88,7 +88,7 @@ class AnswerPrinter:
                 f"rmq-lake: {body} is damaged: its CRC is {computed:08x}, but the record contains {stored:08x}. The "
                 "body is shown as stored"
             )
-        elif (self.body_folder or self.charset) and message.has_body and message.body is None:
+        elif (self.body_directory or self.charset) and message.has_body and message.body is None:
             self.note(
                 f"{body} cannot be decompressed: it is invalid, or larger than {MAX_DECOMPRESSED_SIZE:,} bytes. Only "
                 "its stored form exists"
@@ -186,9 +186,9 @@ class AnswerPrinter:
         self.print_object("message", {**shown, **({"body_path": str(path)} if path else {})})
 
     def _write_body(self, message: Message) -> Path | None:
-        if self.body_folder is None or not message.has_body:
+        if self.body_directory is None or not message.has_body:
             return None
-        make_directory(self.body_folder)
+        make_directory(self.body_directory)
         # An id may be any text: it must not lead out of the directory, and a name has at most 255 bytes.
         name = quote(message.message_id, safe="").replace(".", "%2E")
         if len(name) > _LONGEST_NAME:
@@ -199,7 +199,7 @@ class AnswerPrinter:
         if place not in same:  # several messages may have one id
             same.append(place)
         number = same.index(place)
-        path = self.body_folder / (f"{name}_{number}" if number else name)
+        path = self.body_directory / (f"{name}_{number}" if number else name)
         descriptor = os.open(path, _NEW_OR_EMPTY, 0o666)
         with explaining_full_disk(str(path)):
             try:

@@ -41,8 +41,8 @@ def open_stores(place: QueryTarget, search_progress: OnProgress = do_nothing) ->
     from jobs.query.store_source import StoreSource
 
     conf = read_broker_conf(place.broker_conf)
-    folders = log_directories(place.commitlog, conf)
-    store = list_store(place.store or "", commitlog=folders, options=file_system_options())
+    directories = log_directories(place.commitlog, conf)
+    store = list_store(place.store or "", commitlog=directories, options=file_system_options())
     geometry = place.geometry
     if geometry is None and conf.hash_slots and conf.index_num:
         geometry = Geometry(conf.hash_slots, conf.index_num)

@@ -16,7 +16,7 @@ from jobs.storage.model import Reader
 from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, object_entries, read_config
 from jobs.store.epochs import read_epochs
 from jobs.store.queue_files import StoredQueue, has_light_queues_only_in_rocksdb, list_queues, queues_in_files
-from jobs.store.queue_storage import is_about_queue_database, rocksdb_queue_folder, rocksdbstore_folder
+from jobs.store.queue_storage import is_about_queue_database, rocksdb_queue_directory, rocksdbstore_directory
 from jobs.store.ranges import find_newest_segment
 from jobs.store.rocksdb import Database, has_index_rows, open_database
 from jobs.store.store import Segment, Store, geometry_stated_by_index_files, lazy_reader
@@ -201,11 +201,11 @@ class StoreReader:
     @cached_property
     def index_database(self) -> Database | None:
         """The index in RocksDB, if the broker writes no index files; raise `FormatError` if it cannot be read."""
-        folder = rocksdbstore_folder(self.store)
-        if folder is None or self.store.index_files:
+        directory = rocksdbstore_directory(self.store)
+        if directory is None or self.store.index_files:
             return None
         database = self._databases.enter_context(
-            open_database(join_location(self.store.root, folder), self.store.storage)
+            open_database(join_location(self.store.root, directory), self.store.storage)
         )
         return database if has_index_rows(database) else None
 
@@ -282,7 +282,7 @@ class StoreReader:
     @cached_property
     def ends_without_units(self) -> Mapping[tuple[str, int], int]:
         """The ends of queues in RocksDB of which the broker has deleted every unit: it still reports their offsets."""
-        if rocksdb_queue_folder(self.store) is None or self.stored_queues[1] is not None:
+        if rocksdb_queue_directory(self.store) is None or self.stored_queues[1] is not None:
             return {}
         from jobs.store.rocksdb_queues import find_queue_database  # lazy import: few stores have such a database
 
@@ -297,7 +297,7 @@ class StoreReader:
         queues, error = self.stored_queues
         if error is not None:
             return str(error)
-        is_empty = not queues and rocksdb_queue_folder(self.store) is not None
+        is_empty = not queues and rocksdb_queue_directory(self.store) is not None
         return "RocksDB has no queue units (the broker was probably killed)" if is_empty else None
 
     @cached_property

@@ -62,7 +62,7 @@ from jobs.store.store import SET_ASIDE_MARK
 from rmq_formats.errors import FormatError
 from rmq_formats.store import (
     CHECKPOINT_SIZE,
-    INDEX_FOLDER,
+    INDEX_DIRECTORY,
     Checkpoint,
     decode_checkpoint,
     encode_checkpoint,
@@ -85,10 +85,12 @@ NOTHING_RENAMED: Mapping[str, str] = {}
 class Installation:
     """The files to install in one directory, completely known before the first step."""
 
-    target_folder: Path  # the store's directory, or the target of this link
+    target_directory: Path  # the store's directory, or the target of this link
     new: Mapping[str, BuiltFile]  # the new files, by path below the directory
     set_aside: tuple[str, ...]  # existing files that are replaced or removed
-    folder_stat: os.stat_result  # status of the directory or its parent; new directories get its user, group and mode
+    directory_stat: (
+        os.stat_result
+    )  # status of the directory or its parent; new directories get its user, group and mode
     file_mode: int
     aside: Path  # gets the replaced files
     is_exchange: bool = True  # whether the whole directory is exchanged; False: each file is renamed individually
@@ -105,8 +107,8 @@ class Installation:
     @property
     def changed_paths(self) -> set[str]:
         """Paths of the store's files that are new, replaced or set aside."""
-        folder = real_path(self.target_folder)
-        return {str(folder / name) for name in (*self.new, *self.set_aside)}
+        directory = real_path(self.target_directory)
+        return {str(directory / name) for name in (*self.new, *self.set_aside)}
 
     def list_steps(self, *, is_done: bool = False, renamed: Mapping[str, str] = NOTHING_RENAMED) -> Iterator[str]:
         """
@@ -118,13 +120,13 @@ class Installation:
         aside = self.aside.name if is_done else f"{self.staging_prefix.name}{SET_ASIDE_MARK}TIME"
         if not self.is_exchange:
             yield from (
-                f"{'replaced' if name in self.set_aside else 'new'}: {self.target_folder.name}/{name}"
+                f"{'replaced' if name in self.set_aside else 'new'}: {self.target_directory.name}/{name}"
                 for name in self.new
             )
             return
-        owner = f"user {self.folder_stat.st_uid}, group {self.folder_stat.st_gid}"
-        yield f"target: {self.target_folder} (new files belong to {owner})"
-        name, old = self.target_folder.name, {*self.set_aside}
+        owner = f"user {self.directory_stat.st_uid}, group {self.directory_stat.st_gid}"
+        yield f"target: {self.target_directory} (new files belong to {owner})"
+        name, old = self.target_directory.name, {*self.set_aside}
         same = {one: renamed[one] for one in self.new if one in renamed}
         yield from (f"new: {name}/{one}" for one in sorted(self.new.keys() - same.keys() - old))
         yield from (f"renamed: {name}/{one} is identical to {same[one]}" for one in sorted(same.keys() - old))
@@ -154,7 +156,7 @@ def plan_index_installation(
     headers = {one.name: one.header for one in rebuilt.files}
     user = owner_of(root)
     with run_as_user(*user):
-        index = real_path(root / INDEX_FOLDER)
+        index = real_path(root / INDEX_DIRECTORY)
         there = sorted(path.name for path in index.iterdir() if is_regular_file(path)) if is_directory(index) else []
         present = [name for name in there if is_loadable_index_name(name)]
         kept = []
@@ -227,63 +229,67 @@ def plan_queue_installation(
     plans = []
     with run_as_user(*owner_of(root, _PLAIN)):
         for name, files in sorted(new.items()):
-            folder = real_path(root / name)
-            present = sorted(str(path.relative_to(folder)) for path in walk_tree(folder) if is_regular_file(path))
+            directory = real_path(root / name)
+            present = sorted(str(path.relative_to(directory)) for path in walk_tree(directory) if is_regular_file(path))
             gone = removed if name == _PLAIN else set[str]()
             # With double write, a broker that finds no database rebuilds it from the newest segments only.
             is_double = any("/" in path for path in present)
             kept = [path for path in present if keeps_others or (is_double and is_rocksdb_name(path))]
             kept = [path for path in kept if path not in {*files, *gone}]
-            plans.append(_plan_installation(folder, files, present, kept))
+            plans.append(_plan_installation(directory, files, present, kept))
     return plans
 
 
 def _plan_installation(
-    folder: Path, new: Mapping[str, BuiltFile], present: Sequence[str], kept: Sequence[str]
+    directory: Path, new: Mapping[str, BuiltFile], present: Sequence[str], kept: Sequence[str]
 ) -> Installation:
-    status = (folder if is_directory(folder) else folder.parent).stat()
-    in_the_way = [folder / name for name in sorted({str(one) for name in new for one in Path(name).parents} & {*kept})]
-    if path_exists(folder) and not is_directory(folder):
-        in_the_way = [folder]
+    status = (directory if is_directory(directory) else directory.parent).stat()
+    in_the_way = [
+        directory / name for name in sorted({str(one) for name in new for one in Path(name).parents} & {*kept})
+    ]
+    if path_exists(directory) and not is_directory(directory):
+        in_the_way = [directory]
     return Installation(
-        folder,
+        directory,
         new,
         tuple(sorted({*present} - {*kept})),
         status,
-        _mode_of(status, [folder / name for name in present]),
-        _new_aside_name(folder),
+        _mode_of(status, [directory / name for name in present]),
+        _new_aside_name(directory),
         kept_files=tuple(kept),
-        states={} if in_the_way else {str(path.relative_to(folder)): state for path, state in list_file_states(folder)},
+        states={}
+        if in_the_way
+        else {str(path.relative_to(directory)): state for path, state in list_file_states(directory)},
         obstacles=(
-            *_find_obstacles(folder.parent, status.st_uid, new),
+            *_find_obstacles(directory.parent, status.st_uid, new),
             *(f"{path} is a file, but must be a directory; move it out of the store" for path in in_the_way),
-            *_describe_links_without_target([folder] if is_link(folder) else walk_tree(folder)),
+            *_describe_links_without_target([directory] if is_link(directory) else walk_tree(directory)),
         ),
     )
 
 
-def plan_file_installation(folder: Path, files: Mapping[str, Path], staging_prefix: Path) -> Installation:
+def plan_file_installation(directory: Path, files: Mapping[str, Path], staging_prefix: Path) -> Installation:
     """
     Return the installation of single files; staging and replaced files are named after *staging_prefix*.
 
     A directory that does not exist is created with the files.
     """
-    if not path_exists(folder):
-        return _plan_installation(folder, {name: _new_file(path) for name, path in files.items()}, (), ())
-    there = [folder / name for name in files if is_regular_file(folder / name)]
-    new, status = {name: _new_file(path) for name, path in files.items()}, folder.stat()
+    if not path_exists(directory):
+        return _plan_installation(directory, {name: _new_file(path) for name, path in files.items()}, (), ())
+    there = [directory / name for name in files if is_regular_file(directory / name)]
+    new, status = {name: _new_file(path) for name, path in files.items()}, directory.stat()
     return Installation(
-        folder,
+        directory,
         new,
         tuple(path.name for path in there),
         status,
-        _mode_of(status, there or sorted(path for path in folder.iterdir() if is_regular_file(path))),
+        _mode_of(status, there or sorted(path for path in directory.iterdir() if is_regular_file(path))),
         _new_aside_name(staging_prefix),
         is_exchange=False,
         states={path.name: state for path in there if (state := FileState.read(path)) is not None},
         obstacles=(
-            *_find_obstacles(folder, status.st_uid, new),
-            *_describe_links_without_target(folder / name for name in files),
+            *_find_obstacles(directory, status.st_uid, new),
+            *_describe_links_without_target(directory / name for name in files),
         ),
     )
 
@@ -335,7 +341,7 @@ def install(plan: Installation, step: BeforeStep = lambda name: name) -> None:
     if plan.obstacles:
         raise NotInstalledError("; ".join(plan.obstacles))
     staging_prefix = plan.staging_prefix
-    with run_as_user(plan.folder_stat.st_uid, plan.folder_stat.st_gid):
+    with run_as_user(plan.directory_stat.st_uid, plan.directory_stat.st_gid):
         delete_killed_attempts(staging_prefix)
         staging = staging_prefix.with_name(f"{staging_prefix.name}{UNFINISHED_MARK}{uuid4()}")
         step("make the directory")
@@ -352,8 +358,8 @@ def install(plan: Installation, step: BeforeStep = lambda name: name) -> None:
                     plan.aside.mkdir(mode=0o700, exist_ok=True)
                 for name in plan.new:
                     step(f"put {name}")
-                    _put_file(staging / name, plan.target_folder / name, plan.aside / name, plan.states.get(name))
-                    flush_directory(plan.target_folder)
+                    _put_file(staging / name, plan.target_directory / name, plan.aside / name, plan.states.get(name))
+                    flush_directory(plan.target_directory)
                 staging.rmdir()
         except Exception:
             shutil.rmtree(staging, ignore_errors=True)  # the error that is raised explains both
@@ -407,36 +413,36 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep
     for name in plan.kept_files:
         step(f"keep {name}")
         try:
-            os.link(plan.target_folder / name, _make_parents(staging, name, plan), follow_symlinks=False)
+            os.link(plan.target_directory / name, _make_parents(staging, name, plan), follow_symlinks=False)
         except FileNotFoundError as error:
             delete_whole_tree(staging)
-            raise _changed_error(plan.target_folder / name) from error
+            raise _changed_error(plan.target_directory / name) from error
     for directory in [path for path in walk_tree(staging) if is_directory(path)]:
         flush_directory(directory)
     with naming_file_in_errors(str(staging)):
-        _set_owner_and_mode(made, plan, plan.folder_stat.st_mode & 0o7777)
+        _set_owner_and_mode(made, plan, plan.directory_stat.st_mode & 0o7777)
         os.fsync(made)
     step("name the directory")
     staging.rename(plan.aside)  # no longer deleted as a killed attempt: after the exchange it holds the old set
     step("exchange")
     _check_same_directory(made, plan.aside)
-    swap_paths(plan.aside, plan.target_folder)
-    _check_same_directory(made, plan.target_folder)
-    flush_directory(plan.target_folder.parent)
+    swap_paths(plan.aside, plan.target_directory)
+    _check_same_directory(made, plan.target_directory)
+    flush_directory(plan.target_directory.parent)
     step("tidy up")
     there = {str(path.relative_to(plan.aside)): state for path, state in list_file_states(plan.aside)}
     changed = [name for name in there.keys() | plan.states.keys() if there.get(name) != plan.states.get(name)]
     if changed:  # a file was changed before the exchange: restore the old set
         if path_exists(plan.aside):
-            swap_paths(plan.aside, plan.target_folder)
+            swap_paths(plan.aside, plan.target_directory)
             delete_whole_tree(plan.aside)
         else:
-            delete_whole_tree(plan.target_folder)
-        raise _changed_error(plan.target_folder / min(changed))
+            delete_whole_tree(plan.target_directory)
+        raise _changed_error(plan.target_directory / min(changed))
     if path_exists(plan.aside):
         for name in plan.kept_files:  # kept files are linked into the new set
             (plan.aside / name).unlink()
-        remove_empty_folders(plan.aside)
+        remove_empty_directories(plan.aside)
 
 
 def _check_same_directory(made: int, place: Path) -> None:
@@ -449,12 +455,12 @@ def _check_same_directory(made: int, place: Path) -> None:
         )
 
 
-def remove_empty_folders(folder: Path) -> None:
-    """Delete *folder* and its subdirectories if they are empty."""
-    if not is_directory(folder):
+def remove_empty_directories(directory: Path) -> None:
+    """Delete *directory* and its subdirectories if they are empty."""
+    if not is_directory(directory):
         return
-    inner = sorted((path for path in walk_tree(folder) if is_directory(path)), reverse=True)
-    for path in [*inner, folder]:
+    inner = sorted((path for path in walk_tree(directory) if is_directory(path)), reverse=True)
+    for path in [*inner, directory]:
         with suppress_not_empty():
             path.rmdir()
 
@@ -471,11 +477,11 @@ def suppress_not_empty() -> Iterator[None]:
 
 def _make_parents(staging: Path, path: str, plan: Installation) -> Path:
     target = staging / path
-    for folder in reversed([parent for parent in target.parents if parent.is_relative_to(staging)][:-1]):
-        if not path_exists(folder):
-            folder.mkdir()
-            os.chown(folder, -1, plan.folder_stat.st_gid)
-            folder.chmod(plan.folder_stat.st_mode & 0o7777)
+    for directory in reversed([parent for parent in target.parents if parent.is_relative_to(staging)][:-1]):
+        if not path_exists(directory):
+            directory.mkdir()
+            os.chown(directory, -1, plan.directory_stat.st_gid)
+            directory.chmod(plan.directory_stat.st_mode & 0o7777)
     return target
 
 
@@ -498,8 +504,8 @@ def _copy(file: BuiltFile, target: Path, plan: Installation) -> None:
 
 def _set_owner_and_mode(descriptor: int, plan: Installation, mode: int) -> None:
     """Set the group and mode of an open file; its user is the user as whom this process acts."""
-    if os.fstat(descriptor).st_gid != plan.folder_stat.st_gid:
-        os.fchown(descriptor, -1, plan.folder_stat.st_gid)
+    if os.fstat(descriptor).st_gid != plan.directory_stat.st_gid:
+        os.fchown(descriptor, -1, plan.directory_stat.st_gid)
     os.fchmod(descriptor, mode)
 
 

@@ -30,7 +30,7 @@ from jobs.products.queues.join_result import (
     QueueDifference,
 )
 from jobs.products.queues.settings import QueueSettings
-from jobs.rebuild.queues import EXTENSION_FOLDER, BuiltFile, BuiltQueue
+from jobs.rebuild.queues import EXTENSION_DIRECTORY, BuiltFile, BuiltQueue
 from jobs.storage.local import flush_directory, make_directory, naming_file_in_errors
 from jobs.storage.locations import join_location
 from jobs.store.log_ends import has_lost_end
@@ -571,7 +571,7 @@ def _lacks_records_that_are_back(queue: BuiltQueue, made: Units, stored: Units) 
 
 def path_in_store(path: str) -> str:
     """Return the path, below the store's root, of a file in the output."""
-    kinds = {EXTENSION_FOLDER, *map(str, QueueKind)}
+    kinds = {EXTENSION_DIRECTORY, *map(str, QueueKind)}
     return path if path.partition("/")[0] in kinds else f"{QueueKind.PLAIN}/{path}"
 
 
@@ -594,14 +594,14 @@ def _unit_files(queue: BuiltQueue) -> Iterator[BuiltFile]:
 
 
 def _is_extension(file: BuiltFile) -> bool:
-    return file.path.startswith(f"{EXTENSION_FOLDER}/")
+    return file.path.startswith(f"{EXTENSION_DIRECTORY}/")
 
 
 def _delete(out: Path, queue: BuiltQueue, files: Iterable[BuiltFile]) -> None:
     for file in (file for file in files if file.path not in queue.stored_paths):
         path = out / file.path
         path.unlink(missing_ok=True)
-        for folder in path.parents:
-            if folder == out or any(folder.iterdir()):
+        for directory in path.parents:
+            if directory == out or any(directory.iterdir()):
                 break
-            folder.rmdir()
+            directory.rmdir()

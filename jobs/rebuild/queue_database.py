@@ -95,7 +95,7 @@ def _build_tables(
 
     Return their paths, the queues, and the end of the last record that has a unit.
     """
-    folder = Path(local_path(recipe.scratch.location))
+    directory = Path(local_path(recipe.scratch.location))
     builders: dict[QueueName, QueueRowBuilder] = {}
     rows = defaultdict[QueueName, list[Units]](list)
     tables: list[str] = []
@@ -109,15 +109,15 @@ def _build_tables(
             waiting += sum(some.size for some in added)
             end = max(end, int(units["physical_offset"][-1]) + int(units["size"][-1]))
         if waiting >= _UNITS_AT_ONCE:
-            tables.append(_write_rows(folder, rows))
+            tables.append(_write_rows(directory, rows))
             waiting = 0
     if waiting:
-        tables.append(_write_rows(folder, rows))
+        tables.append(_write_rows(directory, rows))
     return tables, [builders[name] for name in sorted(builders)], end
 
 
-def _write_rows(folder: Path, rows: dict[QueueName, list[Units]]) -> str:
-    path = str(folder / f"table-{uuid4()}.sst")
+def _write_rows(directory: Path, rows: dict[QueueName, list[Units]]) -> str:
+    path = str(directory / f"table-{uuid4()}.sst")
     write_table(path, _take_rows(rows))
     return path
 
@@ -210,11 +210,11 @@ def build_database(
     built = workers.map(groups, task, "writing tables")
     queues = sorted((queue for _, some, _ in built for queue in some), key=lambda queue: queue.name)
     carried = stored_queue_ends(store, {queue.name for queue in queues})
-    folder = Path(local_path(recipe.scratch.location)) / "database"
-    with explaining_full_disk(str(folder)), rocksdb_errors_as_oserror(str(place)):
+    directory = Path(local_path(recipe.scratch.location)) / "database"
+    with explaining_full_disk(str(directory)), rocksdb_errors_as_oserror(str(place)):
         tables = [path for paths, *_ in built for path in paths]
-        _write_database(folder, tables, queues, _bounds(queues, carried, max((end for *_, end in built), default=0)))
-    folder.rename(place)
+        _write_database(directory, tables, queues, _bounds(queues, carried, max((end for *_, end in built), default=0)))
+    directory.rename(place)
     flush_directory(place.parent)
     sizes = [(path, path.stat().st_size) for path in sorted(place.iterdir())]
     files = [BuiltFile(f"{place.name}/{path.name}", size, size, sha256_of(path)) for path, size in sizes]
@@ -222,7 +222,7 @@ def build_database(
 
 
 def _write_database(
-    folder: Path, tables: Sequence[str], queues: Sequence[QueueRowBuilder], bound_rows: Mapping[bytes, bytes]
+    directory: Path, tables: Sequence[str], queues: Sequence[QueueRowBuilder], bound_rows: Mapping[bytes, bytes]
 ) -> None:
     """Write a database with the units of *tables*, which are files of RocksDB, and the bounds of queues."""
     from rocksdict import BottommostLevelCompaction, CompactOptions, IngestExternalFileOptions, Rdict
@@ -230,9 +230,9 @@ def _write_database(
     moved, whole = IngestExternalFileOptions(), CompactOptions()
     moved.set_move_files(v=True)
     whole.set_bottommost_level_compaction(BottommostLevelCompaction.force_optimized())
-    folder.mkdir()
+    directory.mkdir()
     families = {family: database_options() for family in (UNIT_FAMILY, BOUND_FAMILY)}
-    database = Rdict(str(folder), database_options(), families)
+    database = Rdict(str(directory), database_options(), families)
     try:
         bounds = database.get_column_family(BOUND_FAMILY)
         for path in tables:
@@ -241,7 +241,7 @@ def _write_database(
             if 0 <= queue.last.queue_offset < queue.highest:  # of a deleted topic: the next messages continue there
                 after = encode_unit_key(queue.name, queue.last.queue_offset + 1)
                 database.delete_range(after, encode_prefix(queue.name) + ABOVE_ALL_QUEUE_OFFSETS)
-        path = str(folder.parent / f"bounds{_TABLE}")
+        path = str(directory.parent / f"bounds{_TABLE}")
         write_table(path, [(bound_rows, bound_rows.values())])
         bounds.ingest_external_file([path], moved)
         database.flush()
@@ -249,12 +249,12 @@ def _write_database(
             family.compact_range(None, None, whole)
     finally:
         database.close()
-    for child in folder.iterdir():
+    for child in directory.iterdir():
         if child.name.startswith(_HANDED_OVER) or child.name.endswith(_TABLE):
             flush_file(child)
         else:  # options, logs, and files of rocksdict: a broker writes its own ones
             child.unlink()
-    flush_directory(folder)
+    flush_directory(directory)
 
 
 def database_options() -> "Options":

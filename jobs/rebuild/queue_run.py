@@ -30,7 +30,7 @@ from jobs.storage.local import LocalStorage, flush_directory, make_directory
 from jobs.storage.paths import is_directory
 from jobs.storage.scratch import open_scratch
 from jobs.store.queue_ends import probe_queue_ends
-from jobs.store.queue_storage import QueueStorage, detect_queue_storage, rocksdb_queue_folder
+from jobs.store.queue_storage import QueueStorage, detect_queue_storage, rocksdb_queue_directory
 from jobs.store.ranges import find_holes
 from jobs.store.release import ASSUMED, unknown_setting_error
 from jobs.store.running_broker import check_disk_space
@@ -40,7 +40,7 @@ from jobs.store.workers import Workers
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
 from rmq_formats.rocksdb.build import QueueRowBuilder
-from rmq_formats.store import CONSUME_QUEUE_FOLDER
+from rmq_formats.store import CONSUME_QUEUE_DIRECTORY
 
 MANIFEST_FILE = "MANIFEST.json"
 _IN_MANIFEST = (
@@ -150,7 +150,7 @@ def _write_queues(
         plain.value,
         lost_only=request.lost_only, log_bytes=store.log_size, to=request.to,
         # The directory in which a broker expects the database.
-        folder=(rocksdb_queue_folder(store) or CONSUME_QUEUE_FOLDER) if is_database else "",
+        folder=(rocksdb_queue_directory(store) or CONSUME_QUEUE_DIRECTORY) if is_database else "",
         has_place=not is_database and detect_queue_storage(store) is not QueueStorage.ROCKSDB,
     )  # fmt: skip
     if plain.origin == ASSUMED and not (is_database or (request.recorded_formats or NOTHING_RECORDED).sizes):

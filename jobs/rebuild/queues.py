@@ -38,7 +38,7 @@ from rmq_formats.errors import is_disk_error
 from rmq_formats.properties import MAX_LONG
 from rmq_formats.store import file_name_of_offset
 
-EXTENSION_FOLDER = "consumequeue_ext"
+EXTENSION_DIRECTORY = "consumequeue_ext"
 _BLOCK = 1 << 18
 
 
@@ -57,12 +57,12 @@ class QueueRecipe:
     # The root and the storage of the store, if only files that differ from its own are to be written.
     compared_store: tuple[str, AnyStorage] | None = None
 
-    def list_stored_files(self, folder: str, size: int) -> "_StoredFiles | None":
+    def list_stored_files(self, directory: str, size: int) -> "_StoredFiles | None":
         """Return the files of this size in a directory of the compared store; None if no store is compared."""
         if self.compared_store is None:
             return None
         root, storage = self.compared_store
-        return _StoredFiles(storage, join_location(root, folder), size)
+        return _StoredFiles(storage, join_location(root, directory), size)
 
 
 class BuiltFile(NamedTuple):
@@ -143,15 +143,15 @@ class _Queue:
         size = recipe.file_sizes[name.kind]
         self._builder = QueueBuilder(name.kind, size, recipe.rules.releases, recipe.lost_log_ranges)
         inner = f"{name.topic}/{name.queue_id}"  # plain queues are in the output without the directory of their kind
-        folder = inner if name.kind is QueueKind.PLAIN else f"{name.kind}/{inner}"
-        self._files = _Files(attempt, folder, size, recipe.list_stored_files(name.path, size))
+        directory = inner if name.kind is QueueKind.PLAIN else f"{name.kind}/{inner}"
+        self._files = _Files(attempt, directory, size, recipe.list_stored_files(name.path, size))
         self._extension_units = 0
         self._extension_files: _Files | None = None
         if recipe.ext_file_size is not None and name.kind is QueueKind.PLAIN:
-            extension = attempt.with_name(f"{attempt.name}-{EXTENSION_FOLDER}")
-            folder = f"{EXTENSION_FOLDER}/{inner}"
-            stored = recipe.list_stored_files(folder, recipe.ext_file_size)
-            self._extension_files = _Files(extension, folder, recipe.ext_file_size, stored)
+            extension = attempt.with_name(f"{attempt.name}-{EXTENSION_DIRECTORY}")
+            directory = f"{EXTENSION_DIRECTORY}/{inner}"
+            stored = recipe.list_stored_files(directory, recipe.ext_file_size)
+            self._extension_files = _Files(extension, directory, recipe.ext_file_size, stored)
 
     def append(self, units: Units) -> None:
         built = self._built
@@ -200,7 +200,7 @@ class _StoredFiles(NamedTuple):
     """The store's own files of a queue, each of which is compared with a rebuilt one."""
 
     storage: AnyStorage
-    folder: str
+    directory: str
     size: int
 
     def has(self, base: int, position: int, data: memoryview) -> bool:
@@ -234,7 +234,7 @@ class _StoredFiles(NamedTuple):
             raise OSError(errno.ESTALE, "the file was changed while it was compared; run the command again", location)
 
     def _location(self, base: int) -> str:
-        return join_location(self.folder, file_name_of_offset(base))
+        return join_location(self.directory, file_name_of_offset(base))
 
     @contextmanager
     def _open(self, base: int) -> Iterator[Reader | None]:
@@ -260,7 +260,7 @@ class _Files:
     """
 
     attempt: Path  # the directory of the files until all are complete
-    folder: str
+    directory: str
     size: int
     stored: _StoredFiles | None = None
     stored_paths: set[str] = field(default_factory=set)  # of finished files that are identical to the store's
@@ -316,7 +316,7 @@ class _Files:
         """Extend every file to its size, flush it, and move the directory into place."""
         built = []
         for base in sorted({*bases, *self._written}):
-            path, written = f"{self.folder}/{file_name_of_offset(base)}", self._written.get(base, 0)
+            path, written = f"{self.directory}/{file_name_of_offset(base)}", self._written.get(base, 0)
             if self._is_stored(base, lambda stored: stored.has_only_zeros(base, written)):  # noqa: B023 - called here
                 self.stored_paths.add(path)
             else:
@@ -326,7 +326,7 @@ class _Files:
             built.append(BuiltFile(path, self.size, written, self._hashes[base].hexdigest()))
         if self._created:
             flush_directory(self.attempt)
-            self._move(directory / self.folder)
+            self._move(directory / self.directory)
         return built
 
     def _move(self, target: Path) -> None:

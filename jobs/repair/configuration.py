@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jobs.console.result import RequestError
 from jobs.diagnosis.broker_state import LatePosition
 from jobs.store.broker_config import (
-    CONFIG_FOLDER,
+    CONFIG_DIRECTORY,
     CONSUMERS_FILE,
     DELAY_FILE,
     LARGEST_FILE,
@@ -52,7 +52,7 @@ def decode_version(name: str, origin: str, data: bytes | None) -> ConfigVersion 
 
 def read_version(store: Store, name: str, origin: str) -> ConfigVersion | None:
     """Return the file `config/<name>` of a store; None if there is none that a broker can load."""
-    file = store.other_file(f"{CONFIG_FOLDER}/{name}")
+    file = store.other_file(f"{CONFIG_DIRECTORY}/{name}")
     if file is None or file.size > LARGEST_FILE:
         return None
     with skip_lost_file():
@@ -63,7 +63,7 @@ def read_version(store: Store, name: str, origin: str) -> ConfigVersion | None:
 def list_config_names(store: Store) -> Iterator[str]:
     """Yield the names of the files in `config/`, without backups."""
     for file in store.other_files_of_kind(FileKind.CONFIG):
-        name = file.path_facts.path.removeprefix(f"{CONFIG_FOLDER}/")
+        name = file.path_facts.path.removeprefix(f"{CONFIG_DIRECTORY}/")
         if name.endswith(".json") and "/" not in name:
             yield name
 

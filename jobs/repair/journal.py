@@ -19,14 +19,14 @@ from jobs.console.result import RequestError
 from jobs.rebuild.install import (
     Installation,
     delete_killed_attempts,
-    remove_empty_folders,
+    remove_empty_directories,
     suppress_not_empty,
     swap_paths,
 )
 from jobs.storage.json_file import parse_json_file
 from jobs.storage.local import LocalStorage, flush_directory, make_directory, read_file, real_path, sha256_of
 from jobs.storage.paths import is_directory, is_link, is_regular_file, list_directory, path_exists, walk_tree
-from jobs.store.broker_config import CONFIG_FOLDER
+from jobs.store.broker_config import CONFIG_DIRECTORY
 from jobs.store.running_broker import NotInstalledError, owner_of, run_as_user
 from jobs.store.store import SET_ASIDE_MARK
 from rmq_formats.errors import FormatError
@@ -76,17 +76,17 @@ class Journal:
     entries: list[JournalEntry] = field(default_factory=list)
 
     @classmethod
-    def read(cls, folder: Path) -> "Journal | None":
+    def read(cls, directory: Path) -> "Journal | None":
         """Return the journal of an earlier command, if there is one."""
         try:
-            values = parse_json_file(read_file(folder / JOURNAL_FILE), _JOURNAL, str(folder / JOURNAL_FILE))
-            return cls(values["store"], str(folder), [JournalEntry(**entry) for entry in values["entries"]])
+            values = parse_json_file(read_file(directory / JOURNAL_FILE), _JOURNAL, str(directory / JOURNAL_FILE))
+            return cls(values["store"], str(directory), [JournalEntry(**entry) for entry in values["entries"]])
         except FileNotFoundError:
             return None
         except FormatError as error:
             raise RequestError(f"{error.file}: not a complete journal of a repair: {error.reason}") from error
         except TypeError as error:  # a key that no version writes
-            raise RequestError(f"{folder / JOURNAL_FILE}: not a complete journal of a repair: {error}") from error
+            raise RequestError(f"{directory / JOURNAL_FILE}: not a complete journal of a repair: {error}") from error
 
     def refuse_other_places(self) -> None:
         """Raise `RequestError` if a step names a file that no repair of this store changes."""
@@ -115,16 +115,16 @@ class Journal:
     @contextmanager
     def record_step(self, plan: Installation) -> Iterator[None]:
         """Record a step before it is carried out, and again when it is done; forget a step that was refused."""
-        folder = plan.target_folder
-        is_named = plan.is_exchange or plan.staging_prefix.name in {CHECKPOINT_PART, CONFIG_FOLDER}
-        exchanged = folder.stat().st_ino if plan.is_exchange and path_exists(folder) else None
+        directory = plan.target_directory
+        is_named = plan.is_exchange or plan.staging_prefix.name in {CHECKPOINT_PART, CONFIG_DIRECTORY}
+        exchanged = directory.stat().st_ino if plan.is_exchange and path_exists(directory) else None
         part = plan.staging_prefix.name if is_named else "log"
-        made = {parent for name in plan.new for parent in Path(name).parents if not path_exists(folder / parent)}
+        made = {parent for name in plan.new for parent in Path(name).parents if not path_exists(directory / parent)}
         entry = JournalEntry(
-            part, str(folder), str(plan.aside), [*plan.new], [*plan.set_aside], exchanged, plan.is_exchange,
+            part, str(directory), str(plan.aside), [*plan.new], [*plan.set_aside], exchanged, plan.is_exchange,
             digests={name: sha256_of(Path(file.path)) for name, file in plan.new.items()},
             made_folders=sorted(map(str, made)),
-            empty_folders=_list_empty_folders(folder) if plan.is_exchange else [],
+            empty_folders=_list_empty_directories(directory) if plan.is_exchange else [],
         )  # fmt: skip
         self.entries.append(entry)
         self.write()
@@ -132,7 +132,7 @@ class Journal:
             yield
         except NotInstalledError:
             if not _has_installed_files(entry):
-                remove_empty_folders(Path(entry.aside))
+                remove_empty_directories(Path(entry.aside))
                 self.entries.remove(entry)
                 self.write()
             raise
@@ -168,9 +168,9 @@ class Journal:
         return said
 
 
-def _list_empty_folders(folder: Path) -> list[str]:
-    folders = (path for path in walk_tree(folder) if is_directory(path) and not is_link(path))
-    return sorted(str(path.relative_to(folder)) for path in folders if not any(path.iterdir()))
+def _list_empty_directories(directory: Path) -> list[str]:
+    directories = (path for path in walk_tree(directory) if is_directory(path) and not is_link(path))
+    return sorted(str(path.relative_to(directory)) for path in directories if not any(path.iterdir()))
 
 
 def _is_of_store(entry: JournalEntry, root: Path, places: set[Path]) -> bool:
@@ -178,12 +178,12 @@ def _is_of_store(entry: JournalEntry, root: Path, places: set[Path]) -> bool:
     files = [*entry.new, *entry.set_aside, *entry.digests, *entry.empty_folders]
     names = [*files, *entry.made_folders]
     base, aside = Path(entry.folder), Path(entry.aside)
-    folder = real_path(base)
+    directory = real_path(base)
     has_only_segments = not entry.is_exchange and all(parse_offset_name(name) is not None for name in names)
     if entry.part == CHECKPOINT_PART:
         base /= CHECKPOINT_PART
     return (
-        (folder.is_relative_to(root) or folder in places or has_only_segments)
+        (directory.is_relative_to(root) or directory in places or has_only_segments)
         and aside.parent == base.parent
         and aside.name.startswith(f"{base.name}{SET_ASIDE_MARK}")
         and not any(Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name for name in names)
@@ -197,11 +197,11 @@ def _refuse_lost_or_changed(entry: JournalEntry, undone: dict[Path, Path]) -> No
 
     *undone* maps each path to its file after later steps are undone; the files that this step restores are added.
     """
-    folder, aside = Path(entry.folder), Path(entry.aside)
+    directory, aside = Path(entry.folder), Path(entry.aside)
     if not _was_done(entry):
         return
     for name, digest in entry.digests.items():
-        place, replaced = folder / name, aside / name
+        place, replaced = directory / name, aside / name
         now = undone.get(place, place)
         is_set_aside = name in entry.set_aside
         if path_exists(replaced) and sha256_of(replaced) == digest:  # killed before the two files changed places
@@ -232,8 +232,8 @@ def _changed_file_error(place: Path, outcome: str) -> RequestError:
 
 
 def _undo_step(entry: JournalEntry) -> list[str]:
-    folder, aside = Path(entry.folder), Path(entry.aside)
-    delete_killed_attempts(folder if entry.part != CHECKPOINT_PART else folder / CHECKPOINT_PART)
+    directory, aside = Path(entry.folder), Path(entry.aside)
+    delete_killed_attempts(directory if entry.part != CHECKPOINT_PART else directory / CHECKPOINT_PART)
     if not _was_done(entry):
         shutil.rmtree(aside, ignore_errors=True)  # a new set that had got its name, and not its place
         return [f"{entry.part}: not changed by the repair"]
@@ -243,18 +243,18 @@ def _undo_step(entry: JournalEntry) -> list[str]:
         _remove(entry, name)
     # Files of a repair that was not tidied up; the new set has them as well.
     for path in [path for path in walk_tree(aside) if is_regular_file(path)]:
-        if path_exists(folder / path.relative_to(aside)) and path.samefile(folder / path.relative_to(aside)):
+        if path_exists(directory / path.relative_to(aside)) and path.samefile(directory / path.relative_to(aside)):
             path.unlink()
-    remove_empty_folders(aside)
+    remove_empty_directories(aside)
     for name in sorted(entry.made_folders, reverse=True):
         with suppress_not_empty():
-            (folder / name).rmdir() if is_directory(folder / name) else None
+            (directory / name).rmdir() if is_directory(directory / name) else None
     if entry.inode is None and entry.is_exchange:
-        remove_empty_folders(folder)
+        remove_empty_directories(directory)
     for name in entry.empty_folders:
-        make_directory(folder / name)
-    if path_exists(folder):
-        flush_directory(folder)
+        make_directory(directory / name)
+    if path_exists(directory):
+        flush_directory(directory)
     return [f"{entry.part}: {count_text(len(entry.set_aside), 'file')} restored, {len(entry.new)} removed"]
 
 
@@ -303,8 +303,8 @@ def _has_installed_files(entry: JournalEntry) -> bool:
     """Return whether a step that was refused had changed the store before."""
     if entry.is_exchange:
         return _was_done(entry)
-    folder = Path(entry.folder)
-    places = {name: folder / name for name in entry.new}
+    directory = Path(entry.folder)
+    places = {name: directory / name for name in entry.new}
     return any(path_exists(place) and _is_installed(entry, name, place) for name, place in places.items())
 
 
@@ -312,5 +312,5 @@ def _was_done(entry: JournalEntry) -> bool:
     """Return whether a step has changed the store; for a killed step, the directory shows it."""
     if entry.done or not entry.is_exchange:
         return True
-    folder = Path(entry.folder)
-    return (folder.stat().st_ino if path_exists(folder) else None) != entry.inode
+    directory = Path(entry.folder)
+    return (directory.stat().st_ino if path_exists(directory) else None) != entry.inode

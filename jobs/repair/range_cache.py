@@ -23,7 +23,7 @@ from jobs.store.chain import run_range
 from jobs.store.ranges import Range
 from jobs.store.running_broker import FileState, list_file_states
 from jobs.store.workers import Item, Result, Sizes, Task, Workers
-from rmq_formats.store import INDEX_FOLDER
+from rmq_formats.store import INDEX_DIRECTORY
 
 _OF_LOG_ALONE = frozenset({new_range_check, new_range_key_collector, new_range_unit_collector})
 
@@ -83,9 +83,9 @@ class CachingWorkers:
         paths = {range_.location: Path(local_path(range_.location)) for range_ in ranges}
         files = {location: FileState.read(path) for location, path in paths.items()}
         logs = {path.resolve().parent for path in paths.values()}
-        others = {*logs, self._root / INDEX_FOLDER}
+        others = {*logs, self._root / INDEX_DIRECTORY}
         listed = [*list_file_states(self._root)]
-        excluded = {folder for folder in {path.parent for path, _ in listed} if folder.resolve() in others}
+        excluded = {directory for directory in {path.parent for path, _ in listed} if directory.resolve() in others}
         rest = [one for one in listed if one[0].parent not in excluded]
         state = sha256(repr(rest).encode()).digest()
         functions = [part.func if isinstance(part, partial) else part for part in parts]

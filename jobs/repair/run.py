@@ -45,7 +45,7 @@ from jobs.rebuild.install import (
     plan_file_installation,
     plan_index_installation,
     plan_queue_installation,
-    remove_empty_folders,
+    remove_empty_directories,
 )
 from jobs.rebuild.lost_queues import path_in_store
 from jobs.repair import CHECKPOINT_PART, JOURNAL_FILE, Journal
@@ -86,7 +86,7 @@ from jobs.storage.local import LocalStorage, make_directory
 from jobs.storage.locations import is_local, local_path, normalize_location
 from jobs.storage.paths import path_exists
 from jobs.storage.scratch import Scratch, open_scratch_below_output
-from jobs.store.broker_config import BACKUP_SUFFIX, CONFIG_FOLDER, DELAY_FILE
+from jobs.store.broker_config import BACKUP_SUFFIX, CONFIG_DIRECTORY, DELAY_FILE
 from jobs.store.log_ends import find_end_after_crash
 from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.release import ASSUMED, GIVEN, UndecidedError
@@ -150,7 +150,7 @@ class RepairSummary(RatedOutcome):
     delivery_text: str = ""  # the messages that consumers would receive for bridges that were not written
     messages_at_risk: int = 0  # whole messages that the broker deletes at its next start, and that bridges would keep
     withheld_reason: str | None = None  # why nothing is installed: the broker would load the store and delete messages
-    kept_folders: list[str] = field(default_factory=list)  # directories of the replaced files
+    kept_directories: list[str] = field(default_factory=list)  # directories of the replaced files
     verdict_after: Verdict | None = None  # the verdict after the repair
 
     @property
@@ -174,7 +174,7 @@ class RepairSummary(RatedOutcome):
             "undecided": self.undecided_files,
             "withheld": self.withheld_reason,
             "applied": self.verdict_after is not None,
-            "kept": self.kept_folders,
+            "kept": self.kept_directories,
             "found": self.verdict_before.findings_as_json(),
             "accepted": [one.to_dict() for one in (self.verdict_after or self.verdict_before).accepted],
             "left": self.verdict_after.findings_as_json() if self.verdict_after else None,
@@ -202,8 +202,8 @@ class RepairSummary(RatedOutcome):
                 f"found nothing to repair; not verified: {', '.join(unverified)}" if unverified else "nothing to repair"
             )
             yield f"  {verified}"
-        if self.kept_folders:
-            yield f"  the replaced files are in {', '.join(self.kept_folders)}; only --undo needs them"
+        if self.kept_directories:
+            yield f"  the replaced files are in {', '.join(self.kept_directories)}; only --undo needs them"
             yield "  delete them when you are sure that you will not undo the repair"
         if self.verdict_after is not None:
             yield from _describe_verdict("remaining", self.verdict_after, limit)
@@ -248,7 +248,7 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
         )  # fmt: skip
         summary = RepairSummary(normalize_location(request.store), verify(asked, remembering), notes=notes)
         _Repair(request, remembering, work, scratch, summary, asked, tuple(request.commitlog), lake_store).run(held)
-    remove_empty_folders(work)
+    remove_empty_directories(work)
     return summary
 
 
@@ -368,7 +368,7 @@ class _Repair:
         elif self.summary.withheld_reason is None:
             if plans:
                 _apply(request, plans, held)
-                self.summary.kept_folders = list(
+                self.summary.kept_directories = list(
                     dict.fromkeys(str(plan.aside) for plan in plans if path_exists(plan.aside))
                 )
             self.summary.verdict_after = verdict = verify(self.asked, self.workers)
@@ -574,11 +574,11 @@ class _Repair:
             late = compared.late_positions
             _add_findings_of_lake(before, compared.state.findings)
         wanted = [
-            one.file.removeprefix(f"{CONFIG_FOLDER}/")
+            one.file.removeprefix(f"{CONFIG_DIRECTORY}/")
             for one in before.parts[CONFIGURATION].findings
             if one.kind in {kinds.MISSING_CONFIGURATION, kinds.DAMAGED_CONFIGURATION}
             and one.field == "file"
-            and one.file.startswith(f"{CONFIG_FOLDER}/")
+            and one.file.startswith(f"{CONFIG_DIRECTORY}/")
         ]
         notes += [
             f"{one.file}: {_NO_DATABASES}"
@@ -596,9 +596,9 @@ class _Repair:
             if versions:
                 self._write_config_file(name, choose_version(name, versions), is_noted=versions[1:] or replica)
             elif self.known is not None:
-                notes.append(f"{CONFIG_FOLDER}/{name}: the lake has no version that a broker can load")
+                notes.append(f"{CONFIG_DIRECTORY}/{name}: the lake has no version that a broker can load")
             elif replica is not None:
-                notes.append(f"{CONFIG_FOLDER}/{name}: the replica has no version that a broker can load")
+                notes.append(f"{CONFIG_DIRECTORY}/{name}: the replica has no version that a broker can load")
         self._set_positions(store, [one for one in late if one.recorded_in.removeprefix("config/") not in wanted])
 
     def _list_versions(self, store: Store, replica: Store | None, name: str) -> list[ConfigVersion]:
@@ -614,10 +614,10 @@ class _Repair:
         return [one for one in versions if one is not None]
 
     def _write_config_file(self, name: str, version: ConfigVersion, *, is_noted: object) -> None:
-        self.config_files[name] = self.work / CONFIG_FOLDER / name
+        self.config_files[name] = self.work / CONFIG_DIRECTORY / name
         LocalStorage().create(str(self.config_files[name]), version.data)
         if is_noted:
-            self.summary.notes.append(f"{CONFIG_FOLDER}/{name} is written from {version.origin}")
+            self.summary.notes.append(f"{CONFIG_DIRECTORY}/{name} is written from {version.origin}")
 
     def _set_positions(self, store: Store, late: Sequence[LatePosition]) -> None:
         """Write the positions of the lake that are after those of readable files, if requested."""
@@ -625,7 +625,7 @@ class _Repair:
         for one in late:
             by_file.setdefault(one.recorded_in, []).append(one)
         for path, own in sorted(by_file.items()):
-            name = path.removeprefix(f"{CONFIG_FOLDER}/")
+            name = path.removeprefix(f"{CONFIG_DIRECTORY}/")
             version = read_version(store, name, path) if name in POSITION_FILES else None
             consumers = count_text(len({one.consumer_group for one in own}), "group")
             if name == DELAY_FILE:
@@ -747,15 +747,17 @@ class _Repair:
                 raise RequestError(f"--accept {pattern}: the plan lists no such file as undecided. It lists: {known}")
         root = Path(local_path(self.request.store))
         with run_as_user(*owner_of(root)):
-            by_folder: dict[Path, dict[str, Path]] = {}
+            by_directory: dict[Path, dict[str, Path]] = {}
             for path, target in self.segments.values():
-                by_folder.setdefault(Path(target).parent, {})[Path(target).name] = Path(path)
-            plans = [plan_file_installation(folder, files, folder) for folder, files in sorted(by_folder.items())]
+                by_directory.setdefault(Path(target).parent, {})[Path(target).name] = Path(path)
+            plans = [
+                plan_file_installation(directory, files, directory) for directory, files in sorted(by_directory.items())
+            ]
             if self.checkpoint is not None:
                 plans.append(plan_file_installation(root, {CHECKPOINT_PART: self.checkpoint}, root / CHECKPOINT_PART))
             if self.config_files:
-                folder = root / CONFIG_FOLDER
-                plans.append(plan_file_installation(folder, self.config_files, folder))
+                directory = root / CONFIG_DIRECTORY
+                plans.append(plan_file_installation(directory, self.config_files, directory))
         if self.queues is not None or self.blanks:
             plans += plan_queue_installation(self.request.store, self.queues, self.blanks)
         if self.index is not None:

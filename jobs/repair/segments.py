@@ -106,41 +106,43 @@ def _is_lost_by(difference: LogDifference, finding: Finding) -> bool:
 
 
 def repair_segments(
-    store: Store, plan: RestorePlan, base_offsets: Container[int], folder: Path, workers: Workers
+    store: Store, plan: RestorePlan, base_offsets: Container[int], directory: Path, workers: Workers
 ) -> tuple[RepairedSegments, list[int]]:
     """Create the segments, one task each; also return the offsets of rows that another engine has changed."""
     there = {segment.base_offset: segment for segment in store.segments}
     every = plan_ranges(store, range_size=WHOLE_SEGMENTS)
     ranges = {range_.base_offset: replace(range_, store_in_use=None) for range_ in every}
     works = [
-        replace(one, path=str(folder / file_name_of_offset(one.base_offset)), proven_only=True)
+        replace(one, path=str(directory / file_name_of_offset(one.base_offset)), proven_only=True)
         for one in plan.segments
         if one.base_offset in base_offsets
     ]
-    with open_scratch_below_output(str(folder), {}) as scratch:
+    with open_scratch_below_output(str(directory), {}) as scratch:
         begun_in = Path(local_path(scratch.location))
-        task = partial(repair_segment, segments=there, ranges=ranges, attempt_folder=begun_in)
+        task = partial(repair_segment, segments=there, ranges=ranges, attempt_directory=begun_in)
         made = workers.map(works, task, "building segments")
     paths = {one.base_offset: one.path for one in plan.segments}
     made_segments: RepairedSegments = {}
     for work in works:
         segment, name = there.get(work.base_offset), file_name_of_offset(work.base_offset)
-        target = local_path(segment.location) if segment else str(_find_folder(store, paths[work.base_offset]) / name)
+        target = (
+            local_path(segment.location) if segment else str(_find_directory(store, paths[work.base_offset]) / name)
+        )
         if path_exists(Path(work.path)):
             made_segments[work.base_offset] = work.path, target
     return made_segments, [offset for result in made for offset in result.changed]
 
 
-def _find_folder(store: Store, recorded_path: str) -> Path:
+def _find_directory(store: Store, recorded_path: str) -> Path:
     """Return the directory of a missing segment: of several directories, the one in which a run has seen it."""
-    folders = [Path(local_path(one.location)).parent for one in store.segments]
+    directories = [Path(local_path(one.location)).parent for one in store.segments]
     own = Path(recorded_path).parent.parts
-    places = (*folders, Path(local_path(store.root), *own))
-    return next((one for one in places if is_directory(one) and one.parts[-len(own) :] == own), folders[0])
+    places = (*directories, Path(local_path(store.root), *own))
+    return next((one for one in places if is_directory(one) and one.parts[-len(own) :] == own), directories[0])
 
 
 def repair_segment(
-    work: PlannedSegment, *, segments: Mapping[int, Segment], ranges: Mapping[int, Range], attempt_folder: Path
+    work: PlannedSegment, *, segments: Mapping[int, Segment], ranges: Mapping[int, Range], attempt_directory: Path
 ) -> RestoredSegment:
     """
     Write a segment from the lake's rows, and from the store's bytes that are intact or that the lake lacks.
@@ -148,7 +150,7 @@ def repair_segment(
     A segment that equals the store's is not kept.
     """
     Path(work.path).unlink(missing_ok=True)  # a leftover of an earlier attempt of this task
-    result = restore_segment(work, attempt_folder)
+    result = restore_segment(work, attempt_directory)
     segment, range_ = segments.get(work.base_offset), ranges.get(work.base_offset)
     if segment is None:
         return result
@@ -220,14 +222,14 @@ def _find_changed_records(
             yield offset
 
 
-def extend_truncated_segments(store: Store, excluded_offsets: Container[int], folder: Path) -> RepairedSegments:
+def extend_truncated_segments(store: Store, excluded_offsets: Container[int], directory: Path) -> RepairedSegments:
     """Extend truncated segments with zeros: a broker does not load a log with a segment of another size."""
     made: RepairedSegments = {}
     for segment, size in find_truncated_segments(store.segments):
         if segment.base_offset not in excluded_offsets:
             source = Path(local_path(segment.location))
-            path = folder / file_name_of_offset(segment.base_offset)
-            folder.mkdir(parents=True, exist_ok=True)
+            path = directory / file_name_of_offset(segment.base_offset)
+            directory.mkdir(parents=True, exist_ok=True)
             with naming_file_in_errors(str(path)), path.open("xb") as file:
                 file.truncate(size)
             _copy(source, path, [(0, segment.size)])
@@ -270,11 +272,11 @@ def _written_blocks(one: Reader, other: Reader, ranges: Sequence[Interval]) -> I
             position += size
 
 
-def link_planned_log(store: Store, repaired_segments: RepairedSegments, folder: Path) -> None:
+def link_planned_log(store: Store, repaired_segments: RepairedSegments, directory: Path) -> None:
     """Create a directory with links to segments, which represents the planned log."""
-    folder.mkdir(parents=True)
+    directory.mkdir(parents=True)
     for base, path in {
         **{segment.base_offset: local_path(segment.location) for segment in store.segments},
         **{base: path for base, (path, _) in repaired_segments.items()},
     }.items():
-        (folder / file_name_of_offset(base)).symlink_to(path)
+        (directory / file_name_of_offset(base)).symlink_to(path)

@@ -100,7 +100,7 @@ def find_truncating_holes(store: Store, verdict_before: Verdict, planned_verdict
 
 
 def write_bridges(
-    store: Store, holes: Sequence[TruncatingHole], segments: RepairedSegments, folder: Path
+    store: Store, holes: Sequence[TruncatingHole], segments: RepairedSegments, directory: Path
 ) -> RepairedSegments:
     """Write bridges over the holes, and return these segments; those in *segments* are changed in place."""
     written: RepairedSegments = {}
@@ -108,10 +108,10 @@ def write_bridges(
         segment, base = hole.segment, hole.segment.base_offset
         source = Path(local_path(segment.location))
         known = written.get(base) or segments.get(base)
-        path, target = known or (str(folder / source.name), str(real_path(source)))
+        path, target = known or (str(directory / source.name), str(real_path(source)))
         patch = _build_bridge_bytes(store, hole)
         if known is None:
-            folder.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, path)
         written[base] = path, target
         with Path(path).open("r+b") as file:
@@ -120,12 +120,12 @@ def write_bridges(
     return written
 
 
-def write_blanks(store: Store, holes: Sequence[TruncatingHole], folder: Path) -> dict[str, Path]:
+def write_blanks(store: Store, holes: Sequence[TruncatingHole], directory: Path) -> dict[str, Path]:
     """Copy each queue file with units that point into a hole, replacing these by blanks; return the copies by path."""
     copies: dict[str, Path] = {}
     locations = {file.path_facts.path: file.location for file in store.queue_files}
     for path, position in [one for hole in holes for one in hole.skipped_units]:
-        copy = folder / path
+        copy = directory / path
         if path not in copies:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(local_path(locations[path]), copy)

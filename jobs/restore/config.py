@@ -26,7 +26,13 @@ from jobs.products.index.settings import SWITCH_MEANINGS, rules_text
 from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats
 from jobs.restore import ROWS_DELETED, TableFiles, find_table_files
 from jobs.storage.local import LocalStorage, read_file
-from jobs.store.broker_config import CONFIG_FOLDER, OFFSET_FILES, START_WITHOUT_OFFSET, TOPICS_FILE, decode_config_file
+from jobs.store.broker_config import (
+    CONFIG_DIRECTORY,
+    OFFSET_FILES,
+    START_WITHOUT_OFFSET,
+    TOPICS_FILE,
+    decode_config_file,
+)
 from jobs.store.release import (
     ASSUMED,
     DETECTED,
@@ -113,7 +119,7 @@ def restore_config_files(
             lost[f"config_files, {name}:"] = f"{ROWS_DELETED}, so an older version was restored"
         elif chosen["sha256"] not in {None, sha256(data).hexdigest()}:
             lost[f"config_files, {name}:"] = f"another engine has changed the version of run {chosen['run']}"
-        path = (out or Path()) / CONFIG_FOLDER / name
+        path = (out or Path()) / CONFIG_DIRECTORY / name
         written[str(path)] = None if out is None else create_or_accept_file(path, data)
     notes = [] if written or left_out else [_NONE]
     notes += [f"{', '.join(left_out)}: not restored, because {_FROM_LATER}"] if left_out else []

@@ -52,16 +52,16 @@ from jobs.store.workers import Workers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.errors import FormatError
 from rmq_formats.release import NEWEST, Release
-from rmq_formats.store import COMMITLOG_FOLDER, INDEX_FOLDER, Checkpoint, encode_checkpoint
+from rmq_formats.store import COMMITLOG_DIRECTORY, INDEX_DIRECTORY, Checkpoint, encode_checkpoint
 from rmq_formats.timer_files import DEFAULT_LOG_FILE_SIZE, encode_timer_progress
 
 MANIFEST_FILE = "MANIFEST.json"
-UNFINISHED_FOLDER = ".restore"
+UNFINISHED_DIRECTORY = ".restore"
 _PLAN = "plan.json"
 _NOTE = ".note.json"  # suffix of the notes on segments and on parts of the store
-_FOLDERS = {
+_DIRECTORIES = {
     "queues": ("batchconsumequeue", "consumequeue_ext", "consumequeue"),
-    "index": (INDEX_FOLDER,),
+    "index": (INDEX_DIRECTORY,),
     "timers": ("timerwheel", "timerlog"),
 }
 _INTERVAL = [int, int]
@@ -153,7 +153,7 @@ class RestoreSummary(RatedOutcome):
     @property
     def is_log_elsewhere(self) -> bool:
         """Whether brokers and commands must be given the directories of the log."""
-        return bool({*self.log_folders} - {COMMITLOG_FOLDER})
+        return bool({*self.log_folders} - {COMMITLOG_DIRECTORY})
 
     def lines(self) -> Iterator[str]:
         """Yield the summary as text."""
@@ -176,8 +176,8 @@ class RestoreSummary(RatedOutcome):
         if self.config:
             yield f"  configuration: {', '.join(self.config)}"
         if self.is_log_elsewhere:
-            folders = " and ".join(self.log_folders)
-            yield f"  NOTE the log is in {folders}, as in the original store: set storePathCommitLog for the broker"
+            directories = " and ".join(self.log_folders)
+            yield f"  NOTE the log is in {directories}, as in the original store: set storePathCommitLog for the broker"
         yield from (f"  NOTE {note}" for note in self.notes)
         yield from (f"  LOST {file}" for file in self.lost)
         yield from (f"  EXPIRED {start:,} to {end:,}: {EXPIRED.partition(': ')[2]}" for start, end in self.expired)
@@ -247,14 +247,14 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     forms.refuse_assumed(
         request.lake, lake_store.store_id, with_queues=request.with_queues, with_index=request.with_index
     )
-    unfinished = request.target / UNFINISHED_FOLDER
+    unfinished = request.target / UNFINISHED_DIRECTORY
     complete = _claim_output(request, lake_store, plan)
     if complete is not None:
         return complete
     paths = {segment.base_offset: request.target / segment.path for segment in plan.segments}
     done = _read_finished_segments(unfinished, paths)
     works = [replace(one, path=str(paths[one.base_offset])) for one in plan.segments if one.base_offset not in done]
-    made = workers.map(works, partial(_restore_and_note, folder=str(unfinished)), "writing segments")
+    made = workers.map(works, partial(_restore_and_note, directory=str(unfinished)), "writing segments")
     results = sorted([*made, *done.values()])
     summary = summarize_segments(request, lake_store, plan, results, resumed=len(done))
     state: Mapping[str, Any] = lake_store.newest_manifest.state if lake_store.newest_manifest else {}
@@ -263,7 +263,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     summary.config, summary.notes = [Path(path).name for path in written], [*summary.notes, *notes]
     summary.lost += [f"{name} {reason}" for name, reason in lost.items()]
     summary.log_folders = sorted({str(path.parent.relative_to(request.target)) for path in paths.values()})
-    log_folders = [str(request.target / folder) for folder in summary.log_folders]
+    log_folders = [str(request.target / directory) for directory in summary.log_folders]
     _build_rest(request, log_folders, forms, summary, workers)
     store = list_store(str(request.target), commitlog=log_folders)
     summary.notes += _notes_of_truncation(store, plan, sorted([*summary.missing, *summary.expired]))
@@ -305,7 +305,7 @@ def _write_timers(
     request: RestoreRequest, summary: RestoreSummary, written: dict[str, FileState | None]
 ) -> Iterator[str]:
     """Write the files from which a broker continues to deliver timer messages; yield notes on its start."""
-    unfinished, conf = request.target / UNFINISHED_FOLDER, request.given_settings.conf
+    unfinished, conf = request.target / UNFINISHED_DIRECTORY, request.given_settings.conf
     log = RestoredLog(
         request.lake, summary.store_id, summary.from_offset, summary.to_offset, summary.newest_store_timestamp
     )
@@ -324,9 +324,9 @@ def _write_timers(
     if not timers.units:
         return
     size = conf.timer_log_size or DEFAULT_LOG_FILE_SIZE
-    with _building_part(request.target, unfinished, "timers") as folder:
-        if folder is not None:
-            timers.write_files(folder / "timerwheel", folder, size)
+    with _building_part(request.target, unfinished, "timers") as directory:
+        if directory is not None:
+            timers.write_files(directory / "timerwheel", directory, size)
     origin = GIVEN if conf.timer_log_size else "the default"
     yield (
         f"{count_text(timers.pending_count, 'pending timer message')} in timerwheel and timerlog, whose files have "
@@ -359,7 +359,7 @@ def _notes_of_truncation(store: Store, plan: RestorePlan, missing: Sequence[Inte
 
 def _claim_output(request: RestoreRequest, lake_store: LakeStore, plan: RestorePlan) -> RestoreSummary | None:
     """Check that the directory is empty or has the beginning of this restore; return the summary of a complete one."""
-    unfinished = request.target / UNFINISHED_FOLDER
+    unfinished = request.target / UNFINISHED_DIRECTORY
     described = {
         "store_id": lake_store.store_id,
         "end": plan.end,
@@ -400,7 +400,7 @@ def _claim_output(request: RestoreRequest, lake_store: LakeStore, plan: RestoreP
             path.unlink()
         return None
     there = [path.name for path in request.target.iterdir()] if path_exists(request.target) else []
-    if request.resume and there == [UNFINISHED_FOLDER]:  # killed before it had written its plan
+    if request.resume and there == [UNFINISHED_DIRECTORY]:  # killed before it had written its plan
         delete_whole_tree(unfinished)
     elif there:
         hint = ", or --resume to continue the interrupted restore" if path_exists(unfinished) else ""
@@ -409,14 +409,14 @@ def _claim_output(request: RestoreRequest, lake_store: LakeStore, plan: RestoreP
     return None
 
 
-def _restore_and_note(work: PlannedSegment, *, folder: str) -> RestoredSegment:
+def _restore_and_note(work: PlannedSegment, *, directory: str) -> RestoredSegment:
     """
     Write a segment; before it gets its name, note the result and the state of the file for `--resume`.
 
     If an earlier attempt of this task was killed after its note, the segment is kept if it got its name.
     """
-    path, place = Path(folder) / f"{work.base_offset:020d}{_NOTE}", Path(work.path)
-    if path_exists(path) and (finished := _read_finished_segments(Path(folder), {work.base_offset: place})):
+    path, place = Path(directory) / f"{work.base_offset:020d}{_NOTE}", Path(work.path)
+    if path_exists(path) and (finished := _read_finished_segments(Path(directory), {work.base_offset: place})):
         return finished[work.base_offset]
 
     def note(result: RestoredSegment, file: FileState) -> None:
@@ -424,7 +424,7 @@ def _restore_and_note(work: PlannedSegment, *, folder: str) -> RestoredSegment:
         LocalStorage().create(str(path), json.dumps(described).encode())
 
     with explaining_full_disk(work.path, work.size):
-        return restore_segment(work, Path(folder), note)
+        return restore_segment(work, Path(directory), note)
 
 
 def _read_finished_segments(unfinished: Path, paths: Mapping[int, Path]) -> dict[int, RestoredSegment]:
@@ -516,7 +516,7 @@ def _build_rest(
 
     Scratch files are next to the store, not inside it: a disk may fail to delete them.
     """
-    out, unfinished = request.target, request.target / UNFINISHED_FOLDER
+    out, unfinished = request.target, request.target / UNFINISHED_DIRECTORY
     wanted = request.given_settings
     if forms.release is not None and not forms.is_span:
         wanted = replace(wanted, release=forms.release.value)
@@ -524,31 +524,31 @@ def _build_rest(
         summary.forms = list(forms.lines())
     if request.with_queues:
         with (
-            _building_part(out, unfinished, "queues") as folder,
+            _building_part(out, unfinished, "queues") as directory,
             open_scratch_below_output(str(unfinished), {}) as scratch,
         ):
-            if folder is not None:
+            if directory is not None:
                 asked = RebuildQueuesRequest(
-                    str(out), folder, commitlog=log_folders,
+                    str(out), directory, commitlog=log_folders,
                     given_settings=replace(wanted, conf=replace(wanted.conf, consume_queue_size=None)),
                     recorded_formats=forms.queue_formats, scratch=scratch,
                 )  # fmt: skip
                 built = queue_builder.rebuild_queues(asked, workers)
                 summary.notes += built.notes
-                (folder / MANIFEST_FILE).unlink()
+                (directory / MANIFEST_FILE).unlink()
     if request.with_index:
         with (
-            _building_part(out, unfinished, "index") as folder,
+            _building_part(out, unfinished, "index") as directory,
             open_scratch_below_output(str(unfinished), {}) as scratch,
         ):
-            if folder is not None:
+            if directory is not None:
                 geometry = forms.index_geometry.value
                 wanted = replace(wanted, hash_slots=geometry.hash_slots, index_num=geometry.index_num, zone=forms.zone)
                 if forms.release is not None:  # of a span: queues of these releases may differ, but not index files
                     wanted = replace(wanted, release=forms.release.value)
                 rebuild = RebuildIndexRequest(
                     str(out),
-                    str(folder),
+                    str(directory),
                     given_settings=wanted,
                     commitlog=log_folders,
                     scratch=scratch,
@@ -562,7 +562,7 @@ def _build_rest(
                     of_log = "the restored log lacks messages" if summary.missing else _LOG_HAS_EVERY_KEY_ONCE
                     why = why if request.start else of_log
                     summary.notes.append(f"{which} from what an ingest run recorded: {why}")
-                (folder / MANIFEST_FILE).unlink()
+                (directory / MANIFEST_FILE).unlink()
 
 
 @contextmanager
@@ -572,17 +572,17 @@ def _building_part(out: Path, unfinished: Path, part: str) -> Iterator[Path | No
 
     The states of the files are noted first, so that `--resume` continues with the same files, or refuses.
     """
-    folder, note = unfinished / part, unfinished / f"{part}{_NOTE}"
-    *inner, main = _FOLDERS[part]
-    places = [*((folder / name, out / name) for name in inner), (folder, out / main)]
+    directory, note = unfinished / part, unfinished / f"{part}{_NOTE}"
+    *inner, main = _DIRECTORIES[part]
+    places = [*((directory / name, out / name) for name in inner), (directory, out / main)]
     if path_exists(note):
         yield None
     else:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        yield folder
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        yield directory
         states = {}
-        for made, state in list_file_states(folder):
+        for made, state in list_file_states(directory):
             parent, place = next(pair for pair in places if made.is_relative_to(pair[0]))
             states[str(place / made.relative_to(parent))] = state
         LocalStorage().create(str(note), json.dumps({"files": states}).encode())

@@ -158,16 +158,16 @@ class _Segment:
 
 
 def restore_segment(
-    work: PlannedSegment, attempt_folder: Path, note: Callable[[RestoredSegment, FileState], None] = lambda *_: None
+    work: PlannedSegment, attempt_directory: Path, note: Callable[[RestoredSegment, FileState], None] = lambda *_: None
 ) -> RestoredSegment:
     """
-    Write one segment of the log durably in *attempt_folder*, and rename it when it is complete.
+    Write one segment of the log durably in *attempt_directory*, and rename it when it is complete.
 
     *note* is called before the renaming. Raises `FileExistsError` if another file has its name.
     """
     target = Path(work.path)
     make_directory(target.parent)
-    attempt = attempt_folder / f"{ATTEMPT_PREFIX}{target.name}-{uuid4()}"
+    attempt = attempt_directory / f"{ATTEMPT_PREFIX}{target.name}-{uuid4()}"
     descriptor = os.open(attempt, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         os.ftruncate(descriptor, work.size)

@@ -81,7 +81,7 @@ class RestoredTimers(NamedTuple):
         due = min(unit.due_ms for unit in self.units if unit.due_ms >= self.units[0].write_timestamp)
         return due + LATEST_START_SLOTS * self.precision_ms
 
-    def write_files(self, wheel: Path, log_folder: Path, log_file_size: int) -> None:
+    def write_files(self, wheel: Path, log_directory: Path, log_file_size: int) -> None:
         """Write the wheel and the timer log as sparse files."""
         pieces, slots = link_timer_units(self.units, log_file_size, self.precision_ms)
         with naming_file_in_errors(str(wheel)), wheel.open("xb") as file:
@@ -90,16 +90,16 @@ class RestoredTimers(NamedTuple):
                 file.write(SLOT.pack(*slot))
             file.truncate(WHEEL_SIZE)
             _flush(file)
-        log_folder.mkdir(exist_ok=True)
+        log_directory.mkdir(exist_ok=True)
         for base, own in groupby(pieces, lambda piece: piece[0] // log_file_size * log_file_size):
-            path = log_folder / file_name_of_offset(base)
+            path = log_directory / file_name_of_offset(base)
             with naming_file_in_errors(str(path)), path.open("xb") as file:
                 for at, content in own:
                     file.seek(at - base)
                     file.write(content)
                 file.truncate(log_file_size)
                 _flush(file)
-        for directory in (log_folder, wheel.parent):
+        for directory in (log_directory, wheel.parent):
             flush_directory(directory)
 
 

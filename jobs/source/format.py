@@ -167,7 +167,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, wanted: ReadOptions) -> None:
         self._options = wanted
         self._start: tuple[LogPosition, LogOrigin] | None = None
-        self._folders: tuple[str, ...] = ()  # the directories of the log
+        self._directories: tuple[str, ...] = ()  # the directories of the log
         self._target = MAX_LONG  # the end of a query with the trigger availableNow
         self._walk: tuple[LogPosition, LogPosition, Sequence[Range]] | None = None  # the newest: start, end, ranges
         self._next_check = 0.0
@@ -265,15 +265,15 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _list_store(self, *, whole: bool = False) -> Store:
         """List the store, and later only its log: there may be very many queues."""
         wanted = self._options
-        root, folders = wanted.path, wanted.commitlog
-        if self._folders and not whole:
-            root, folders = self._folders[0], self._folders
-        store = list_store(root, commitlog=folders, options=wanted.file_system)
+        root, directories = wanted.path, wanted.commitlog
+        if self._directories and not whole:
+            root, directories = self._directories[0], self._directories
+        store = list_store(root, commitlog=directories, options=wanted.file_system)
         store.refuse_lost_log()
-        if not self._folders and store.segments:
+        if not self._directories and store.segments:
             self._find_start(store)
             found = dict.fromkeys(dirname(segment.location) for segment in store.segments)
-            self._folders = wanted.commitlog or tuple(found)  # a given directory may still be empty
+            self._directories = wanted.commitlog or tuple(found)  # a given directory may still be empty
         return store
 
     def _find_start(self, store: Store) -> tuple[LogPosition, LogOrigin]:

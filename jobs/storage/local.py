@@ -177,16 +177,16 @@ class LocalReader(Reader):
         return filled
 
 
-def identify_enclosing_folders(path: str) -> set[tuple[int, int]]:
+def identify_enclosing_directories(path: str) -> set[tuple[int, int]]:
     """
     Return device and inode of a directory and of every directory that contains it.
 
     A walk must not follow a link to one of them: it would leave the directory, and read a whole disk.
     """
-    folder = Path(path).absolute()
-    real = real_path(folder)
+    directory = Path(path).absolute()
+    real = real_path(directory)
     found = set()
-    for place in {folder, *folder.parents, real, *real.parents}:
+    for place in {directory, *directory.parents, real, *real.parents}:
         with suppress(OSError):  # no access, or deleted: the walk itself reports that
             status = place.stat()
             found.add((status.st_dev, status.st_ino))
@@ -213,7 +213,7 @@ class LocalStorage(Storage):
         if not stat.S_ISDIR(status.st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), root)
         found: list[FileInfo] = []
-        seen = identify_enclosing_folders(root)
+        seen = identify_enclosing_directories(root)
         pending = [""]
         while pending:
             prefix = pending.pop()
@@ -574,7 +574,7 @@ def explaining_full_disk(location: str, size: int | None = None) -> Iterator[Non
         failed = getattr(error, "filename", None)
         if isinstance(failed, str) and not Path(failed).absolute().is_relative_to(path.parent):  # of another directory
             path, location = Path(failed), failed
-        there = next(folder for folder in (path, *path.parents) if is_directory(folder))
+        there = next(directory for directory in (path, *path.parents) if is_directory(directory))
         status = os.statvfs(there)
         needed = f"{size:,} bytes would be written, but only " if size is not None else ""
         free = f"{status.f_bavail * status.f_frsize:,} {_BYTES_ARE_FREE} on the file system of {there}"

@@ -78,8 +78,8 @@ def open_scratch_below_output(output: str, options: Mapping[str, str]) -> Iterat
     """Create a directory below *output* for the duration of a run; delete the local ones of killed runs."""
     with explaining_full_disk(output):
         if is_local(output):
-            with temporary_directory_in(Path(local_path(output)), SCRATCH_PREFIX) as folder:
-                yield Scratch(str(folder), dict(options))
+            with temporary_directory_in(Path(local_path(output)), SCRATCH_PREFIX) as directory:
+                yield Scratch(str(directory), dict(options))
             return
         scratch = Scratch(join_location(output, f"{SCRATCH_PREFIX}{uuid4()}"), dict(options))
         try:
@@ -101,5 +101,5 @@ def open_scratch(location: str | Scratch | None, options: Mapping[str, str]) -> 
         with open_scratch_below_output(location, options) as scratch:
             yield scratch
         return
-    with temporary_directory_in(Path(gettempdir()), "rmq-lake-scratch-", 0o700) as folder:
-        yield Scratch(str(folder), advice=_NOT_GIVEN)
+    with temporary_directory_in(Path(gettempdir()), "rmq-lake-scratch-", 0o700) as directory:
+        yield Scratch(str(directory), advice=_NOT_GIVEN)

@@ -29,7 +29,7 @@ from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC
 from rmq_formats.errors import CorruptData, FormatError, SizeLimitExceeded, skip_lost_file
 from rmq_formats.store import FileKind
 
-CONFIG_FOLDER = "config"
+CONFIG_DIRECTORY = "config"
 BACKUP_SUFFIX = ".bak"
 TOPICS_FILE = "topics.json"
 CONSUMERS_FILE = "consumerOffset.json"
@@ -53,7 +53,7 @@ LARGEST_FILE = 64 << 20  # a table of 250,000 topics; a larger file, sparse or n
 TOO_LARGE = f"larger than {LARGEST_FILE >> 20} MiB, and was not read"
 
 _SINGLE = "config/metadata"  # useSingleRocksDBForAllConfigs
-_V2_FOLDER, _V2_FAMILY = "config/rdb", "default"
+_V2_DIRECTORY, _V2_FAMILY = "config/rdb", "default"
 _V2_KEY = b"\x01\x00%c\x02"  # version 1, i16 table, data; then i16 length and name, for progress more
 _V2_VERSION_KEY = b"\x01\x00%c\x01data_version"
 _V2_VERSION = struct.Struct(">qqq")  # state, time in ms, counter
@@ -88,15 +88,15 @@ class ConfigTable(Enum):
     CONSUMER_OFFSETS = CONSUMERS_FILE, _OFFSETS, "config/consumerOffsets", "consumerOffset", 1
     PULL_OFFSETS = "", _OFFSETS, "", "", 2
 
-    def __init__(self, file: str, table: str, folder: str, family: str, number: int) -> None:
+    def __init__(self, file: str, table: str, directory: str, family: str, number: int) -> None:
         """Name the parts of the value."""
-        self.file, self.table, self.folder, self.family, self.number = file, table, folder, family, number
+        self.file, self.table, self.directory, self.family, self.number = file, table, directory, family, number
 
 
 class RocksConfig(NamedTuple):
     """A table in RocksDB."""
 
-    folder: str
+    directory: str
     rows: _Table  # rows of the table; for progress, `topic@group` → queue id → offset
     change_counter: int | None  # the number of changes, 0 if the database does not count them; None in version 2
     changed_ms: int | None  # when the table was last changed; None if the database does not record it
@@ -110,22 +110,22 @@ class RocksConfig(NamedTuple):
 
 def read_rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
     """Return the rows in RocksDB; None without such a database, `FormatError` if it cannot be read."""
-    folders = {
+    directories = {
         file.path_facts.path.rpartition("/")[0]
         for file in store.other_files
         if file.path_facts.path.endswith("/CURRENT")
     }
-    if table.folder in folders:
-        folder, family, version = table.folder, "default", VERSION_FAMILY
-    elif table.family and _SINGLE in folders:
-        folder, family, version = _SINGLE, table.family, f"{table.family}Version"
-    elif _V2_FOLDER in folders:
-        with open_database(join_location(store.root, _V2_FOLDER), store.storage) as database:
+    if table.directory in directories:
+        directory, family, version = table.directory, "default", VERSION_FAMILY
+    elif table.family and _SINGLE in directories:
+        directory, family, version = _SINGLE, table.family, f"{table.family}Version"
+    elif _V2_DIRECTORY in directories:
+        with open_database(join_location(store.root, _V2_DIRECTORY), store.storage) as database:
             rows = (_v2_progress if table.table == _OFFSETS else _v2_json)(database, table)
-            return RocksConfig(_V2_FOLDER, dict(rows), None, _v2_change_time(database, table))
+            return RocksConfig(_V2_DIRECTORY, dict(rows), None, _v2_change_time(database, table))
     else:
         return None
-    with open_database(join_location(store.root, folder), store.storage) as database:
+    with open_database(join_location(store.root, directory), store.storage) as database:
         versions = [decode_json_config(value) for key, value in database.items(version) if key == VERSION_KEY]
         config = {"dataVersion": versions[0] if versions else None}
         values: _Table = {
@@ -133,7 +133,7 @@ def read_rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
         }
         if table.table == _OFFSETS:
             values = dict(object_entries({name: value.get(_OFFSETS) for name, value in values.items()}))
-        return RocksConfig(folder, values, change_counter(config), change_time(config))
+        return RocksConfig(directory, values, change_counter(config), change_time(config))
 
 
 def has_database_of_table(store: Store, name: str) -> bool:
@@ -141,8 +141,8 @@ def has_database_of_table(store: Store, name: str) -> bool:
     table = next(
         (one for one in ConfigTable if one.file in {name, CONSUMERS_FILE} and name in {one.file, LIGHT_FILE}), None
     )
-    folders = () if table is None else (table.folder, _SINGLE, _V2_FOLDER)
-    return any(store.other_file(f"{folder}/CURRENT") for folder in folders)
+    directories = () if table is None else (table.directory, _SINGLE, _V2_DIRECTORY)
+    return any(store.other_file(f"{directory}/CURRENT") for directory in directories)
 
 
 def find_place_of_table(store: Store, name: str) -> str:
@@ -151,20 +151,20 @@ def find_place_of_table(store: Store, name: str) -> str:
 
     If the table is lost, the topics show whether the broker keeps its tables in databases (storeType=defaultRocksDB).
     """
-    folders = {file.path_facts.path.rpartition("/")[0] for file in store.other_files}
+    directories = {file.path_facts.path.rpartition("/")[0] for file in store.other_files}
     table = next((one for one in ConfigTable if name and one.file == name), None)
     if table is not None:
-        for folder in (table.folder, _SINGLE, _V2_FOLDER):
-            if folder in folders:
-                return folder
-        if has_topics_of_rocksdb_broker(store) and store.other_file(f"{CONFIG_FOLDER}/{name}") is None:
-            return table.folder
-    return f"{CONFIG_FOLDER}/{name}"
+        for directory in (table.directory, _SINGLE, _V2_DIRECTORY):
+            if directory in directories:
+                return directory
+        if has_topics_of_rocksdb_broker(store) and store.other_file(f"{CONFIG_DIRECTORY}/{name}") is None:
+            return table.directory
+    return f"{CONFIG_DIRECTORY}/{name}"
 
 
 def has_topics_of_rocksdb_broker(store: Store) -> bool:
     """Return whether topics are in a database that a broker creates only with storeType=defaultRocksDB."""
-    return any(store.other_file(f"{folder}/CURRENT") for folder in (ConfigTable.TOPICS.folder, _SINGLE))
+    return any(store.other_file(f"{directory}/CURRENT") for directory in (ConfigTable.TOPICS.directory, _SINGLE))
 
 
 def _v2_json(database: Database, table: ConfigTable) -> Iterator[_Row]:
@@ -260,7 +260,7 @@ def _check_offsets(name: str, offsets: Mapping[str, object]) -> None:
 
 def read_config_file(store: Store, name: str) -> dict[str, object] | None:
     """Return the content of the store's `config/<name>`; None if it does not exist or a broker cannot load it."""
-    file = store.other_file(f"{CONFIG_FOLDER}/{name}")
+    file = store.other_file(f"{CONFIG_DIRECTORY}/{name}")
     if file is None or file.size > LARGEST_FILE:
         return None
     with skip_lost_file():
@@ -270,7 +270,7 @@ def read_config_file(store: Store, name: str) -> dict[str, object] | None:
 
 def read_json_config(store: Store, name: str) -> dict[str, object] | None:
     """Return the content of the store's `config/<name>`; None if it does not exist or cannot be read."""
-    file = store.other_file(f"{CONFIG_FOLDER}/{name}")
+    file = store.other_file(f"{CONFIG_DIRECTORY}/{name}")
     if file is None or file.size > LARGEST_FILE:
         return None
     with skip_lost_file():  # also if it is not valid JSON: the broker cannot load it either
@@ -315,7 +315,7 @@ def read_config_files(store: Store) -> Iterator[tuple[str, int, bytes | None]]:
     kinds = {FileKind.CONFIG, FileKind.CONFIG_BACKUP}
     there = {file.path_facts.path: file for file in store.other_files if file.path_facts.kind in kinds}
     for path in sorted({path.removesuffix(BACKUP_SUFFIX) for path in there}):
-        name = path.removeprefix(f"{CONFIG_FOLDER}/")
+        name = path.removeprefix(f"{CONFIG_DIRECTORY}/")
         if not name.endswith(_KEPT):
             continue
         for file in (there.get(path), there.get(path + BACKUP_SUFFIX)):
@@ -399,15 +399,15 @@ def _read_table(store: Store, files: _Files, table: ConfigTable, unread: list[Fo
     """Return a table, and its file or database; add the reasons why one cannot be read to *unread*."""
     config, stored = _decode_file(files, table.file, unread), _read_database(store, table, unread)
     if stored is not None and stored.overrides_json_file(config or None):
-        return stored.rows, stored.folder
-    return dict(object_entries(config.get(table.table))), f"{CONFIG_FOLDER}/{table.file}"
+        return stored.rows, stored.directory
+    return dict(object_entries(config.get(table.table))), f"{CONFIG_DIRECTORY}/{table.file}"
 
 
 def read_backup_readers(store: Store) -> tuple[ConsumerOffsets, ...]:
     """Return the positions in the backups of files that a broker uses; none if a backup cannot be loaded."""
     files = dict[str, bytes | None]()
     for name in (CONSUMERS_FILE, LIGHT_FILE, DELAY_FILE):
-        file = store.other_file(f"{CONFIG_FOLDER}/{name}{BACKUP_SUFFIX}")
+        file = store.other_file(f"{CONFIG_DIRECTORY}/{name}{BACKUP_SUFFIX}")
         if file is not None and file.size <= LARGEST_FILE and not has_database_of_table(store, name):
             with skip_lost_file():
                 files[name] = store.read(file, 0, LARGEST_FILE)
@@ -415,7 +415,7 @@ def read_backup_readers(store: Store) -> tuple[ConsumerOffsets, ...]:
                 continue
             files.pop(name, None)
     table = dict(object_entries(_decode_file(files, CONSUMERS_FILE, []).get(_OFFSETS)))
-    consumers = _offsets_of_groups(ConsumerKind.CONSUMER, table, f"{CONFIG_FOLDER}/{CONSUMERS_FILE}", [])
+    consumers = _offsets_of_groups(ConsumerKind.CONSUMER, table, f"{CONFIG_DIRECTORY}/{CONSUMERS_FILE}", [])
     return (*consumers, *_read_other_readers(files, []))
 
 
@@ -425,16 +425,16 @@ def _read_consumer_offsets(store: Store, files: _Files, unread: list[FormatError
     yield from _offsets_of_groups(ConsumerKind.CONSUMER, table, place, unread)
     pulls = _read_database(store, ConfigTable.PULL_OFFSETS, unread)  # only configManagerVersion=v2 stores this table
     if pulls is not None:
-        yield from _offsets_of_groups(ConsumerKind.PULL, pulls.rows, pulls.folder, unread)
+        yield from _offsets_of_groups(ConsumerKind.PULL, pulls.rows, pulls.directory, unread)
     yield from _read_other_readers(files, unread)
 
 
 def _read_other_readers(files: _Files, unread: list[FormatError]) -> Iterator[ConsumerOffsets]:
-    light, place = _decode_file(files, LIGHT_FILE, unread), f"{CONFIG_FOLDER}/{LIGHT_FILE}"
+    light, place = _decode_file(files, LIGHT_FILE, unread), f"{CONFIG_DIRECTORY}/{LIGHT_FILE}"
     yield from _offsets_of_groups(ConsumerKind.CONSUMER, dict(object_entries(light.get(_OFFSETS))), place, unread)
     of_one_queue = {name: {"0": offset} for name, offset in _items(light.get(_LIGHT_TABLE))}
     yield from _offsets_of_groups(ConsumerKind.CONSUMER, of_one_queue, place, unread)
-    place = f"{CONFIG_FOLDER}/{DELAY_FILE}"
+    place = f"{CONFIG_DIRECTORY}/{DELAY_FILE}"
     levels = _items(_decode_file(files, DELAY_FILE, unread).get(_OFFSETS))
     queues = ((int(level) - 1, offset) for level, offset in levels if _NUMBER.fullmatch(level))
     valid = ((one, offset) for one, offset in queues if one >= 0)
@@ -473,7 +473,7 @@ def _decode_file(files: _Files, name: str, unread: list[FormatError]) -> dict[st
             raise SizeLimitExceeded(TOO_LARGE)
         return decode_json_config(data)
     except FormatError as error:
-        unread.append(error.in_file(f"{CONFIG_FOLDER}/{name}"))
+        unread.append(error.in_file(f"{CONFIG_DIRECTORY}/{name}"))
         return {}
 
 

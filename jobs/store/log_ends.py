@@ -165,8 +165,8 @@ def find_end_after_crash(
 def _find_evidence(store: Store, log_end: int) -> tuple[str, str]:
     """Return why the log was copied before queues and index, and why it was not; both are empty without evidence."""
     segment = store.segment_at(log_end) or store.segments[-1]
-    path, (folder, _, name) = store.path_below_root(segment.location), segment.location.rpartition("/")
-    modified_ms = {info.name: info.modified_ms for info in store.storage.list_files(folder)}.get(name)
+    path, (directory, _, name) = store.path_below_root(segment.location), segment.location.rpartition("/")
+    modified_ms = {info.name: info.modified_ms for info in store.storage.list_files(directory)}.get(name)
     newest = max((*store.queue_files, *store.index_files), key=lambda file: file.modified_ms)
     later_ms = 0 if modified_ms is None else newest.modified_ms - modified_ms
     if later_ms > _WRITTEN_TOGETHER_MS:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from jobs.storage.locations import join_location
 from jobs.storage.model import Reader
-from jobs.store.queue_storage import rocksdbstore_folder
+from jobs.store.queue_storage import rocksdbstore_directory
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store
 from rmq_formats.errors import CorruptData, FormatError
@@ -197,8 +197,8 @@ MAX_INDEX_ROWS_COUNTED = 1 << 20  # so that inspecting a store with a large inde
 
 def open_rocksdb_store(store: Store) -> AbstractContextManager[Database | None]:
     """Open the database in `rocksdbstore/`; None if there is none. `FormatError` if it cannot be read."""
-    folder = rocksdbstore_folder(store)
-    return nullcontext() if folder is None else open_database(join_location(store.root, folder), store.storage)
+    directory = rocksdbstore_directory(store)
+    return nullcontext() if directory is None else open_database(join_location(store.root, directory), store.storage)
 
 
 def count_index_rows(database: Database) -> int:

@@ -15,7 +15,7 @@ from itertools import groupby, zip_longest
 from jobs.storage import AnyStorage
 from jobs.storage.locations import is_local
 from jobs.storage.model import FetchingReader, Reader
-from jobs.store.queue_storage import QueueStorage, detect_queue_storage, rocksdb_queue_folder
+from jobs.store.queue_storage import QueueStorage, detect_queue_storage, rocksdb_queue_directory
 from jobs.store.store import Store, StoredFile
 from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
 from rmq_formats.consumequeue.dispatch import (
@@ -295,7 +295,7 @@ def list_queues(store: Store, open_file: OpenFile | None = None) -> list[StoredQ
 
 def queues_in_rocksdb(store: Store) -> list[StoredQueue]:
     """Return the queues that a store has in RocksDB, sorted by name; `FormatError` if it cannot be read."""
-    if rocksdb_queue_folder(store) is None:
+    if rocksdb_queue_directory(store) is None:
         return []
     from jobs.store.rocksdb_queues import find_queue_database  # lazy import: numpy is slow to load
 

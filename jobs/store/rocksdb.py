@@ -126,8 +126,8 @@ def open_database(location: str, storage: Storage) -> Iterator[Database]:
 
     import rocksdict
 
-    with TemporaryDirectory(prefix="rmq-lake-rocksdb-") as folder:
-        opened = _open_database(location, storage, Path(folder))
+    with TemporaryDirectory(prefix="rmq-lake-rocksdb-") as directory:
+        opened = _open_database(location, storage, Path(directory))
         try:
             names = rocksdict.Rdict.list_cf(opened.path(), _raw_options())
             yield Database({name: opened.get_column_family(name) for name in names}, location)
@@ -137,13 +137,13 @@ def open_database(location: str, storage: Storage) -> Iterator[Database]:
             opened.close()
 
 
-def _open_database(location: str, storage: Storage, folder: Path) -> "Rdict":
+def _open_database(location: str, storage: Storage, directory: Path) -> "Rdict":
     import rocksdict
 
-    copies = [folder]
+    copies = [directory]
 
     def copy_and_open() -> rocksdict.Rdict:
-        copy = folder / str(len(copies))
+        copy = directory / str(len(copies))
         copy.mkdir()
         copies.append(copy)
         _copy(location, storage, copy)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from jobs.storage.locations import join_location
 from jobs.storage.model import Reader, Storage
-from jobs.store.queue_storage import rocksdb_queue_folder
+from jobs.store.queue_storage import rocksdb_queue_directory
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store, StoredFile
 from rmq_formats.arrays import dtype_of
@@ -38,7 +38,7 @@ from rmq_formats.rocksdb.layout import (
     encode_prefix,
     encode_unit_key,
 )
-from rmq_formats.store import CONSUME_QUEUE_FOLDER, FileKind, StoreFile, file_name_of_offset
+from rmq_formats.store import CONSUME_QUEUE_DIRECTORY, FileKind, StoreFile, file_name_of_offset
 
 _AT_ONCE = 1 << 16  # rows
 _SNAPSHOTS = 4  # database snapshots that a process keeps open
@@ -141,7 +141,7 @@ class DatabaseQueueOpener:
                 )
                 raise CorruptData(reason, None, self.location)
             name = f"{queue.topic}/{queue.queue_id}/{file_name_of_offset(number * UNIT.size)}"
-            path, base = f"{CONSUME_QUEUE_FOLDER}/{name}", number * UNIT.size
+            path, base = f"{CONSUME_QUEUE_DIRECTORY}/{name}", number * UNIT.size
             about = StoreFile(path, FileKind.CONSUME_QUEUE, base, queue.topic, queue.queue_id)
             yield StoredFile(f"{self.location}/{name}", about, count * UNIT.size, modified_ms)
             key = prefix + b"\xff" * (QUEUE_OFFSET_SIZE + 1)
@@ -243,7 +243,7 @@ class _RowReader(Reader):
 
 def find_queue_database(store: Store) -> DatabaseQueueOpener | None:
     """Return the database of a store's queues, not opened yet; None without one."""
-    name = rocksdb_queue_folder(store)
+    name = rocksdb_queue_directory(store)
     if name is None:
         return None
     signature = tuple(

@@ -23,14 +23,14 @@ from jobs.storage.local import (
     LOST_FOUND,
     ReadLimits,
     close_unwritten,
-    identify_enclosing_folders,
+    identify_enclosing_directories,
     lower_priority,
     real_path,
 )
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.paths import is_directory, is_regular_file, path_exists
 from jobs.store.store import SET_ASIDE_MARK
-from rmq_formats.store import INDEX_FOLDER
+from rmq_formats.store import INDEX_DIRECTORY
 
 LOCK_FILE = "lock"
 ABORT_FILE = "abort"
@@ -125,9 +125,9 @@ class FileState(NamedTuple):
 class LockedStore:
     """A store whose broker cannot start, and the state of each of its files when the lock was taken."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
-        """Note the state of every file below *folders*."""
-        self._folders = folders
+    def __init__(self, directories: Sequence[Path]) -> None:
+        """Note the state of every file below *directories*."""
+        self._directories = directories
         self._states = self._list()
         self.installed: set[str] = set()  # paths of files that this command has added to the store, or removed
 
@@ -156,18 +156,18 @@ class LockedStore:
     def _list(self) -> Mapping[str, FileState]:
         """Return the state of each file, by the path that it has without links to directories."""
         resolve = cache(real_path)
-        states = (state for folder in self._folders for state in list_file_states(folder))
+        states = (state for directory in self._directories for state in list_file_states(directory))
         return {str(resolve(path.parent) / path.name): state for path, state in states}
 
 
-def list_file_states(folder: Path) -> Iterator[tuple[Path, FileState]]:
+def list_file_states(directory: Path) -> Iterator[tuple[Path, FileState]]:
     """
-    Yield every regular file below *folder* with its state, except those that installations have set aside or begun.
+    Yield every regular file below *directory* with its state, except those that installations have set aside or begun.
 
     Links to directories are followed, each directory once.
     """
-    seen = identify_enclosing_folders(str(folder))
-    pending = [folder]
+    seen = identify_enclosing_directories(str(directory))
+    pending = [directory]
     while pending:
         place = pending.pop()
         try:
@@ -175,7 +175,7 @@ def list_file_states(folder: Path) -> Iterator[tuple[Path, FileState]]:
             entries = sorted(os.scandir(place), key=lambda entry: entry.name)
         except FileNotFoundError:  # deleted since it was listed
             continue
-        if place != folder and (status.st_dev, status.st_ino) in seen:
+        if place != directory and (status.st_dev, status.st_ino) in seen:
             continue
         seen.add((status.st_dev, status.st_ino))
         for entry in entries:
@@ -202,8 +202,8 @@ def lock_store(store: str, out: Path, commitlog: Sequence[str] = ()) -> Iterator
     if not is_local(store):
         raise NotInstalledError(f"{store}: files can be installed only in stores on this machine")
     root = Path(local_path(store))
-    folders = [root, *(Path(local_path(folder)) for folder in commitlog)]
-    if any(real_path(out).is_relative_to(real_path(folder)) for folder in folders):
+    directories = [root, *(Path(local_path(directory)) for directory in commitlog)]
+    if any(real_path(out).is_relative_to(real_path(directory)) for directory in directories):
         raise NotInstalledError(f"{out}: this directory is inside the store; choose one outside it")
     owner = owner_of(root)
     descriptor = None
@@ -220,7 +220,7 @@ def lock_store(store: str, out: Path, commitlog: Sequence[str] = ()) -> Iterator
                         f"a broker is running on this store (it holds {LOCK_FILE}), or another command is writing to it"
                     )
                     raise NotInstalledError(f"{store}: {reason}; stop it first") from error
-            held = LockedStore(folders)
+            held = LockedStore(directories)
         yield held
     finally:
         if descriptor is not None:
@@ -286,7 +286,7 @@ def acting_as_root() -> Iterator[None]:
         os.seteuid(user)
 
 
-def owner_of(root: Path, name: str = INDEX_FOLDER) -> tuple[int, int]:
+def owner_of(root: Path, name: str = INDEX_DIRECTORY) -> tuple[int, int]:
     """Return the user and the group of a directory of the store, or of the store if the directory does not exist."""
     whole = root.stat()
     directory = root / name

@@ -33,7 +33,7 @@ from rmq_formats.properties import MAX_LONG
 from rmq_formats.store import (
     CHECKPOINT_SIZE,
     LOG_KINDS,
-    QUEUE_FOLDERS,
+    QUEUE_DIRECTORIES,
     QUEUE_KINDS,
     Checkpoint,
     FileKind,
@@ -248,11 +248,11 @@ def _list(
 
 def _no_segment_error(directories: Sequence[str], own: StoredFile) -> WrongLocationError:
     """Return the error for directories of a log without segments, while the store has the segment *own*."""
-    folder, _, _ = own.location.rpartition("/")
+    directory, _, _ = own.location.rpartition("/")
     reason = (
         "this directory, set by --commitlog or the broker's configuration file, has no segments of the log, but "
-        f"{folder} does. Is the log's disk mounted? To read the segments in the store, pass "
-        f"--commitlog {quote(folder)}"
+        f"{directory} does. Is the log's disk mounted? To read the segments in the store, pass "
+        f"--commitlog {quote(directory)}"
     )
     return WrongLocationError(reason, None, ", ".join(directories))
 
@@ -268,11 +268,11 @@ def relist_store(store: Store, topics: Collection[str] | None = None) -> Store:
         return _list(store.root, store.commitlog, store.storage)
 
     def skips(path: str) -> bool:
-        folder, _, name = path.partition("/")
-        return folder in QUEUE_FOLDERS and bool(name) and "/" not in name and name not in topics
+        directory, _, name = path.partition("/")
+        return directory in QUEUE_DIRECTORIES and bool(name) and "/" not in name and name not in topics
 
     listed = _list(store.root, store.commitlog, store.storage, skips)
-    names = {folder: _list_names(f"{local_path(store.root)}/{folder}") for folder in QUEUE_FOLDERS}
+    names = {directory: _list_names(f"{local_path(store.root)}/{directory}") for directory in QUEUE_DIRECTORIES}
     others = (
         file
         for file in store.queue_files
@@ -292,8 +292,8 @@ def _list_names(directory: str) -> frozenset[str]:
 
 def is_set_aside(path: str) -> bool:
     """Return whether a path below a store's root is in a directory that was set aside."""
-    folder = path.partition("/")[0]
-    return SET_ASIDE_MARK in folder or folder.endswith(SET_ASIDE_MARK.removesuffix("-"))
+    directory = path.partition("/")[0]
+    return SET_ASIDE_MARK in directory or directory.endswith(SET_ASIDE_MARK.removesuffix("-"))
 
 
 def find_checkpoint_file(store: Store) -> StoredFile | None:
@@ -319,7 +319,7 @@ def read_broker_conf(path: str | os.PathLike[str] | None) -> BrokerConf:
 
 def list_store_without_queues(location: str, commitlog: Sequence[str]) -> Store:
     """List a local store, except its queue directories."""
-    return _list(normalize_location(location), commitlog, AnyStorage(), skips=QUEUE_FOLDERS.__contains__)
+    return _list(normalize_location(location), commitlog, AnyStorage(), skips=QUEUE_DIRECTORIES.__contains__)
 
 
 def log_directories(commitlog: Sequence[str] | None, conf: BrokerConf) -> Sequence[str]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from jobs.store.broker_config import (
     BACKUP_SUFFIX,
-    CONFIG_FOLDER,
+    CONFIG_DIRECTORY,
     TOPIC_TABLE,
     TOPICS_FILE,
     ConfigTable,
@@ -173,7 +173,7 @@ def collect_topic_evidence(store: Store, recorded: Sequence[RecordedTopics] | No
         table = newest._replace(topics=newest.topics | table.topics) if table is not None and is_begun_anew else newest
     asked = "" if recorded is None else ", and no topic table in the lake shows whether the topic was deleted"
     if table is None:
-        path = f"{CONFIG_FOLDER}/{TOPICS_FILE}"
+        path = f"{CONFIG_DIRECTORY}/{TOPICS_FILE}"
         doubt = f"{path} cannot be read" if store.other_file(path) else f"{path} is missing"
         return TopicEvidence(None, with_queues, lake_note=asked, doubt_reason=doubt)
     unlisted = sorted(topic for topic in with_queues - table.topics if not is_system_topic(topic))

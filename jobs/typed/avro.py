@@ -77,7 +77,7 @@ def _reader(schemas: Schemas, columns: Sequence[pa.Field], times: TimeDefaults) 
             cursor.at = 1
             number = int.from_bytes(cursor.read_bytes(size), "big")
         if number not in records:
-            raise RefusedBodyError("a schema id that has no file in the folder", f"schema {number}")
+            raise RefusedBodyError("a schema id that has no file in the directory", f"schema {number}")
         values = records[number].read(cursor)
         if cursor.at != len(body):
             raise refused_at_byte("extra bytes after the record", cursor.at)

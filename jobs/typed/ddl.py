@@ -13,7 +13,7 @@ import pyarrow as pa
 from jobs.lake.tables import INGESTED_AT, JSON_TEXT, PROVENANCE_COLUMNS, SQL_TYPES, TIMESTAMP, Table, sql_type
 from rmq_formats.arrow import column
 
-TYPED_FOLDER = "typed"
+TYPED_DIRECTORY = "typed"
 TYPING = "typing"
 # Columns of typed tables, unless the body has a column of this name.
 STORE_DATE = "store_date"
@@ -23,7 +23,7 @@ LOAD_COLUMNS = (
     column(INGESTED_AT, TIMESTAMP, "time at which this run of `type` started; NULL in rows of earlier releases"),
 )
 _MOST_LIMITS = 32  # declared columns of a table with limits in Delta's log
-MAX_FOLDER_LENGTH = 200  # bytes: file systems allow 255
+MAX_DIRECTORY_LENGTH = 200  # bytes: file systems allow 255
 RESERVED_COLUMNS = frozenset({"broker", "store_id", *(field.name for field in PROVENANCE_COLUMNS)})
 MAX_DECIMAL_DIGITS = 38
 _UNSAFE = re.compile(rb"[^A-Za-z0-9_-]")
@@ -205,7 +205,7 @@ def table_name(topic: str, type_: str | None) -> str:
     """Return the table name of a topic, or of one of its types; it is a safe directory name for any topic."""
     names = [topic] if type_ is None else [topic, type_]
     safe = (_UNSAFE.sub(lambda match: b"~%02X" % match[0][0], name.encode()).decode() for name in names)
-    return f"{TYPED_FOLDER}/{'.'.join(safe)}"
+    return f"{TYPED_DIRECTORY}/{'.'.join(safe)}"
 
 
 def typed_table(name: str, columns: Sequence[pa.Field]) -> Table:

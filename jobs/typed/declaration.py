@@ -17,8 +17,8 @@ from jobs.lake.tables import sql_columns
 from jobs.storage.local import read_small_file
 from jobs.storage.paths import list_directory
 from jobs.typed.ddl import (
-    MAX_FOLDER_LENGTH,
-    TYPED_FOLDER,
+    MAX_DIRECTORY_LENGTH,
+    TYPED_DIRECTORY,
     SchemaError,
     list_narrowed_columns,
     parse_columns,
@@ -170,11 +170,11 @@ class _Declared:
             types, wanted = _KEYS.get(key, _TEXT)
             if not isinstance(value, types):
                 raise self._error(key, f"must be {wanted}")
-        folder = table_name(self._topic, self._name).removeprefix(f"{TYPED_FOLDER}/")
-        if not self._topic or self._name == "" or len(folder) > MAX_FOLDER_LENGTH:
+        directory = table_name(self._topic, self._name).removeprefix(f"{TYPED_DIRECTORY}/")
+        if not self._topic or self._name == "" or len(directory) > MAX_DIRECTORY_LENGTH:
             raise RequestError(
                 f"{self._place}: the names of the topic and the type must not be empty, and must have "
-                f"at most {MAX_FOLDER_LENGTH} characters in total"
+                f"at most {MAX_DIRECTORY_LENGTH} characters in total"
             )
         if kind in {"avro", "protobuf"} and not all(map(find_spec, _LIBRARIES)):
             reason = (
@@ -226,9 +226,9 @@ class _Declared:
             strange = [path.name for path in paths if not (path.stem.isascii() and path.stem.isdigit())]
             if strange or not paths:
                 found = strange[0] if strange else "no *.avsc file"
-                folder = str(self._path(key))
+                directory = str(self._path(key))
                 raise self._error(
-                    key, f"must be a directory of files like 7.avsc, named by schema id; {folder!r} contains {found}"
+                    key, f"must be a directory of files like 7.avsc, named by schema id; {directory!r} contains {found}"
                 )
             files = {int(path.stem): path for path in paths}
         schemas = {number: self._file(key, path).decode(errors="replace") for number, path in files.items()}

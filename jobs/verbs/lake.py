@@ -373,7 +373,7 @@ def restore(
     summary = restore(request, workers)
     words = [tool_command(), "verify", quote(str(out))]
     if summary.is_log_elsewhere:
-        words += ["--commitlog", quote(",".join(str(out / folder) for folder in summary.log_folders))]
+        words += ["--commitlog", quote(",".join(str(out / directory) for directory in summary.log_folders))]
     verify = RecommendedStep("verify the restored store", (" ".join(words),))
     user = out.stat().st_uid
     advice = f"the files belong to user {user}; change their owner to the broker's user before you start the broker"

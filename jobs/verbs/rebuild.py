@@ -27,7 +27,7 @@ from jobs.store.request import StoreRequest
 from jobs.store.rocksdb import check_rocksdict_installed
 from jobs.store.running_broker import LockedStore, NotInstalledError, find_broker_process, lock_store
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.store import CONSUME_QUEUE_FOLDER
+from rmq_formats.store import CONSUME_QUEUE_DIRECTORY
 
 if TYPE_CHECKING:
     from jobs.rebuild import index
@@ -232,7 +232,7 @@ def _refuse_for_database(request: RebuildQueuesRequest, installation: _Installat
         raise click.UsageError(
             "--install cannot install a RocksDB database, because the broker's configuration must change at the same "
             "time (storeType=defaultRocksDB). Build it without --install, stop the broker, then run\n"
-            + "\n".join(_placement_commands(request.store, request.out / CONSUME_QUEUE_FOLDER))
+            + "\n".join(_placement_commands(request.store, request.out / CONSUME_QUEUE_DIRECTORY))
         )
     with raise_as_usage_errors(UnsupportedFormat):
         check_rocksdict_installed(str(request.out), "write")

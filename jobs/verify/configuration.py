@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from jobs.diagnosis import kinds
 from jobs.diagnosis.broker_state import ReadSpan, check_broker_state
 from jobs.diagnosis.findings import CONFIGURATION, Finding
-from jobs.store.broker_config import CONFIG_FOLDER, BrokerConfig
+from jobs.store.broker_config import CONFIG_DIRECTORY, BrokerConfig
 from jobs.store.store import Store
 from jobs.verify.report import PartReport, unreadable_database_finding
 from jobs.verify.rocksdb_queues import verify_timer_files
@@ -36,6 +36,6 @@ def _find_damaged_databases(store: Store, config: BrokerConfig) -> Iterator[Find
         if error.file and not isinstance(error, SizeLimitExceeded | UnsupportedFormat)
     }
     for location, error in databases.items():
-        if not location.startswith(f"{CONFIG_FOLDER}/"):  # `check_broker_state` reports a file
+        if not location.startswith(f"{CONFIG_DIRECTORY}/"):  # `check_broker_state` reports a file
             finding = unreadable_database_finding(CONFIGURATION, error, store)
             yield finding._replace(kind=kinds.DAMAGED_CONFIGURATION)

@@ -30,7 +30,7 @@ from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import skip_lost_file
 from rmq_formats.properties import MAX_LONG
 from rmq_formats.release import Release
-from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, COMMITLOG_FOLDER, FileKind, file_name_of_offset
+from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, COMMITLOG_DIRECTORY, FileKind, file_name_of_offset
 
 _FLUSHED = ("physical_timestamp", "logic_timestamp")
 _DISPATCHED = "dispatched_offset"
@@ -221,8 +221,8 @@ def log_numbers(store: Store, checks: Sequence[RangeCheck], log_end: int) -> dic
 def _stray_files(store: Store) -> Iterator[Finding]:
     """Yield a finding on each file in the log's directory whose name no broker uses."""
     for path in sorted(file.path_facts.path for file in store.other_files_of_kind(FileKind.UNKNOWN)):
-        folder, _, name = path.rpartition("/")
-        if folder == COMMITLOG_FOLDER:
+        directory, _, name = path.rpartition("/")
+        if directory == COMMITLOG_DIRECTORY:
             cause = "another program or a user created the file; a broker loads every file here, and refuses to start"
             yield Finding(LOG, kinds.UNEXPECTED_FILE, path, None, "name", name, "20 digits below 2^63", cause)
 

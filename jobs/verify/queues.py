@@ -37,7 +37,7 @@ from jobs.store.queue_files import (
     queue_file_sizes,
     undecided_queue_file_sizes,
 )
-from jobs.store.queue_storage import rocksdb_queue_folder
+from jobs.store.queue_storage import rocksdb_queue_directory
 from jobs.store.ranges import find_holes, plan_ranges
 from jobs.store.rocksdb_queues import find_queue_database
 from jobs.store.store import DEFAULT_RANGE_SIZE, Store, StoredFile, read_checkpoint
@@ -221,7 +221,7 @@ def _report_queues(store: Store, joined: JoinResult, after_ends: Sequence[Findin
         [
             *files,
             *_all_missing(joined, store),
-            *_missing_folders(missing, joined),
+            *_missing_directories(missing, joined),
             *(finding for finding in units if finding.file not in wrong_sizes),
             *after_ends,
             *_double_write_findings(double),
@@ -264,7 +264,7 @@ def _notes(
         )
     if joined.figures.ahead:
         yield f"{count_text(joined.figures.ahead, 'unit')} of messages after the end of the log"
-    if not joined.queues and not store.has_clean_shutdown and rocksdb_queue_folder(store) is not None:
+    if not joined.queues and not store.has_clean_shutdown and rocksdb_queue_directory(store) is not None:
         yield unflushed_rows_note(store)
     if double is not None:
         yield double.switch_safety_text()
@@ -362,13 +362,13 @@ def _all_missing(joined: JoinResult, store: Store) -> Iterator[Finding]:
     checkpoint = None if joined.queues or store.has_clean_shutdown else read_checkpoint(store)
     if checkpoint is None or checkpoint.logic_timestamp <= 0 or joined.log_end <= store.start_offset:
         return
-    if rocksdb_queue_folder(store) is None:
+    if rocksdb_queue_directory(store) is None:
         noted = f"queues up to store time {utc_time_text(checkpoint.logic_timestamp)}, according to the checkpoint"
         place = "consumequeue", None, "files"
         yield Finding(QUEUES, DifferenceKind.MISSING_QUEUE.value, *place, "none", noted, _ALL_LOST)
 
 
-def _missing_folders(findings: Sequence[Finding], joined: JoinResult) -> Iterator[Finding]:
+def _missing_directories(findings: Sequence[Finding], joined: JoinResult) -> Iterator[Finding]:
     """Yield one finding for each missing directory: of all queues, of a topic, or of one queue."""
     paths = [queue.name.path for queue in joined.queues]
     there = {path.partition("/")[0] for path in paths} | {path.rpartition("/")[0] for path in paths}
@@ -376,17 +376,17 @@ def _missing_folders(findings: Sequence[Finding], joined: JoinResult) -> Iterato
     for kind, of_kind in groupby(findings, lambda finding: finding.file.partition("/")[0]):
         some = list(of_kind)
         if len(some) > 1 and kind not in there:
-            yield _folder(kind, some, counts)
+            yield _directory(kind, some, counts)
             continue
         for topic, of_topic in groupby(some, lambda finding: finding.file.rpartition("/")[0]):
             queues = list(of_topic)
             if len(queues) > 1 and topic not in there:
-                yield _folder(topic, queues, counts)
+                yield _directory(topic, queues, counts)
             else:
                 yield from queues
 
 
-def _folder(path: str, queues: Sequence[Finding], counts: Mapping[str, int]) -> Finding:
+def _directory(path: str, queues: Sequence[Finding], counts: Mapping[str, int]) -> Finding:
     units = sum(counts[finding.file] for finding in queues)
     expected = f"{count_text(units, 'unit')} of {count_text(len(queues), 'queue')}"
     ends = [finding.log_end for finding in queues if finding.log_end is not None]
@@ -398,23 +398,23 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
     usual = queue_file_sizes(store)
     for kind, sizes in undecided_queue_file_sizes(store).items():
         found = ", ".join(map(str, sizes))
-        folder = QUEUE_KIND_OF_FILE[kind].value if kind in QUEUE_KIND_OF_FILE else kind.value
+        directory = QUEUE_KIND_OF_FILE[kind].value if kind in QUEUE_KIND_OF_FILE else kind.value
         values = "sizes", found, "one size for all files", _UNDECIDED_SIZE
-        yield Finding(QUEUES, kinds.WRONG_FILE_SIZE, folder, None, *values, is_undecided=True)
+        yield Finding(QUEUES, kinds.WRONG_FILE_SIZE, directory, None, *values, is_undecided=True)
     for queue in queues:
         for file in (*queue.files, *queue.extension):
             # A broker creates a file before it sets its size: a killed one may leave an empty last file.
             if file.size or file not in {queue.files[-1], *queue.extension[-1:]} or store.has_clean_shutdown:
                 yield from _check_size_and_name(file, usual.get(file.path_facts.kind, 0))
     for path in (stored.path_facts.path for stored in store.other_files_of_kind(FileKind.UNKNOWN)):
-        root, *folders = path.split("/")[:-1] or [""]
+        root, *directories = path.split("/")[:-1] or [""]
         # Brokers skip files outside the directories of queues (ConsumeQueueStore#loadConsumeQueues).
-        if root in set(map(str, QueueKind)) and folders[1:] and is_queue_id(folders[1]):
+        if root in set(map(str, QueueKind)) and directories[1:] and is_queue_id(directories[1]):
             cause = "brokers do not use this file name; a broker that starts now may refuse to load the queue"
             wrong = "name", path.rpartition("/")[2], "20 digits"
-            if folders[1] != (queue_id := str(int(folders[1]))):
+            if directories[1] != (queue_id := str(int(directories[1]))):
                 cause = "a broker that starts now loads either this directory or the one with the expected name"
-                wrong = "directory", folders[1], queue_id
+                wrong = "directory", directories[1], queue_id
             yield Finding(QUEUES, kinds.UNEXPECTED_FILE, path, None, *wrong, cause)
 
 

@@ -22,7 +22,7 @@ from jobs.diagnosis.findings import INDEX, Finding
 from jobs.products.index.key_sequence import KeySequence, collect_keys, read_key_blocks
 from jobs.storage.locations import join_location
 from jobs.storage.scratch import Scratch
-from jobs.store.queue_storage import rocksdbstore_folder
+from jobs.store.queue_storage import rocksdbstore_directory
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.release import determine_writers
 from jobs.store.rocksdb import Database, open_database
@@ -50,11 +50,11 @@ def verify_rocksdb_index(
     workers: Workers, store: Store, ranges: Sequence[Range], release: str | None, scratch: Scratch
 ) -> PartReport | None:
     """Return the findings on a store's index in RocksDB; None if it has none."""
-    folder = rocksdbstore_folder(store)
-    if folder is None:
+    directory = rocksdbstore_directory(store)
+    if directory is None:
         return None
     try:
-        with open_database(join_location(store.root, folder), store.storage) as database:
+        with open_database(join_location(store.root, directory), store.storage) as database:
             if not any(key not in _PROGRESS for keys, _ in database.rows(INDEX_FAMILY, batch_size=4) for key in keys):
                 return None
             now = store
@@ -68,7 +68,7 @@ def verify_rocksdb_index(
         return PartReport(numbers={"files": 0}, unverified=str(error))
     except FormatError as error:
         return PartReport([unreadable_database_finding(INDEX, error, store)], {"files": 0})
-    return _report(*compared, keys, folder, store)
+    return _report(*compared, keys, directory, store)
 
 
 # The number of rows or keys that only one side has, and the lowest log offset of these, by reason.
@@ -143,11 +143,11 @@ def _name(part: int) -> str:
 
 
 def _report(
-    counts: Mapping[str, int], differences: RowDifferences, keys: KeySequence, folder: str, store: Store
+    counts: Mapping[str, int], differences: RowDifferences, keys: KeySequence, directory: str, store: Store
 ) -> PartReport:
     """Return the report on an index in RocksDB, from the *counts* and differences of `compare_rows`."""
     numbers = {"files": 0, "rows": counts["rows"], "keys": counts["keys"], "messages": keys.record_count, "behind": 0}
-    notes = [f"the index is in RocksDB ({folder}, indexRocksDBEnable); the store has no index files"]
+    notes = [f"the index is in RocksDB ({directory}, indexRocksDBEnable); the store has no index files"]
     if _MISSING in differences and not store.has_clean_shutdown:
         numbers["behind"], _ = differences.pop(_MISSING)
         notes.append("the missing rows were in memory when the broker was killed; it writes them at its next start")
@@ -157,10 +157,10 @@ def _report(
             count, first = differences[reason]
             text = f"{count_text(count, 'row')}, the first for log offset {first}"
             values = ("none", text) if reason == _MISSING else (text, "messages with these keys")
-            findings.append(Finding(INDEX, kind, folder, None, "rows", *values, cause, count, first))
+            findings.append(Finding(INDEX, kind, directory, None, "rows", *values, cause, count, first))
     if invalid := counts["invalid"]:
         text, cause = count_text(invalid, "row"), "the keys of these rows are not valid index keys"
         findings.append(
-            Finding(INDEX, kinds.DAMAGED_INDEX_ROWS, folder, None, "rows", text, "valid keys", cause, invalid)
+            Finding(INDEX, kinds.DAMAGED_INDEX_ROWS, directory, None, "rows", text, "valid keys", cause, invalid)
         )
     return PartReport(findings, numbers, notes)

@@ -34,7 +34,7 @@ from jobs.store.pending_messages import (
     read_waiting_units,
 )
 from jobs.store.queue_files import StoredQueue, queues_in_rocksdb, split_into_chunks
-from jobs.store.queue_storage import QueueStorage, detect_queue_storage, rocksdb_queue_folder, rocksdbstore_folder
+from jobs.store.queue_storage import QueueStorage, detect_queue_storage, rocksdb_queue_directory, rocksdbstore_directory
 from jobs.store.record_places import segment_bytes
 from jobs.store.rocksdb_queues import find_queue_database
 from jobs.store.store import Segment, Store, relist_store
@@ -48,7 +48,7 @@ from rmq_formats.detection import TIMER_TOPIC
 from rmq_formats.errors import FormatError, UnsupportedFormat, is_disk_error
 from rmq_formats.properties import MAX_LONG
 from rmq_formats.rocksdb.layout import ROCKSDB_HALF_TOPIC
-from rmq_formats.store import CONSUME_QUEUE_FOLDER, ROCKSDB_STORE_FOLDER
+from rmq_formats.store import CONSUME_QUEUE_DIRECTORY, ROCKSDB_STORE_DIRECTORY
 
 _AT_ONCE = 1 << 16  # units
 _OF_ROWS = frozenset({kinds.DOUBLE_WRITE_DIFFERS, kinds.UNREADABLE_DATABASE, kinds.WRONG_QUEUE_END})
@@ -188,10 +188,10 @@ def queues_left_out_of_double_write(
 
 def is_about_rocksdb_rows(finding: Finding, store: Store) -> bool:
     """Return whether a finding is about rows, which only a broker writes, and not about files."""
-    folder = finding.file.partition("/")[0]
-    if finding.kind in _OF_ROWS or folder == rocksdbstore_folder(store):
+    directory = finding.file.partition("/")[0]
+    if finding.kind in _OF_ROWS or directory == rocksdbstore_directory(store):
         return True
-    return finding.part == QUEUES and folder in _ROOTS and step_for_rocksdb_queues(store) is not None
+    return finding.part == QUEUES and directory in _ROOTS and step_for_rocksdb_queues(store) is not None
 
 
 def lacks_only_first_row(findings: Iterable[Finding]) -> bool:
@@ -202,7 +202,7 @@ def lacks_only_first_row(findings: Iterable[Finding]) -> bool:
 
 def steps_for_rocksdb_rows(findings: Sequence[Finding], store: Store) -> Iterator[RecommendedStep]:
     """Yield the remedies for findings on rows, each once."""
-    other = rocksdbstore_folder(store)
+    other = rocksdbstore_directory(store)
     rows = [finding for finding in findings if is_about_rocksdb_rows(finding, store)]
     others = [finding for finding in rows if finding.file.partition("/")[0] == other]
     of_queues = [finding for finding in rows if finding not in others]
@@ -255,15 +255,15 @@ def _recovery_limit(store: Store) -> str:
 
 
 def _set_aside(store: Store) -> RecommendedStep:
-    folder = rocksdb_queue_folder(store) or CONSUME_QUEUE_FOLDER
+    directory = rocksdb_queue_directory(store) or CONSUME_QUEUE_DIRECTORY
     words = (
-        f"{folder}: the queues are in a RocksDB database, which `repair` does not modify. Without the database, "
+        f"{directory}: the queues are in a RocksDB database, which `repair` does not modify. Without the database, "
         f"RocketMQ 5.3.3 or later rebuilds the rows from the log when it starts{_recovery_limit(store)}. With the "
         "broker stopped, move the database aside:"
     )
-    path, aside = quote(f"{store.root}/{folder}"), quote(f"{store.root}-{folder}-aside")
+    path, aside = quote(f"{store.root}/{directory}"), quote(f"{store.root}-{directory}-aside")
     # In the same directory as the queues of topics.
-    if folder == CONSUME_QUEUE_FOLDER and detect_queue_storage(store) is QueueStorage.BOTH:
+    if directory == CONSUME_QUEUE_DIRECTORY and detect_queue_storage(store) is QueueStorage.BOTH:
         return RecommendedStep(words, (f"mkdir {aside} && find {path} -maxdepth 1 -type f -exec mv -t {aside} {{}} +",))
     return RecommendedStep(words, (f"mv {path} {aside}",))
 
@@ -343,9 +343,9 @@ def _verify_rocksdb(part: PartReport, store: Store, record_at: _RecordAt) -> Non
             f"{count_text(timers[0], 'pending timer message')}"
         )
     part.findings += _findings(
-        QUEUES, transactions, kinds.ORPHANED_TRANSACTION_ROW, ROCKSDB_HALF_TOPIC, ROCKSDB_STORE_FOLDER
+        QUEUES, transactions, kinds.ORPHANED_TRANSACTION_ROW, ROCKSDB_HALF_TOPIC, ROCKSDB_STORE_DIRECTORY
     )
-    part.findings += _findings(QUEUES, timers, kinds.ORPHANED_TIMER_ROW, TIMER_TOPIC, ROCKSDB_STORE_FOLDER)
+    part.findings += _findings(QUEUES, timers, kinds.ORPHANED_TIMER_ROW, TIMER_TOPIC, ROCKSDB_STORE_DIRECTORY)
 
 
 def _verify_timer_files(part: PartReport, store: Store, record_at: _RecordAt) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from jobs.diagnosis import kinds
 from jobs.diagnosis.findings import CONFIGURATION, INDEX, LOG, QUEUES, Finding
 from jobs.products.queues.join_result import MISSING_UNIT_KINDS
-from jobs.store.broker_config import CONFIG_FOLDER
+from jobs.store.broker_config import CONFIG_DIRECTORY
 from jobs.store.store import Store, StoredFile
 from jobs.store.workers import Workers
 from jobs.verify.log import NO_CHECKPOINT
@@ -18,7 +18,7 @@ from rmq_formats.errors import is_disk_error
 from rmq_formats.store import QUEUE_KINDS, FileKind, classify
 
 _BLOCK = 1 << 20
-_QUEUE_FOLDERS = tuple(f"{kind}/" for kind in QueueKind)
+_QUEUE_DIRECTORIES = tuple(f"{kind}/" for kind in QueueKind)
 _STATE_KINDS = (FileKind.CONTROLLER, FileKind.TIMER_LOG, FileKind.TIMER_METRICS, FileKind.TIMER_WHEEL)
 _PART_OF_KIND = {FileKind.INDEX: INDEX, FileKind.CHECKPOINT: LOG, **dict.fromkeys(_STATE_KINDS, CONFIGURATION)}
 _FOLLOWING_KINDS = frozenset({*MISSING_UNIT_KINDS, kinds.MISSING_INDEX_ENTRIES, kinds.DELETED_OR_LOST_QUEUE})
@@ -84,10 +84,10 @@ def report_unreadable_file(file: StoredFile, error: OSError, parts: Mapping[str,
         one for one in parts[name].findings if one.kind not in kinds.LOST_STATE_KINDS or one.file != path
     ]
     parts[name].notes = [note for note in parts[name].notes if not note.startswith(f"{path} does not exist")]
-    folder = path.rpartition("/")[0]
+    directory = path.rpartition("/")[0]
     for part in {name: parts[name], CONFIGURATION: parts[CONFIGURATION]}.values():
         for number, one in enumerate(part.findings):
-            follows = one.kind in _FOLLOWING_KINDS and (one.file == folder or one.file.startswith(f"{folder}/"))
+            follows = one.kind in _FOLLOWING_KINDS and (one.file == directory or one.file.startswith(f"{directory}/"))
             follows |= one.kind in _PROGRESS_KINDS and kind in QUEUE_KINDS
             follows |= one.kind == kinds.MISSING_INDEX_ENTRIES and kind is FileKind.INDEX
             if follows and not one.follows:
@@ -97,9 +97,9 @@ def report_unreadable_file(file: StoredFile, error: OSError, parts: Mapping[str,
 
 def _find_part(path: str, kind: FileKind, default: str = QUEUES) -> str:
     """Return the part of the store that a file belongs to."""
-    if path.startswith(f"{CONFIG_FOLDER}/"):
+    if path.startswith(f"{CONFIG_DIRECTORY}/"):
         return CONFIGURATION
-    return _PART_OF_KIND.get(kind, QUEUES if path.startswith(_QUEUE_FOLDERS) else default)
+    return _PART_OF_KIND.get(kind, QUEUES if path.startswith(_QUEUE_DIRECTORIES) else default)
 
 
 def report_unreadable_at_start(error: OSError, parts: Mapping[str, PartReport], store: Store) -> None:

@@ -546,8 +546,8 @@ def _copy_backup(store: str, one: Finding) -> str:
 def _move_command(store: str, one: Finding) -> str:
     if one.kind == kinds.STALE_INDEX_FILE:
         return f"mv -n {store}/{one.file} {store}/{Path(one.file).name}.copy"
-    folder, _, name = one.file.rpartition("/")
-    place = quote(folder) if folder.startswith("/") else f"{store}/{quote(folder)}"  # absolute: a separate log
+    directory, _, name = one.file.rpartition("/")
+    place = quote(directory) if directory.startswith("/") else f"{store}/{quote(directory)}"  # absolute: a separate log
     if one.kind in {kinds.OVERLAPPING_FILE, kinds.UNEXPECTED_FILE}:
         return f"mv -n {place}/{quote(name)} {store}/{quote(name)}.copy"
     return f"mv -n {place}/{name} {place}/{one.expected}"

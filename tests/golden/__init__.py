@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from jobs.demo.tour import extract
 
-StoreOf = Callable[[str], Path]  # the fixtures `golden` and `situation`: return the folder of a store by its name
+StoreOf = Callable[[str], Path]  # the fixtures `golden` and `situation`: return the directory of a store by its name
 
-FOLDER = Path(__file__).parent
-_ALL = {path.name.removesuffix(".tar.xz"): path for path in sorted(FOLDER.glob("*.tar.xz"))}
+DIRECTORY = Path(__file__).parent
+_ALL = {path.name.removesuffix(".tar.xz"): path for path in sorted(DIRECTORY.glob("*.tar.xz"))}
 CLUSTERS = {name: path for name, path in _ALL.items() if name.endswith("-cluster")}  # the stores of several brokers
 ARCHIVES = {name: path for name, path in _ALL.items() if name not in CLUSTERS}
 FIELD = tuple(name for name in ARCHIVES if name.startswith("field-"))  # situations in operation; other geometries
@@ -22,7 +22,7 @@ _FEATURES = frozenset(
         "rockscq-killed", "rockscq-separate", "tiered", "timerrocks", "timerwheel", "transrocks", "transrocks-killed",
     }
 )  # fmt: skip
-# Stores of operators' situations and of rarely used features: below `store/` of the unpacked folder, see README.md.
+# Stores of operators' situations and of rarely used features: below `store/` of the unpacked directory, see README.md.
 SITUATIONS = tuple(name for name in ARCHIVES if name.startswith("field-") or name.partition("-")[2] in _FEATURES)
 GOLDEN = tuple(name for name in ARCHIVES if name not in SITUATIONS)
 SCENARIO = {name: name.partition("-")[2] if name.startswith("b") else "upgraded" for name in GOLDEN}
@@ -42,25 +42,25 @@ def release_of(name: str) -> str:
     return ".".join(digits)
 
 
-def unpack(name: str, folder: Path) -> Path:
+def unpack(name: str, directory: Path) -> Path:
     if name in FIELD:
-        extract(ARCHIVES[name], folder / name)
-        return folder / name / "store"
-    extract(ARCHIVES[name], folder)
-    return folder / name
+        extract(ARCHIVES[name], directory / name)
+        return directory / name / "store"
+    extract(ARCHIVES[name], directory)
+    return directory / name
 
 
-def unpack_situation(name: str, folder: Path) -> Path:
-    """Unpack one of `SITUATIONS` into *folder*; return the directory that contains `store/`."""
-    place = folder / name
-    extract(ARCHIVES[name], place if name.startswith("field-") else folder)
+def unpack_situation(name: str, directory: Path) -> Path:
+    """Unpack one of `SITUATIONS` into *directory*; return the directory that contains `store/`."""
+    place = directory / name
+    extract(ARCHIVES[name], place if name.startswith("field-") else directory)
     return place
 
 
-def unpack_cluster(name: str, folder: Path) -> Path:
+def unpack_cluster(name: str, directory: Path) -> Path:
     """Unpack one of `CLUSTERS`; return the directory with a store for each broker, and `EXPECT/`."""
-    extract(CLUSTERS[name], folder)
-    return folder / name
+    extract(CLUSTERS[name], directory)
+    return directory / name
 
 
 FEATURES = (
@@ -93,17 +93,17 @@ class FeatureStore(NamedTuple):
         return answers
 
 
-def unpack_feature(name: str, folder: Path) -> FeatureStore:
-    place = unpack_situation(name, folder)
+def unpack_feature(name: str, directory: Path) -> FeatureStore:
+    place = unpack_situation(name, directory)
     return FeatureStore(place / "store", json.loads((place / "EXPECT.json").read_text()))
 
 
-def kill_with_database(root: Path, folder: Path) -> None:
-    """Replace the RocksDB database of a store with that in *folder*, as if the broker had been killed at that time."""
+def kill_with_database(root: Path, directory: Path) -> None:
+    """Replace the RocksDB database of a store with that in *directory*, as if the broker had been killed then."""
     for file in (root / "consumequeue").iterdir():
         if file.is_file():
             file.unlink()
-    for file in folder.iterdir():
+    for file in directory.iterdir():
         if file.is_file():
             shutil.copy(file, root / "consumequeue")
     (root / "abort").touch()

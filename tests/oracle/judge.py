@@ -90,11 +90,11 @@ class Difference(NamedTuple):
 
 
 def read_derived_files(store: Path) -> DerivedFiles:
-    folders = [store / kind for kind in QueueKind]
+    directories = [store / kind for kind in QueueKind]
     queues = {
         path.relative_to(store).as_posix(): path.read_bytes()
-        for folder in folders
-        for path in sorted(folder.rglob("*"))
+        for directory in directories
+        for path in sorted(directory.rglob("*"))
         if path.is_file()
     }
     return DerivedFiles(queues, [path.read_bytes() for path in list_index_files(store)])
@@ -158,7 +158,7 @@ def build_with_scalar_modules(log: list[MessageRecord], writer: Writer) -> Deriv
     )
 
 
-def rebuild_queue_folder(  # noqa: PLR0913 - options of tests
+def rebuild_queue_directory(  # noqa: PLR0913 - options of tests
     store: Path,
     out: Path,
     release: str | None,
@@ -180,16 +180,16 @@ def build_with_commands(store: Path, writer: Writer) -> DerivedFiles:
     """Rebuild queues and index files with the commands; they detect the releases if there are several."""
     release = writer.releases[0][1] if len(writer.releases) == 1 else None
     delays = writer.settings.get("messageDelayLevel")
-    with TemporaryDirectory() as folder:
-        queues, index = Path(folder, QueueKind.PLAIN), Path(folder, "index")
-        rebuild_queue_folder(store, queues, release, geometry=writer.geometry, delay_level=delays)
+    with TemporaryDirectory() as directory:
+        queues, index = Path(directory, QueueKind.PLAIN), Path(directory, "index")
+        rebuild_queue_directory(store, queues, release, geometry=writer.geometry, delay_level=delays)
         rebuild_index(
             RebuildIndexRequest(str(store), str(index), given_settings=writer.geometry.wanted(release)), SerialWorkers()
         )
         for kind in QueueKind:  # in a store, the directories of other kinds are next to that of plain queues
             if (queues / kind).exists():
-                (queues / kind).rename(Path(folder, kind))
-        return read_derived_files(Path(folder))
+                (queues / kind).rename(Path(directory, kind))
+        return read_derived_files(Path(directory))
 
 
 # --- explained by `verify` ------------------------------------------------------------------------------------------

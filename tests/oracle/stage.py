@@ -164,7 +164,7 @@ def remove_empty_files(store: Path) -> list[Path]:
 
     Up to 5.1.2, a broker refuses a store with such a file ("please check it manually").
     """
-    paths = [path for folder in ("commitlog", "consumequeue") for path in (store / folder).rglob("0*")]
+    paths = [path for directory in ("commitlog", "consumequeue") for path in (store / directory).rglob("0*")]
     empty = [path for path in paths if path.is_file() and not path.stat().st_size]
     for path in empty:
         path.unlink()

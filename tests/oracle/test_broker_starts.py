@@ -88,9 +88,9 @@ def _list_intact_messages(store: Path, healthy: Sequence[MessageRecord]) -> set[
 def _files_of(store: Path) -> frozenset[str]:
     return frozenset(
         path.relative_to(store).as_posix()
-        for folder in ("commitlog", "consumequeue", "index")
-        for path in (store / folder).rglob("*")
-        if path.is_file() and (folder != "commitlog" or path.read_bytes().strip(b"\0") or not path.stat().st_size)
+        for directory in ("commitlog", "consumequeue", "index")
+        for path in (store / directory).rglob("*")
+        if path.is_file() and (directory != "commitlog" or path.read_bytes().strip(b"\0") or not path.stat().st_size)
     )
 
 
@@ -142,9 +142,9 @@ class _Broker:
     def predict(self, store: Path) -> Verdict:
         return verify(VerifyRequest(str(store), given_settings=_GEOMETRY.wanted(self.driver.release)), SerialWorkers())
 
-    def find_wrong_predictions(self, cases: Sequence[str], folder: Path) -> Iterator[str]:
+    def find_wrong_predictions(self, cases: Sequence[str], directory: Path) -> Iterator[str]:
         for number, case in enumerate(cases):
-            store = self.planted(case, folder / str(number))
+            store = self.planted(case, directory / str(number))
             whole = _list_intact_messages(store, self.log)
             prediction = self.predict(store)
             before = _files_of(store)
@@ -239,12 +239,12 @@ def test_no_repair_makes_the_broker_delete_messages(broker: _Broker, tmp_path: P
     """Without bridges, a refused store stays refused; with bridges, every intact message is kept."""
     wanted = _GEOMETRY.wanted_with_conf(broker.driver.release)
     for bridges in (False, True):
-        folder = tmp_path / str(bridges)
-        store = broker.planted(name, folder / "store")
+        directory = tmp_path / str(bridges)
+        store = broker.planted(name, directory / "store")
         whole = _list_intact_messages(store, broker.log)
         before = broker.predict(store).start
         request = RepairRequest(
-            str(store), folder / "repair", given_settings=wanted, apply=True, bridge=bridges, deliver_empty=bridges
+            str(store), directory / "repair", given_settings=wanted, apply=True, bridge=bridges, deliver_empty=bridges
         )
         summary = repair(request, SerialWorkers())
         served = _start_broker(broker.driver, store, _GEOMETRY)
@@ -268,8 +268,8 @@ _FEW = frozenset(
 
 @cache
 def _served_when_healthy(driver: DriverProcess, store: str) -> _ServedStore:
-    with TemporaryDirectory() as folder:
-        served = _start_broker(driver, Path(shutil.copytree(golden(store), Path(folder, "store"))))
+    with TemporaryDirectory() as directory:
+        served = _start_broker(driver, Path(shutil.copytree(golden(store), Path(directory, "store"))))
     assert served is not None
     return served
 

@@ -68,12 +68,12 @@ def test_earlier_messages_of_a_queue_that_begins_again_are_sent_by_the_printed_c
     assert expected == found, printed
 
 
-def _list_mqadmin_lines(command: str, folder: Path) -> list[list[str]]:
+def _list_mqadmin_lines(command: str, directory: Path) -> list[list[str]]:
     """Run a command in a shell, and return the arguments of each mqadmin that it starts."""
-    program, arguments = folder / "mqadmin", folder / "arguments"
+    program, arguments = directory / "mqadmin", directory / "arguments"
     program.write_text(f'#!/bin/sh\nprintf "%s\\0" "$#" "$@" >> {arguments}\n')
     program.chmod(0o755)
-    path = os.pathsep.join((str(folder), os.environ["PATH"]))
-    subprocess.run(["sh", "-c", command], cwd=folder, env={**os.environ, "PATH": path}, check=True)
+    path = os.pathsep.join((str(directory), os.environ["PATH"]))
+    subprocess.run(["sh", "-c", command], cwd=directory, env={**os.environ, "PATH": path}, check=True)
     words = iter(os.fsdecode(arguments.read_bytes()).split("\0")[:-1])
     return [list(islice(words, int(count))) for count in words]

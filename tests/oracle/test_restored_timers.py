@@ -55,9 +55,9 @@ def _send_timers(broker: RealBroker, release: str) -> None:
     wait_until(lambda: _count(broker) >= len(_EARLY + _LATER), lambda: "timers did not fire")
 
 
-def _restore_and_consume(release: str, folder: Path, conf: BrokerConf, settings: dict[str, str]) -> Counter[str]:
+def _restore_and_consume(release: str, directory: Path, conf: BrokerConf, settings: dict[str, str]) -> Counter[str]:
     """Return how often a topic has each message after a restore, with `recalled` if it was delivered."""
-    store, lake, out = folder / "store", folder / "lake", folder / "restored"
+    store, lake, out = directory / "store", directory / "lake", directory / "restored"
     with real_broker(release, store, settings=settings) as broker:
         broker.make_topic(_TOPIC)
         _send_timers(broker, release)

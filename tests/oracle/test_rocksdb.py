@@ -20,7 +20,7 @@ from jobs.verify.verdict import recommend_steps
 from rmq_formats.consumequeue.dispatch import PRE_BLANK
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.rocksdb.layout import UNIT_FAMILY
-from tests.oracle.judge import rebuild_queue_folder
+from tests.oracle.judge import rebuild_queue_directory
 from tests.oracle.releases import MATRIX, SMALL_GEOMETRY, marks, on_releases, version_of
 from tests.oracle.sessions import ClientMessage, RealBroker, real_broker
 from tests.oracle.verdicts import verdict
@@ -67,7 +67,7 @@ def test_brokers_serve_converted_queues_and_continue_them(tmp_path: Path, releas
         assert len(more[queue]) == 2 * len(rows)
 
     assert pulled == _COUNT
-    again = rebuild_queue_folder(store, tmp_path / "again", release, to=target)
+    again = rebuild_queue_directory(store, tmp_path / "again", release, to=target)
 
     assert _content(store / "consumequeue", target) == _content(again, target)
     verdict(release, f"queues converted to {target}", f"{pulled} messages served, the same number written")
@@ -198,15 +198,15 @@ def _read_messages(broker: RealBroker) -> Rows:
 
 
 def _convert(store: Path, out: Path, release: str, target: str) -> None:
-    made = rebuild_queue_folder(store, out, release, to=target)
+    made = rebuild_queue_directory(store, out, release, to=target)
     shutil.rmtree(store / "consumequeue")
     made.rename(store / "consumequeue")
 
 
-def _content(folder: Path, target: str) -> dict[str, bytes]:
+def _content(directory: Path, target: str) -> dict[str, bytes]:
     if target == FILES:
-        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*/*/*")}
-    with open_database(str(folder), AnyStorage()) as database:
+        return {str(path.relative_to(directory)): path.read_bytes() for path in directory.glob("*/*/*")}
+    with open_database(str(directory), AnyStorage()) as database:
         return {key.hex(): value for key, value in database.items(UNIT_FAMILY)}
 
 

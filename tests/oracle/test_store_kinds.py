@@ -23,7 +23,7 @@ from jobs.store.workers import SerialWorkers
 from jobs.verify.run import verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.release import Release
-from tests.oracle.judge import rebuild_queue_folder
+from tests.oracle.judge import rebuild_queue_directory
 from tests.oracle.releases import marks, version_of
 from tests.oracle.sessions import ClientMessage, RealBroker, real_broker
 from tests.oracle.verdicts import verdict
@@ -38,7 +38,7 @@ Settings: TypeAlias = tuple[tuple[str, str], ...]
 
 _LIGHT: Final[Settings] = (("enableLmq", "true"), ("enableMultiDispatch", "true"))
 _ROCKSDB: Final[Settings] = (("storeType", "defaultRocksDB"),)
-_OWN_FOLDER: Final[Settings] = (("useSeparateStorePathForRocksdbCQ", "true"),)
+_OWN_DIRECTORY: Final[Settings] = (("useSeparateStorePathForRocksdbCQ", "true"),)
 _TWICE: Final[Settings] = (("rocksdbCQDoubleWriteEnable", "true"),)
 _FOR_LIGHT: Final[Settings] = (("combineCQUseRocksdbForLmq", "true"),)
 _SELECTIVE: Final[Settings] = (("rocksdbCQSelectiveDoubleWriteEnable", "true"),)
@@ -76,11 +76,11 @@ class Kind(NamedTuple):
 KINDS: Final = (
     Kind("files", ()),
     Kind("files", _TWICE),
-    Kind("files, RocksDB in its own folder", _TWICE + _OWN_FOLDER, "5.5.0"),
+    Kind("files, RocksDB in a separate directory", _TWICE + _OWN_DIRECTORY, "5.5.0"),
     Kind("files; double write of LITE topics only", _TWICE + _SELECTIVE, "5.5.1"),
     Kind("RocksDB", _ROCKSDB),
     Kind("RocksDB", _ROCKSDB + _TWICE),
-    Kind("RocksDB in its own folder", _ROCKSDB + _OWN_FOLDER, "5.5.0"),
+    Kind("RocksDB in a separate directory", _ROCKSDB + _OWN_DIRECTORY, "5.5.0"),
     Kind("combined; RocksDB serves reads", _TWICE + _READ, "5.4.0", takes_light_since="5.5.0"),
     Kind("combined; RocksDB serves reads and assigns queue offsets", _TWICE + _IN_CHARGE, "5.4.0", "5.5.0", "5.5.0"),
     Kind("combined; only RocksDB is loaded", _TWICE + _ALONE, "5.4.0", "5.5.0"),
@@ -287,9 +287,9 @@ def _reduce_to_broker(theirs: Queue, ours: Queue, name: QueueId, cell: Cell) -> 
 
 
 def _rebuild(store: Path, out: Path, cell: Cell) -> dict[QueueId, Queue]:
-    for folder in store.glob("consumequeue*"):
-        shutil.rmtree(folder)
-    rebuild_queue_folder(store, out, cell.release).rename(store / "consumequeue")
+    for directory in store.glob("consumequeue*"):
+        shutil.rmtree(directory)
+    rebuild_queue_directory(store, out, cell.release).rename(store / "consumequeue")
     return _read(store, cell)
 
 

@@ -17,9 +17,9 @@ def double(value: int) -> int:
     return 2 * value
 
 
-@pytest.mark.parametrize("folder", ["file/cache", "rocketmq-lake-12345"], ids=["in a file", "of another user"])
+@pytest.mark.parametrize("directory", ["file/cache", "rocketmq-lake-12345"], ids=["in a file", "of another user"])
 def test_a_missing_cache_directory_causes_only_a_warning(
-    folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    directory: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """
     Numba itself raises an error at import if it cannot write anywhere.
@@ -29,7 +29,7 @@ def test_a_missing_cache_directory_causes_only_a_warning(
     (tmp_path / "file").write_text("a file has no children")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(os, "getuid", lambda: 12345)
-    monkeypatch.setattr(compiled, "_candidates", lambda: iter([tmp_path / folder]))
+    monkeypatch.setattr(compiled, "_candidates", lambda: iter([tmp_path / directory]))
     with pytest.warns(RuntimeWarning, match="every process compiles it again"):
         assert compiled._find_cache() is None  # noqa: SLF001
     monkeypatch.setattr(compiled, "_CACHE", None)

@@ -170,7 +170,7 @@ def test_records_of_batch_topics_have_units_if_base_and_count_are_valid(properti
 
 
 @pytest.mark.parametrize(("topic", "safe"), [("T", True), ("a b", True), ("", False), ("..", False), ("a/b", False)])
-def test_topics_that_are_not_valid_folder_names_are_unsafe(topic: str, safe: bool) -> None:
+def test_topics_that_are_not_valid_directory_names_are_unsafe(topic: str, safe: bool) -> None:
     name = QueueName(QueueKind.PLAIN, topic, 0)
 
     assert name.path == f"consumequeue/{topic}/0"

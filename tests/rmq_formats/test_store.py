@@ -18,7 +18,7 @@ from rmq_formats.store import (
     encode_checkpoint,
     parse_offset_name,
 )
-from tests.golden import ARCHIVES, CLUSTERS, FOLDER, GOLDEN, StoreOf
+from tests.golden import ARCHIVES, CLUSTERS, DIRECTORY, GOLDEN, StoreOf
 from tests.support.stores import list_names
 
 ZERO = "0" * 20
@@ -94,7 +94,7 @@ def test_the_name_of_a_file_has_20_digits_of_a_64_bit_offset(name: str, offset: 
 
 
 @pytest.mark.parametrize(
-    ("folder", "kind"),
+    ("directory", "kind"),
     [
         ("consumequeue", FileKind.CONSUME_QUEUE),
         ("batchconsumequeue", FileKind.BATCH_CONSUME_QUEUE),
@@ -102,13 +102,13 @@ def test_the_name_of_a_file_has_20_digits_of_a_64_bit_offset(name: str, offset: 
     ],
 )
 @pytest.mark.parametrize("topic", ["Orders", "_a", ".x", "%RETRY%group", "%LMQ%qa", "топик-主题", "a b", "[x]{y}*"])
-def test_a_queue_file_is_named_by_topic_queue_and_offset(folder: str, kind: FileKind, topic: str) -> None:
-    path = f"{folder}/{topic}/12/00000000000000000200"
+def test_a_queue_file_is_named_by_topic_queue_and_offset(directory: str, kind: FileKind, topic: str) -> None:
+    path = f"{directory}/{topic}/12/00000000000000000200"
 
     assert classify(path) == StoreFile(path, kind, 200, topic, 12)
 
 
-def test_segments_in_unknown_folders_have_the_offset_of_their_name() -> None:
+def test_segments_in_unknown_directories_have_the_offset_of_their_name() -> None:
     assert classify(f"commitlog-b/{ZERO}") == StoreFile(f"commitlog-b/{ZERO}", FileKind.UNKNOWN, 0)
 
 
@@ -140,8 +140,8 @@ def test_a_checkpoint_has_six_numbers_and_zeros() -> None:
 
 
 def test_archives_of_golden_stores_are_unchanged() -> None:
-    lines = (FOLDER / "SHA256SUMS").read_text().splitlines()
-    files = (*ARCHIVES.values(), *CLUSTERS.values(), *FOLDER.glob("*.json"))
+    lines = (DIRECTORY / "SHA256SUMS").read_text().splitlines()
+    files = (*ARCHIVES.values(), *CLUSTERS.values(), *DIRECTORY.glob("*.json"))
 
     assert {path: digest for digest, path in (line.split(maxsplit=1) for line in lines)} == {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files

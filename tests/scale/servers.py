@@ -76,7 +76,7 @@ class S3Server(NamedTuple):
     """An S3 server, and the local directory of its objects."""
 
     port: int
-    folder: Path
+    directory: Path
 
     @property
     def options(self) -> dict[str, str]:
@@ -88,22 +88,22 @@ class S3Server(NamedTuple):
         return "/".join((f"s3a://{BUCKET}", *names))
 
     def path(self, *names: str) -> Path:
-        return self.folder.joinpath(BUCKET, *names)
+        return self.directory.joinpath(BUCKET, *names)
 
-    def upload(self, folder: Path, prefix: str) -> None:
-        shutil.copytree(folder, self.path(prefix))
+    def upload(self, directory: Path, prefix: str) -> None:
+        shutil.copytree(directory, self.path(prefix))
 
-    def download(self, prefix: str, folder: Path) -> None:
+    def download(self, prefix: str, directory: Path) -> None:
         if self.path(prefix).is_dir():
-            shutil.copytree(self.path(prefix), folder)
+            shutil.copytree(self.path(prefix), directory)
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[S3Server]:
+def s3_server(directory: Path) -> Iterator[S3Server]:
     port = free_port()
-    objects = folder / "objects"
+    objects = directory / "objects"
     (objects / BUCKET).mkdir(parents=True)
-    settings = folder / "s3proxy.conf"
+    settings = directory / "s3proxy.conf"
     settings.write_text(
         f"s3proxy.endpoint=http://{ADDRESS}:{port}\ns3proxy.authorization=aws-v4\n"
         f"s3proxy.identity={ACCESS_KEY}\ns3proxy.credential={SECRET_KEY}\n"
@@ -111,7 +111,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
         f"jclouds.filesystem.basedir={objects}\n",
         encoding="utf-8",
     )
-    log = folder / "s3proxy.log"
+    log = directory / "s3proxy.log"
     jar = str(class_path(S3PROXY.name, [S3PROXY])[0])
     command = ["java", "-Xmx512m", *QUICK_JVM, "-jar", jar, "--properties", str(settings)]
     with running(command, log) as process:
@@ -139,17 +139,17 @@ class AzureServer(NamedTuple):
     def uri(*names: str) -> str:
         return "/".join((f"abfss://{CONTAINER}@{ACCOUNT}.dfs.core.windows.net", *names))
 
-    def upload(self, folder: Path, prefix: str) -> None:
-        copy_files(str(folder), f"{CONTAINER}/{prefix}", LocalFileSystem(), self.filesystem)
+    def upload(self, directory: Path, prefix: str) -> None:
+        copy_files(str(directory), f"{CONTAINER}/{prefix}", LocalFileSystem(), self.filesystem)
 
-    def download(self, prefix: str, folder: Path) -> None:
-        copy_files(f"{CONTAINER}/{prefix}", str(folder), self.filesystem, LocalFileSystem())
+    def download(self, prefix: str, directory: Path) -> None:
+        copy_files(f"{CONTAINER}/{prefix}", str(directory), self.filesystem, LocalFileSystem())
 
 
 @contextmanager
-def azure_server(folder: Path) -> Iterator[AzureServer]:
+def azure_server(directory: Path) -> Iterator[AzureServer]:
     program = azurite()
-    port, log = free_port(), folder / "azurite.log"
+    port, log = free_port(), directory / "azurite.log"
     listening = ["--blobHost", ADDRESS, "--blobPort", str(port)]
     own = ["--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck", "--silent"]
     with running([str(program), *listening, *own], log) as process:
@@ -175,12 +175,12 @@ def fetch_iceberg() -> list[Path]:
 
 
 @contextmanager
-def rest_catalog(folder: Path) -> Iterator[str]:
-    """Start a catalog with its database and its tables in *folder*, and yield its address."""
+def rest_catalog(directory: Path) -> Iterator[str]:
+    """Start a catalog with its database and its tables in *directory*, and yield its address."""
     jars = [*fetch_iceberg(), *(jar for name in _OF_SPARK for jar in spark_home().glob(f"jars/{name}.jar"))]
-    port, log = free_port(), folder / "catalog.log"
+    port, log = free_port(), directory / "catalog.log"
     program = str(Path(__file__).with_name("RestCatalog.java"))
-    command = ["java", "-Xmx512m", *QUICK_JVM, "-cp", ":".join(map(str, jars)), program, str(folder), str(port)]
+    command = ["java", "-Xmx512m", *QUICK_JVM, "-cp", ":".join(map(str, jars)), program, str(directory), str(port)]
     with running(command, log) as process:
         wait_for_port(port, process, log)
         yield f"http://{ADDRESS}:{port}"

@@ -59,12 +59,16 @@ class Cluster(NamedTuple):
     """The address of the master, and the directory of the workers."""
 
     url: str
-    folder: Path
+    directory: Path
 
     @property
     def spark_options(self) -> list[str]:
         """Options before the name of the command; the workers' Python has our dependencies, but not our code."""
-        return [*self.bare_options, "--conf", f"spark.pyspark.python={self.folder / 'environment' / 'bin' / 'python'}"]
+        return [
+            *self.bare_options,
+            "--conf",
+            f"spark.pyspark.python={self.directory / 'environment' / 'bin' / 'python'}",
+        ]
 
     @property
     def bare_options(self) -> list[str]:
@@ -73,7 +77,7 @@ class Cluster(NamedTuple):
 
     @property
     def worker_cache(self) -> Path:
-        return self.folder / "worker-cache" / "rocketmq-lake"
+        return self.directory / "worker-cache" / "rocketmq-lake"
 
     @property
     def compiled(self) -> dict[str, int]:
@@ -81,21 +85,21 @@ class Cluster(NamedTuple):
         return {str(path): path.stat().st_mtime_ns for path in self.worker_cache.rglob("*.nb[ci]")}
 
     @property
-    def private_folder(self) -> Path:
-        return self.folder / "apart"
+    def private_directory(self) -> Path:
+        return self.directory / "apart"
 
 
-def _environment(folder: Path, address: str) -> dict[str, str]:
+def _environment(directory: Path, address: str) -> dict[str, str]:
     return {
-        "PATH": f"{folder / 'bare' / 'bin'}:{os.environ['PATH']}",
-        "HOME": str(folder / "home"),
+        "PATH": f"{directory / 'bare' / 'bin'}:{os.environ['PATH']}",
+        "HOME": str(directory / "home"),
         "SPARK_LOCAL_IP": address,
         "SPARK_HOME": str(spark_home()),
-        "SPARK_CONF_DIR": str(folder / "conf"),
+        "SPARK_CONF_DIR": str(directory / "conf"),
         "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
         "SPARK_DAEMON_MEMORY": "192m",
         "SPARK_DAEMON_JAVA_OPTS": _SMALL_JVM,
-        "XDG_CACHE_HOME": str(folder / "worker-cache"),
+        "XDG_CACHE_HOME": str(directory / "worker-cache"),
         "PYTHONPATH": "",
         "PYTHONSAFEPATH": "1",
         "RMQ_LAKE_CACHE": "",
@@ -103,29 +107,29 @@ def _environment(folder: Path, address: str) -> dict[str, str]:
 
 
 @contextmanager
-def spark_cluster(folder: Path) -> Iterator[Cluster]:
+def spark_cluster(directory: Path) -> Iterator[Cluster]:
     for name in ("conf", "worker-cache", "home", "apart"):
-        (folder / name).mkdir()
-    _make_environments(folder)
+        (directory / name).mkdir()
+    _make_environments(directory)
     spark_class = str(spark_home() / "bin" / "spark-class")
     port = free_port()
-    log = folder / "master.log"
+    log = directory / "master.log"
     master = [spark_class, "org.apache.spark.deploy.master.Master", "--host", ADDRESS, "--port", str(port)]
     with ExitStack() as stack:
         command = [*master, "--webui-port", str(free_port())]
-        process = stack.enter_context(running(command, log, _environment(folder, ADDRESS)))
+        process = stack.enter_context(running(command, log, _environment(directory, ADDRESS)))
         wait_for_port(port, process, log)
         url = f"spark://{ADDRESS}:{port}"
         for name, address in WORKERS.items():
             worker = [spark_class, "org.apache.spark.deploy.worker.Worker", "--host", address, "--cores", "1"]
-            worker += ["--memory", "600m", "--work-dir", str(folder / f"work-{name}")]
-            command = [*_machine(folder / "apart", name), *worker, "--webui-port", str(free_port()), url]
-            stack.enter_context(running(command, folder / f"{name}.log", _environment(folder, address)))
+            worker += ["--memory", "600m", "--work-dir", str(directory / f"work-{name}")]
+            command = [*_machine(directory / "apart", name), *worker, "--webui-port", str(free_port()), url]
+            stack.enter_context(running(command, directory / f"{name}.log", _environment(directory, address)))
         wait_until(
             lambda: len(re.findall("Registering worker", log.read_text(errors="replace"))) >= len(WORKERS),
             lambda: f"the workers did not come up: {log.read_text(errors='replace')[-2000:]}",
         )
-        yield Cluster(url, folder)
+        yield Cluster(url, directory)
 
 
 @cache
@@ -145,11 +149,11 @@ def _machine(apart: Path, name: str) -> list[str]:
     return [*_UNSHARE, "sh", "-c", 'mount -t tmpfs none "$0" && hostname "$1" && shift && exec "$@"', str(apart), name]
 
 
-def _make_environments(folder: Path) -> None:
+def _make_environments(directory: Path) -> None:
     """Create an empty environment, and one with the packages of this one, but without this checkout."""
     for name in ("bare", "environment"):
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / name)], check=True)
-    (packages,) = folder.glob("environment/lib/python*/site-packages")
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory / name)], check=True)
+    (packages,) = directory.glob("environment/lib/python*/site-packages")
     (packages / "installed.pth").write_text(f"{spark_home().parent}\n")
 
 
@@ -165,7 +169,7 @@ def executors_at_work(cluster: Cluster) -> list[int]:
 def _is_working(process: int, cluster: Cluster) -> bool:
     """Return whether a process is a Python worker with compiled code: a child of an executor's daemon."""
     entry = Path(f"/proc/{process}")
-    if not (entry / "cwd").readlink().is_relative_to(cluster.folder):
+    if not (entry / "cwd").readlink().is_relative_to(cluster.directory):
         return False
     own, parents = ((Path(f"/proc/{some}") / "cmdline").read_bytes() for some in (process, _parent(process)))
     return b"pyspark.daemon" in own and b"pyspark.daemon" in parents and "llvmlite" in (entry / "maps").read_text()
@@ -188,7 +192,7 @@ def store(golden: StoreOf) -> Path:
 
 @pytest.fixture(scope="module")
 def ingested(cluster: Cluster, store: Path) -> tuple[Outcome, Path]:
-    lake = cluster.folder / "lake"
+    lake = cluster.directory / "lake"
     options = [*cluster.spark_options, "--total-executor-cores", "1"]
     return rmq_lake(*options, "ingest", str(store), "--lake", str(lake)), lake
 
@@ -196,15 +200,15 @@ def ingested(cluster: Cluster, store: Path) -> tuple[Outcome, Path]:
 @pytest.fixture(scope="module")
 def results(cluster: Cluster, store: Path, ingested: tuple[Outcome, Path]) -> dict[str, Any]:
     del ingested  # by now, the workers have compiled code
-    folder, apart = cluster.folder, cluster.private_folder
+    directory, apart = cluster.directory, cluster.private_directory
     shutil.copytree(store, apart / "store")
     steps: dict[str, tuple[str, Any]] = {
-        "late": ("ingest_with", ["late", str(store), str(folder / "late"), SEGMENT]),
-        "fail": ("ingest_with", ["fail", str(store), str(folder / "fail"), SEGMENT]),
+        "late": ("ingest_with", ["late", str(store), str(directory / "late"), SEGMENT]),
+        "fail": ("ingest_with", ["fail", str(store), str(directory / "fail"), SEGMENT]),
         "out": ("command", ["rebuild-index", str(store), "--out", str(apart / "out")]),
         "lake": ("command", ["ingest", str(store), "--lake", str(apart / "lake")]),
-        "store": ("command", ["ingest", str(apart / "store"), "--lake", str(folder / "unseen")]),
-        "index": ("rebuild_index", [str(store), str(folder / "index"), SEGMENT // RANGES + 1]),
+        "store": ("command", ["ingest", str(apart / "store"), "--lake", str(directory / "unseen")]),
+        "index": ("rebuild_index", [str(store), str(directory / "index"), SEGMENT // RANGES + 1]),
     }
     settings = [word for setting in SPECULATION.items() for word in ("--conf", "=".join(setting))]
     found = run_in_one_application([*cluster.spark_options, *settings], list(steps.values()))
@@ -267,7 +271,7 @@ def test_tasks_of_a_killed_executor_are_repeated_without_compiling_again(
     ended = run.result()
 
     assert 0 == ended.code, ended.err
-    assert any("exitStatus 137" in (cluster.folder / f"{name}.log").read_text() for name in WORKERS)
+    assert any("exitStatus 137" in (cluster.directory / f"{name}.log").read_text() for name in WORKERS)
     assert expected_rows(store) == raw_rows(lake)
     assert compiled
     assert compiled == cluster.compiled
@@ -276,10 +280,10 @@ def test_tasks_of_a_killed_executor_are_repeated_without_compiling_again(
 def test_workers_without_a_home_get_the_code(cluster: Cluster, store: Path, tmp_path: Path) -> None:
     python = tmp_path / "python"
     packages = sysconfig.get_path("purelib")
-    bare = cluster.folder / "bare" / "bin" / "python"
+    bare = cluster.directory / "bare" / "bin" / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={packages}${{PYTHONPATH:+:$PYTHONPATH}} exec {bare} "$@"\n')
     python.chmod(0o755)
-    temporary = cluster.folder / "temporary"
+    temporary = cluster.directory / "temporary"
     temporary.mkdir()
     environment = {
         "RMQ_LAKE_CACHE": "/dev/null/cache",
@@ -293,7 +297,7 @@ def test_workers_without_a_home_get_the_code(cluster: Cluster, store: Path, tmp_
 
     assert 0 == ended.code, ended.err
     assert expected_rows(store) == raw_rows(tmp_path / "lake")
-    logs = [path.read_text(errors="replace") for path in cluster.folder.glob("work-*/*/*/stderr")]
+    logs = [path.read_text(errors="replace") for path in cluster.directory.glob("work-*/*/*/stderr")]
 
     assert "rmq-lake: /dev/null/cache cannot be written; using" in "".join(logs)
     assert [f"rocketmq-lake-{os.getuid()}"] == [path.name for path in temporary.glob("rocketmq-lake-*")]
@@ -305,7 +309,7 @@ def test_a_worker_without_numpy_fails_the_run_and_is_named(cluster: Cluster, sto
     assert 1 == ended.code
     names = WORKERS if has_namespaces() else {gethostname()}
 
-    assert any(f"rmq-lake: worker {name}: its Python, {cluster.folder / 'bare'}" in ended.err for name in names)
+    assert any(f"rmq-lake: worker {name}: its Python, {cluster.directory / 'bare'}" in ended.err for name in names)
     assert "venv-pack2" in ended.err
     assert not (tmp_path / "lake").exists()
 
@@ -314,7 +318,7 @@ def test_index_files_built_by_a_cluster_equal_those_of_the_broker(
     cluster: Cluster, store: Path, results: dict[str, Any]
 ) -> None:
     assert RANGES * len(list_segments(store)) == results["index"]
-    broker, ours = (read_files(folder / "index") for folder in (store, cluster.folder))
+    broker, ours = (read_files(directory / "index") for directory in (store, cluster.directory))
 
     assert [*broker.values()] == [data for name, data in ours.items() if name.isdigit()]
 
@@ -322,10 +326,10 @@ def test_index_files_built_by_a_cluster_equal_those_of_the_broker(
 @pytest.mark.parametrize("kind", ["late", "fail"])
 def test_a_task_and_its_copy_count_once(cluster: Cluster, store: Path, results: dict[str, Any], kind: str) -> None:
     """The copy is speculative, because the task is slow, or the task is repeated, because it failed after its work."""
-    lake = cluster.folder / kind
+    lake = cluster.directory / kind
     segments = list_segments(store)
     leftovers = {*list_leftovers(lake)}
-    notes = [(cluster.folder / f"fail-failed-{int(path.name)}").read_text() for path in segments]
+    notes = [(cluster.directory / f"fail-failed-{int(path.name)}").read_text() for path in segments]
     failed = {f"/messages/{name}" for note in notes for name in note.split()}
     late = {name for name in leftovers if f"-{0:020d}-" in name}
 
@@ -342,9 +346,9 @@ def test_a_directory_not_shared_with_workers_fails_the_run(cluster: Cluster, res
         said = results[kind]["said"].strip().splitlines()[-1]
 
         assert 1 == results[kind]["code"]
-        assert said.startswith(f"rmq-lake: {cluster.private_folder / kind}")
+        assert said.startswith(f"rmq-lake: {cluster.private_directory / kind}")
         assert said.partition("not accessible on ")[2].partition(":")[0] in WORKERS
 
     assert 1 == results["store"]["code"]
-    assert f"{cluster.private_folder}/store/commitlog/{0:020d}" in results["store"]["said"]
-    assert [0] == [row["run"] for row in rows_of(cluster.folder / "unseen", "runs", "time")]
+    assert f"{cluster.private_directory}/store/commitlog/{0:020d}" in results["store"]["said"]
+    assert [0] == [row["run"] for row in rows_of(cluster.directory / "unseen", "runs", "time")]

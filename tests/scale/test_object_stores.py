@@ -64,9 +64,9 @@ _RANGE = 7000  # bytes: larger than any record, and not a divisor of a segment's
 class UploadedStore:
     """A store on a server, and the location of its lake."""
 
-    def __init__(self, server: S3Server | AzureServer, golden: Path, prefix: str, folder: Path) -> None:
-        self.server, self.folder, self.prefix = server, folder, prefix
-        self.local = copy_store(golden, folder)
+    def __init__(self, server: S3Server | AzureServer, golden: Path, prefix: str, directory: Path) -> None:
+        self.server, self.directory, self.prefix = server, directory, prefix
+        self.local = copy_store(golden, directory)
         self.options = server.options
         self.store, self.lake = self.upload(self.local), self.output_location("lake")
 
@@ -82,9 +82,9 @@ class UploadedStore:
         return ingest(request, SerialWorkers(self.options))
 
     def download(self, name: str = "lake") -> Path:
-        shutil.rmtree(self.folder / name, ignore_errors=True)
-        self.server.download(f"{self.prefix}/{name}", self.folder / name)
-        return self.folder / name
+        shutil.rmtree(self.directory / name, ignore_errors=True)
+        self.server.download(f"{self.prefix}/{name}", self.directory / name)
+        return self.directory / name
 
 
 # The tests of each server are a group of their own: those of Azure storage take half of the time.
@@ -95,8 +95,8 @@ SERVERS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in (
 def uploaded(
     request: pytest.FixtureRequest, golden: StoreOf, tmp_path_factory: pytest.TempPathFactory
 ) -> UploadedStore:
-    folder = tmp_path_factory.mktemp(request.param)
-    return UploadedStore(request.getfixturevalue(request.param), golden(STORE), "uploaded", folder)
+    directory = tmp_path_factory.mktemp(request.param)
+    return UploadedStore(request.getfixturevalue(request.param), golden(STORE), "uploaded", directory)
 
 
 @pytest.fixture(scope="module")
@@ -152,10 +152,10 @@ def test_every_message_of_a_store_on_a_server_is_once_in_its_lake(ingested: tupl
     assert second.run is None
     assert files == {name for name in read_files(uploaded.download()) if name.endswith(".parquet")}
     assert expected_rows(uploaded.local) == raw_rows(lake)
-    ingest_store(uploaded.local, uploaded.folder / "here")
+    ingest_store(uploaded.local, uploaded.directory / "here")
     for table in ("consume_queue", "index_entries"):
         local_rows, remote_rows = (
-            [row["physical_offset"] for row in rows_of(one, table)] for one in (uploaded.folder / "here", lake)
+            [row["physical_offset"] for row in rows_of(one, table)] for one in (uploaded.directory / "here", lake)
         )
 
         assert local_rows == remote_rows != []
@@ -166,7 +166,7 @@ def test_every_message_of_a_store_on_a_server_is_once_in_its_lake(ingested: tupl
     found = LakeTables(uploaded.lake, uploaded.options).rows("SELECT count(*) AS n FROM messages")
 
     assert found[0]["n"] == first.messages
-    out = uploaded.folder / "out"
+    out = uploaded.directory / "out"
     request = RestoreRequest(Lake(uploaded.lake, uploaded.options), out, with_queues=False, with_index=False)
     restore(request, SerialWorkers(uploaded.options))
 

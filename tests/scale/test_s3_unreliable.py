@@ -139,7 +139,7 @@ def test_an_unreliable_server_loses_no_messages(s3: S3Server, golden: StoreOf, k
     # The numbers of failing requests are the same each time, but a repeated request has a different number.
     with flaky_proxy(s3.port, lambda number: Random(number).randrange(KINDS[kind]) == 0, kind) as server:
         try:
-            ingest(request, SerialWorkers(S3Server(server.port, s3.folder).options))
+            ingest(request, SerialWorkers(S3Server(server.port, s3.directory).options))
         except OSError as error:
             said = str(error)
     ingest(request, SerialWorkers(s3.options))
@@ -156,7 +156,7 @@ def test_a_table_and_a_commit_count_once_if_any_response_is_cut_off(s3: S3Server
     for number in count(1):  # until the commits make fewer requests
         name = f"cut-answer-{number}"
         with flaky_proxy(s3.port, number.__eq__, "cut off") as server:
-            lake = Lake(s3.uri(name), S3Server(server.port, s3.folder).options)
+            lake = Lake(s3.uri(name), S3Server(server.port, s3.directory).options)
             table = ensure_table(lake, FINDINGS)
             append_findings(lake, None, "b", [found._asdict()])
 

@@ -117,10 +117,10 @@ class Broker:
     def _write_unit(self, record: MessageRecord) -> None:
         position = record.queue_offset * UNIT.size
         base = position - position % QUEUE_FILE_SIZE
-        folder = self.root / "consumequeue" / record.topic / str(record.queue_id)
-        folder.mkdir(parents=True, exist_ok=True)
+        directory = self.root / "consumequeue" / record.topic / str(record.queue_id)
+        directory.mkdir(parents=True, exist_ok=True)
         unit = UNIT.pack(record.physical_offset, record.total_size, TAG_A)
-        _write_preallocated(folder / file_name_of_offset(base), QUEUE_FILE_SIZE, position - base, unit)
+        _write_preallocated(directory / file_name_of_offset(base), QUEUE_FILE_SIZE, position - base, unit)
 
     def _write(self, data: bytes) -> None:
         base = self.offset - self.offset % self._segment_size

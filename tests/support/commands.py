@@ -76,8 +76,8 @@ def packages_loaded_by(*arguments: str | Path) -> set[str]:
     return {name.partition(".")[0] for name in modules}
 
 
-def copy_store(store: Path, folder: Path) -> Path:
-    return Path(shutil.copytree(store, folder / store.name, ignore=shutil.ignore_patterns("EXPECT")))
+def copy_store(store: Path, directory: Path) -> Path:
+    return Path(shutil.copytree(store, directory / store.name, ignore=shutil.ignore_patterns("EXPECT")))
 
 
 def overwrite(path: Path, position: int, raw: bytes) -> None:

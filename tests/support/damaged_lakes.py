@@ -117,16 +117,16 @@ def find_violation(line: str, found: Outcome, whole: Outcome) -> str | None:
     return None
 
 
-def check(numbers: range, folder: Path) -> None:
+def check(numbers: range, directory: Path) -> None:
     """Print each violation of the damages with these *numbers*."""
-    commands = Commands(folder)
+    commands = Commands(directory)
     prepare(commands)
     whole = {line: commands.run(line, commands.copy_base()) for line in LINES}
     lake = commands.base / "lake"
-    shutil.copytree(lake, folder / "undamaged")
+    shutil.copytree(lake, directory / "undamaged")
     for number in numbers:
         shutil.rmtree(lake)
-        shutil.copytree(folder / "undamaged", lake)
+        shutil.copytree(directory / "undamaged", lake)
         described = damage(lake, Random(number))
         print("begin", number, described, flush=True)
         for line in LINES:

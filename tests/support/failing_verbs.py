@@ -138,9 +138,9 @@ class Undisturbed(NamedTuple):
 class Commands:
     """The commands with their stores and lakes; each command runs in a fork, on its own copy."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.base = folder / "base"
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.base = directory / "base"
         self._undisturbed: dict[str, Undisturbed] = {}
 
     def prepare(self) -> None:
@@ -163,7 +163,7 @@ class Commands:
     def undisturbed(self, line: str) -> Undisturbed:
         if line not in self._undisturbed:
             found = self.run(line, self.copy_base(), Failure("EIO", (*WRITING, *READING)))
-            calls = (self._folder / "calls").read_text().splitlines()
+            calls = (self._directory / "calls").read_text().splitlines()
             self._undisturbed[line] = Undisturbed(found, calls, self.lake_content(line))
         return self._undisturbed[line]
 
@@ -219,7 +219,7 @@ class Commands:
 
     def lake_content(self, line: str) -> dict[str, str]:
         """Summarize the rows of the lakes, and leftovers of an ingest, in a fork, as threads do not survive one."""
-        here = self._folder / "here"
+        here = self._directory / "here"
         if not line.startswith(_LAKE_COMMANDS):
             return {}
 
@@ -234,7 +234,7 @@ class Commands:
             left = [name for lake in ("lake", "out") for name in list_leftovers(here / lake)]
             return found | {"leftovers": " ".join(left) if line.startswith("ingest") else ""}
 
-        return result_of_fork(self._folder, describe)
+        return result_of_fork(self._directory, describe)
 
     def repeat(self, line: str, here: Path) -> Outcome:
         """Run a command again, as its message recommends: some need an empty output directory."""
@@ -245,7 +245,7 @@ class Commands:
 
     def copy_base(self) -> Path:
         """Copy the stores and the lake for one command."""
-        here = self._folder / "here"
+        here = self._directory / "here"
         shutil.rmtree(here, ignore_errors=True)
         # A restore recognizes its finished segments by their inodes.
         copy = lambda source, to: (os.link if "/stopped/" in source else shutil.copy2)(source, to)  # noqa: E731
@@ -261,11 +261,13 @@ class Commands:
         places["types"] = here / "types.toml"
         words = [word.format(**places) for word in shlex.split(line)]
         for name in ("calls", "out", "err"):
-            (self._folder / name).unlink(missing_ok=True)
+            (self._directory / name).unlink(missing_ok=True)
         code = run_in_fork(partial(self._run_child, words, failure, here, fail or fail_call))
-        calls = self._folder / "calls"
+        calls = self._directory / "calls"
         hits = calls.read_text().splitlines() if calls.exists() else []
-        out, err = ((self._folder / name).read_text(errors="replace").replace(str(here), "") for name in ("out", "err"))
+        out, err = (
+            (self._directory / name).read_text(errors="replace").replace(str(here), "") for name in ("out", "err")
+        )
         is_counted = failure is not None and failure.number == 0
         return Outcome(code, out, err, self.read_left(here), "" if is_counted or not hits else hits[0])
 
@@ -277,9 +279,9 @@ class Commands:
 
     def _run_child(self, words: Sequence[str], failure: Failure | None, here: Path, fail: FailCall) -> int:
         for descriptor, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), descriptor)
+            os.dup2(os.open(self._directory / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), descriptor)
         if failure is not None:
-            fail(here, failure, os.open(self._folder / "calls", os.O_WRONLY | os.O_CREAT, 0o644))
+            fail(here, failure, os.open(self._directory / "calls", os.O_WRONLY | os.O_CREAT, 0o644))
         progress._PLAIN_INTERVAL = float("inf")  # noqa: SLF001 - otherwise slow machines print progress
         try:
             # No call fails in another process.
@@ -305,9 +307,9 @@ def _summarize_rows(table: Path) -> str:
     return f"{rows.count_rows()} rows, offsets {digest}"
 
 
-def compile_library(folder: Path) -> Path:
+def compile_library(directory: Path) -> Path:
     """Compile the library that makes calls fail; it is loaded before libc, so calls of Arrow and deltalake count."""
-    target = folder / "failing_calls.so"
+    target = directory / "failing_calls.so"
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(target), str(SOURCE), "-ldl"], check=True)
     return target
 
@@ -459,16 +461,16 @@ def _run_cases(commands: Commands, cases: Iterable[tuple[int, str, Failure]]) ->
 def restart_with_library(module: str) -> None:
     """Restart this program with the library that makes calls fail, unless the library is loaded."""
     if "LD_PRELOAD" not in os.environ:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as directory:
             command = [sys.executable, "-m", module, *sys.argv[1:]]
-            sys.exit(subprocess.call(command, env={**os.environ, "LD_PRELOAD": str(compile_library(Path(folder)))}))
+            sys.exit(subprocess.call(command, env={**os.environ, "LD_PRELOAD": str(compile_library(Path(directory)))}))
 
 
 def main() -> None:
     restart_with_library("tests.support.failing_verbs")
     load_everything()
-    with tempfile.TemporaryDirectory() as folder:
-        commands = Commands(Path(folder))
+    with tempfile.TemporaryDirectory() as directory:
+        commands = Commands(Path(directory))
         commands.prepare()
         for line in [" ".join(sys.argv[1:])] if sys.argv[1:] else sys.stdin:
             first, second, *verb = line.rstrip("\n").split(" ", 2)

@@ -58,7 +58,7 @@ from tests.support.commands import run_in_process
 from tests.support.fault_kinds import GEOMETRY, KINDS, NO_PLACE, SEGMENT, Target, golden, records_in, units
 from tests.support.lakes import ingest_store, rows_of
 from tests.support.pages import render_page
-from tests.support.stores import make_process_folder, read_store_files
+from tests.support.stores import make_process_directory, read_store_files
 
 STORES = (
     "b420-direct", "b420-expired", "b470-base", "b470-crash-after", "b498-types", "b498-crash-before", "b498-cqext",
@@ -69,7 +69,7 @@ _DONORS = ("b514-base", "b470-base")  # sources of foreign files
 OPTIONS = ("lake", "bridge", "accept")  # of repairs
 BLANK_UNIT = UNIT.pack(*PRE_BLANK)[8:]  # without the offset
 _MAX_FAULTS = 4
-_MEMORY_FOLDER = "/dev/shm"
+_MEMORY_DIRECTORY = "/dev/shm"
 _TIMEOUT_S = 120  # CPU seconds of a draw; the first one compiles
 Files = dict[str, bytes]
 
@@ -154,8 +154,8 @@ class DamagedStore(NamedTuple):
         return self.pristine.get(name) != self.damaged.get(name)
 
 
-def plant_faults(draw: Draw, folder: Path) -> DamagedStore:
-    root = Path(shutil.copytree(golden(draw.store), folder / "store"))
+def plant_faults(draw: Draw, directory: Path) -> DamagedStore:
+    root = Path(shutil.copytree(golden(draw.store), directory / "store"))
     pristine = read_store_files(root)
     donor = golden(next(name for name in _DONORS if name[:4] != draw.store[:4]))
     done: list[tuple[str, int]] = []
@@ -273,8 +273,8 @@ def _check_verdict(case: DamagedStore, found: Verdict) -> Iterator[Violation]:
     if seen and found.exit_code is ExitCode.CLEAN and not any(part.doubts for part in found.parts.values()):
         yield Violation("no report of damage", f"{found.severity.value}: {', '.join(seen)}")
     changed = case.changed
-    parts_by_folder = {"commitlog": "log", "index": "index", "checkpoint": "index"}
-    parts = {parts_by_folder.get(name.partition("/")[0], "queues") for name in changed}
+    parts_by_directory = {"commitlog": "log", "index": "index", "checkpoint": "index"}
+    parts = {parts_by_directory.get(name.partition("/")[0], "queues") for name in changed}
     if "queues" in parts:
         parts.add("configuration")  # positions of consumers are compared with the ends of queues
     for cause, _ in found.findings_by_cause:
@@ -461,10 +461,10 @@ _PROVABLE = frozenset({
 
 @cache
 def lake_of(name: str) -> Lake:
-    folder = make_process_folder("repair-draws-lake-")
+    directory = make_process_directory("repair-draws-lake-")
     release = None if name in SITUATIONS else release_of(name)
-    ingest_store(golden(name), folder / "lake", release=release)
-    return Lake(str(folder / "lake"))
+    ingest_store(golden(name), directory / "lake", release=release)
+    return Lake(str(directory / "lake"))
 
 
 def check_repairs(case: DamagedStore, verified: Verdict | None = None) -> Iterator[Violation]:
@@ -657,16 +657,16 @@ def _browse_messages(option: str, place: str | Path) -> CommandResult:
 
 def check_agreement(case: DamagedStore) -> Iterator[Violation]:
     """Yield each command that leaves out a message without reporting it by its exit code."""
-    folder, release = case.root.parent, release_of(case.draw.store)
+    directory, release = case.root.parent, release_of(case.draw.store)
     places: list[tuple[str | Path, ...]] = [("--store", case.root)]
     table: dict[int, Any] = {}
     with suppress(UndecidedError, NotAStore):
-        summary = ingest_store(case.root, folder / "lake", "b0", release=release)
-        table = {row["physical_offset"]: row for row in rows_of(folder / "lake")}
-        places += [("--lake", folder / "lake")] if table else []
+        summary = ingest_store(case.root, directory / "lake", "b0", release=release)
+        table = {row["physical_offset"]: row for row in rows_of(directory / "lake")}
+        places += [("--lake", directory / "lake")] if table else []
         lake = CommandResult(summary.exit_code, table)
     listed = {place: _run_command("query", "list", "-m", "100000", "--json", *place) for place in places}
-    exports = {place: _export_messages(*place, out=folder / "out.ndjson") for place in places}
+    exports = {place: _export_messages(*place, out=directory / "out.ndjson") for place in places}
     results = {f"list {place[0]}": result for place, result in listed.items()}
     results |= {f"export {place[0]}": result for place, result in exports.items()}
     known = {offset: row for result in results.values() for offset, row in result.messages.items()}
@@ -752,8 +752,8 @@ def find_failures(name: str, seeds: Iterable[int], max_faults: int = _MAX_FAULTS
 
 def main(name: str, *arguments: str) -> None:
     """Check one draw, or SEED COUNT [FAULTS] of them."""
-    if "TMPDIR" not in os.environ and Path(_MEMORY_FOLDER).is_dir():
-        tempfile.tempdir = _MEMORY_FOLDER  # on a disk, half of the time would be spent on flushing files
+    if "TMPDIR" not in os.environ and Path(_MEMORY_DIRECTORY).is_dir():
+        tempfile.tempdir = _MEMORY_DIRECTORY  # on a disk, half of the time would be spent on flushing files
     if not arguments[0].isdigit():
         print(*find_violations(Draw.parse(" ".join(arguments)), CHECKS[name]), sep="\n")
         return

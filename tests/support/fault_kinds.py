@@ -29,7 +29,7 @@ from rmq_formats.properties import CRC_SIZE
 from rmq_formats.store import CHECKPOINT, decode_checkpoint, encode_checkpoint, file_name_of_offset
 from tests.golden import SITUATIONS, unpack, unpack_situation
 from tests.support.commands import overwrite
-from tests.support.stores import flip, make_process_folder
+from tests.support.stores import flip, make_process_directory
 
 STORE = "b533-base"  # of the page of faults
 GEOMETRY = Geometry(100, 20)
@@ -42,7 +42,7 @@ _TIMER_DONOR = "b551-timer"
 
 @cache
 def _unpacked() -> Path:
-    return make_process_folder("faults-")
+    return make_process_directory("faults-")
 
 
 @cache
@@ -190,7 +190,7 @@ def _foreign(pattern: str) -> PlantFault:
     return _in(pattern, lambda target, path: target.foreign(path, pattern))
 
 
-def _delete_folder(pattern: str) -> PlantFault:
+def _delete_directory(pattern: str) -> PlantFault:
     """Return a fault that deletes one directory; the directories of queues may include a database."""
     return lambda target: shutil.rmtree(
         target.random.choice(sorted(path for path in target.root.glob(pattern) if path.is_dir()))
@@ -349,9 +349,9 @@ KINDS: dict[str, PlantFault] = {
     "foreign-checkpoint": _foreign("checkpoint"), "break-positions": _break_positions,
     "timer-bit": _in(_TIMER, lambda target, path: target.flip(path, target.random.randrange(52))),
     "foreign-timer": _in(_TIMER, lambda target, path: target.foreign(path, _TIMER, golden(_TIMER_DONOR))),
-    "abort": lambda target: (target.root / "abort").touch(), "delete-queues": _delete_folder("consumequeue"),
-    "delete-queue-folder": _delete_folder("consumequeue/*/*"), "delete-topic": _delete_folder("consumequeue/*"),
-    "delete-indexes": _delete_folder("index"),
+    "abort": lambda target: (target.root / "abort").touch(), "delete-queues": _delete_directory("consumequeue"),
+    "delete-queue-folder": _delete_directory("consumequeue/*/*"), "delete-topic": _delete_directory("consumequeue/*"),
+    "delete-indexes": _delete_directory("index"),
 }  # fmt: skip
 
 

@@ -162,10 +162,10 @@ _NOT_READ: dict[str, set[Part]] = {
 }
 
 
-def run_verb(verb: str, healthy: Path, fault: Fault, folder: Path) -> Cell:
+def run_verb(verb: str, healthy: Path, fault: Fault, directory: Path) -> Cell:
     if fault.part in _NOT_READ.get(verb, ()):
         return Cell(None)
-    with tempfile.TemporaryDirectory(dir=folder) as name:
+    with tempfile.TemporaryDirectory(dir=directory) as name:
         work = Path(name)
         work.chmod(0o777)
         store = Path(shutil.copytree(healthy, work / "store"))
@@ -182,11 +182,11 @@ PAGE = ROOT / "docs" / "reference" / "faults.md"
 def matrix(every: int = 1) -> Iterator[tuple[Fault, dict[str, Cell]]]:
     """Yield the results of all commands for the undamaged store, and then for each *every*-th fault."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)  # where access is denied, commands of root run as another user
-        healthy = unpack(STORE, folder)
+        directory = Path(name)
+        directory.chmod(0o755)  # where access is denied, commands of root run as another user
+        healthy = unpack(STORE, directory)
         for fault in (NO_FAULT, *read_faults())[::every]:
-            yield fault, {verb: run_verb(verb, healthy, fault, folder) for verb in VERBS}
+            yield fault, {verb: run_verb(verb, healthy, fault, directory) for verb in VERBS}
 
 
 def line(fault: Fault, cells: dict[str, Cell]) -> str:

@@ -48,10 +48,10 @@ class TinyStore:
     is_closed: bool = True  # whether a broker shut it down
 
     def write(self, root: Path) -> None:
-        folder = root / ("commitlog" if self.framing is Framing.PLAIN else "dledger-n0/data")
-        folder.mkdir(parents=True)
+        directory = root / ("commitlog" if self.framing is Framing.PLAIN else "dledger-n0/data")
+        directory.mkdir(parents=True)
         for base_offset, content in self.segments.items():
-            (folder / file_name_of_offset(base_offset)).write_bytes(content)
+            (directory / file_name_of_offset(base_offset)).write_bytes(content)
         if not self.is_closed:
             (root / "abort").touch()
 

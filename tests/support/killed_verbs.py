@@ -1,5 +1,5 @@
 """
-Kill `type`, `restore` and commits in Spark: `python -m tests.support.killed_verbs SCENARIO FOLDER NUMBER`.
+Kill `type`, `restore` and commits in Spark: `python -m tests.support.killed_verbs SCENARIO DIRECTORY NUMBER`.
 
 Only forks open a lake.
 """
@@ -113,11 +113,11 @@ def _complete_typing(root: Path) -> list[str]:
     return [f"exit code {code}"] * (code != 0) + killing.result_of_fork(root, partial(_find_wrong_typings, root))
 
 
-def kill_typings_during_ingests(folder: Path, kills: int) -> dict[str, Any]:
+def kill_typings_during_ingests(directory: Path, kills: int) -> dict[str, Any]:
     """Kill `type` at random moments during an ingest; sometimes the broker truncates its log before."""
     random = Random(int(os.environ.get("SEED", "1000")))
-    folder.mkdir(parents=True, exist_ok=True)
-    broker = Broker(folder / "store", offset=killing.result_of_fork(folder, partial(_make_typed_lake, folder)))
+    directory.mkdir(parents=True, exist_ok=True)
+    broker = Broker(directory / "store", offset=killing.result_of_fork(directory, partial(_make_typed_lake, directory)))
     number, longest, killed, ends = 1000, 1.0, 0, [broker.offset]
     bad: list[str] = []
     while killed < kills:
@@ -128,15 +128,17 @@ def kill_typings_during_ingests(folder: Path, kills: int) -> dict[str, Any]:
         messages = random.randrange(5, 60)
         _write(broker, number, messages)
         number += messages
-        ingesting = killing.start_fork(partial(killing.run, folder))
+        ingesting = killing.start_fork(partial(killing.run, directory))
         started = time.monotonic()
-        code = killing.fork_and_kill(partial(_type, folder, retries=random.random() < 0.5), random.random() * longest)
+        code = killing.fork_and_kill(
+            partial(_type, directory, retries=random.random() < 0.5), random.random() * longest
+        )
         killed += code == -signal.SIGKILL
         longest = (longest + 1.5 * (time.monotonic() - started)) / 2 if code >= 0 else longest * 1.05
         killing.wait_for_exit(ingesting)
         if killed and killed % _KILLS_BETWEEN_CHECKS == 0:
-            bad += _complete_typing(folder)
-    return {"reached": killed, "bad": bad + _complete_typing(folder)}
+            bad += _complete_typing(directory)
+    return {"reached": killed, "bad": bad + _complete_typing(directory)}
 
 
 # --- restores --------------------------------------------------------------------------------------------------------
@@ -208,7 +210,7 @@ def _find_faults(command: Callable[[Path], object], root: Path) -> dict[str, Any
 
 
 def kill_commits(
-    folder: Path, stride: int, commands: Sequence[str] = tuple(_COMMITS), features: Sequence[str] = ()
+    directory: Path, stride: int, commands: Sequence[str] = tuple(_COMMITS), features: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Kill each command that commits, on tables with each supported feature, after or during each effect."""
     reached, bad = 0, list[dict[str, Any]]()
@@ -217,7 +219,7 @@ def kill_commits(
         prepare, command = _COMMITS[name]
         result = killing.kill_after_each_effect(
             partial(_prepare_with_feature, prepare, feature),
-            folder / str(number),
+            directory / str(number),
             stride,
             command=command,
             finished=partial(_find_faults, command),

@@ -5,7 +5,7 @@ Kill commands hundreds of times, and check the lake afterwards.
 all or some processes of a command, with its JVM and Python workers. `killed_verbs` has the commands other than
 `ingest`. This process imports and compiles everything once, then forks one command after the other. It never opens a
 lake itself, because the threads that `deltalake` starts do not survive a fork. Run it as a program, so that the test
-process may hold a JVM: `python -m tests.support.killing SCENARIO FOLDER COUNT`, or with these three on a line of
+process may hold a JVM: `python -m tests.support.killing SCENARIO DIRECTORY COUNT`, or with these three on a line of
 standard input for each campaign.
 """
 
@@ -247,7 +247,7 @@ def faults_after_next_run(root: Path) -> dict[str, Any]:
 
 def kill_after_each_effect(  # noqa: PLR0913 - parameters of campaigns
     prepare: Callable[[Path], object],
-    folder: Path,
+    directory: Path,
     stride: int,
     *,
     send: int = signal.SIGKILL,
@@ -262,11 +262,11 @@ def kill_after_each_effect(  # noqa: PLR0913 - parameters of campaigns
     A suspended command is resumed after the other command has ended. *prepare* runs in a fork, so it may open a lake.
     *finished* returns the errors in the result.
     """
-    base = folder / "base"
+    base = directory / "base"
     call_in_fork(partial(prepare, base))
     bad, others, codes, reached = [], Counter[str](), Counter[str](), 0
     for effect in count(stride, stride):
-        root = folder / f"here-{effect}"  # a new path each time: Delta in a JVM caches tables by path
+        root = directory / f"here-{effect}"  # a new path each time: Delta in a JVM caches tables by path
         copytree(base, root)
         pid = start_fork(signal_after_effect(effect, effects or EFFECTS, send, within_s)(partial(command, root)))
         status = os.waitpid(pid, os.WUNTRACED)[1]
@@ -419,7 +419,7 @@ def stop_processes(background: Iterable[int]) -> None:
 
 
 def kill_at_random_moments(  # noqa: PLR0913 - parameters of campaigns
-    folder: Path, kills: int, *, crashes: bool = False, kept: int = 6, optimizes: bool = False, follows: bool = False
+    directory: Path, kills: int, *, crashes: bool = False, kept: int = 6, optimizes: bool = False, follows: bool = False
 ) -> dict[str, Any]:
     """
     Kill runs at any moment while a broker writes to the store, then complete a run and check the lake.
@@ -430,28 +430,28 @@ def kill_at_random_moments(  # noqa: PLR0913 - parameters of campaigns
     seed = int(os.environ.get("SEED", "1000"))
     random = Random(seed)
     codes: Counter[int] = Counter()
-    background = [start_fork(partial(write_until_stopped, new_store(folder), seed, crashes=crashes, kept=kept))]
+    background = [start_fork(partial(write_until_stopped, new_store(directory), seed, crashes=crashes, kept=kept))]
     # 4: a crashing broker here leaves units of the records that it truncated, which contradict the log. 1: see `run`.
     fine = (0, 1, 3, 4) if crashes else (0, 3)
-    assert run_in_fork(partial(run, folder)) in fine  # it may compile
+    assert run_in_fork(partial(run, directory)) in fine  # it may compile
     started = time.monotonic()
-    assert run_in_fork(partial(run, folder)) in fine
+    assert run_in_fork(partial(run, directory)) in fine
     longest = time.monotonic() - started
     if optimizes:
-        background.append(start_fork(partial(optimize_until_stopped, folder, seed)))
+        background.append(start_fork(partial(optimize_until_stopped, directory, seed)))
     until = time.monotonic() + CAMPAIGN_LIMIT_S
     while codes[-signal.SIGKILL] < kills and time.monotonic() < until:
         started = time.monotonic()
-        work = partial(run, folder, follows=follows)
+        work = partial(run, directory, follows=follows)
         code = fork_and_kill(work, random.random() * (5 if follows else 1.2) * longest)
         codes[code] += 1
         if not follows:
             longest = (longest + time.monotonic() - started) / 2 if code >= 0 else longest * 1.02
     stop_processes(background)
-    run_in_fork(partial(run, folder))
+    run_in_fork(partial(run, directory))
     names = {str(code): count for code, count in codes.items()}
-    verdict = run_and_check(folder)
-    return {"codes": names, **verdict, **(add_optimize_codes(folder, verdict) if optimizes else {})}
+    verdict = run_and_check(directory)
+    return {"codes": names, **verdict, **(add_optimize_codes(directory, verdict) if optimizes else {})}
 
 
 def add_optimize_codes(root: Path, verdict: Mapping[str, Any]) -> dict[str, Any]:
@@ -468,28 +468,28 @@ def exclude_compacted(list_leftovers: Sequence[str]) -> list[str]:
     return [name for name in list_leftovers if "/compacted-" not in name]
 
 
-def ingest_many_stores(folder: Path, stores: int) -> dict[str, Any]:
+def ingest_many_stores(directory: Path, stores: int) -> dict[str, Any]:
     """Ingest several stores into one lake at the same time, each with two runs."""
     roots = []
     for number in range(stores):
-        root = folder / str(number)
+        root = directory / str(number)
         Broker(root / "store", history=root / "history").append(some_records(50, seed=number))
-        (folder / "lake").mkdir(exist_ok=True)
-        (root / "lake").symlink_to(folder / "lake")
+        (directory / "lake").mkdir(exist_ok=True)
+        (root / "lake").symlink_to(directory / "lake")
         roots.append(root)
 
     def work(number: int) -> int:
-        request = IngestRequest(str(roots[number] / "store"), str(folder / "lake"), broker=f"broker-{number}")
+        request = IngestRequest(str(roots[number] / "store"), str(directory / "lake"), broker=f"broker-{number}")
         return int(ingest(request, SerialWorkers()).exit_code)
 
     codes = sorted(wait_for_exit(pid) for pid in [start_fork(partial(work, n % stores)) for n in range(2 * stores)])
     expected = sorted(raw for root in roots for _, raw in read_store_records(root / "history"))
 
     def compare_rows() -> dict[str, Any]:
-        rows = sorted(raw for _, raw in raw_rows(folder / "lake"))
-        return {"equal": rows == expected, "leftovers": list_leftovers(folder / "lake")}
+        rows = sorted(raw for _, raw in raw_rows(directory / "lake"))
+        return {"equal": rows == expected, "leftovers": list_leftovers(directory / "lake")}
 
-    return {"codes": codes, **result_of_fork(folder, compare_rows)}
+    return {"codes": codes, **result_of_fork(directory, compare_rows)}
 
 
 # --- whole commands ---------------------------------------------------------------------------------------------------
@@ -689,8 +689,8 @@ def main(scenarios: Mapping[str, Callable[[Path, int], dict[str, Any]]]) -> None
     """Run the campaign of the command line, or those of standard input, and print a line of JSON for each."""
     load_everything()
     with commit_in_test_jvm() if GATEWAY_VARIABLE in os.environ else nullcontext():
-        for scenario, folder, number in [sys.argv[1:]] if sys.argv[1:] else map(str.split, sys.stdin):
-            print(json.dumps(scenarios[scenario](Path(folder) / scenario, int(number))), flush=True)
+        for scenario, directory, number in [sys.argv[1:]] if sys.argv[1:] else map(str.split, sys.stdin):
+            print(json.dumps(scenarios[scenario](Path(directory) / scenario, int(number))), flush=True)
 
 
 if __name__ == "__main__":

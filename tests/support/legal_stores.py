@@ -506,8 +506,8 @@ class LegalStore(NamedTuple):
             )
         ]
 
-    def list_files(self, folder: str) -> dict[str, bytes]:
-        return {name: data for name, data in self.files.items() if name.startswith(f"{folder}/")}
+    def list_files(self, directory: str) -> dict[str, bytes]:
+        return {name: data for name, data in self.files.items() if name.startswith(f"{directory}/")}
 
 
 def draw_store(  # noqa: PLR0913 - what is fixed, and what may happen
@@ -576,8 +576,8 @@ def _add_dispatched_files(files: dict[str, bytes], draft: Draft, start: int) -> 
     restarts = list(draft.restarts)
     for record in (*draft.records, None):
         while restarts and (record is None or restarts[0][0] <= record.physical_offset):
-            folder = f"consumequeue/{restarts.pop(0)[1]}"
-            queues = {path: queue for path, queue in queues.items() if not f"{path}/".startswith(folder)}
+            directory = f"consumequeue/{restarts.pop(0)[1]}"
+            queues = {path: queue for path, queue in queues.items() if not f"{path}/".startswith(directory)}
         if record is None:
             break
         for unit in expected_units(record, UnitRules(rules)):
@@ -611,9 +611,9 @@ def _write_queues_twice(files: dict[str, bytes], draft: Draft) -> None:
     if version < Release.from_version("5.3.1").version or any(name.startswith("batchconsumequeue/") for name in files):
         return
     units = [unit for record in draft.records for unit in expected_units(record, UnitRules(make_rules(*draft.rules)))]
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as directory:
         raw = Options(raw_mode=True)
-        database = Rdict(f"{folder}/queues", raw)
+        database = Rdict(f"{directory}/queues", raw)
         offsets = database.create_column_family("offset", raw)
         for unit in units:
             queue = _queue_key(unit)
@@ -625,7 +625,7 @@ def _write_queues_twice(files: dict[str, bytes], draft: Draft) -> None:
         offsets[checkpoint] = struct.pack(">q", draft.records[-1].end_offset)
         offsets.close()
         database.close()
-        files |= {f"consumequeue/{name}": data for name, data in read_files(Path(folder, "queues")).items()}
+        files |= {f"consumequeue/{name}": data for name, data in read_files(Path(directory, "queues")).items()}
     if version >= Release.from_version("5.5.0").version:
         for name in [name for name in files if name.startswith("consumequeue/%LMQ%")]:
             del files[name]

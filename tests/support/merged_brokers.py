@@ -32,8 +32,8 @@ def list_truth() -> Truth:
     return found
 
 
-def make_lake(truth: Truth, folder: Path) -> Path:
+def make_lake(truth: Truth, directory: Path) -> Path:
     for broker in BROKERS:
         records = [record for owner, record in truth if owner == broker]
-        ingest_store(write_store(folder / broker, records), folder / "lake", broker, **FORMS)
-    return folder / "lake"
+        ingest_store(write_store(directory / broker, records), directory / "lake", broker, **FORMS)
+    return directory / "lake"

@@ -12,7 +12,7 @@ from deltalake import DeltaTable, QueryBuilder
 from jobs.lake.snapshots import rows_without_timestamps
 from tests.support.commands import ROOT
 from tests.support.lakes import LakeOfBroker
-from tests.support.stores import make_process_folder
+from tests.support.stores import make_process_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +70,7 @@ class SharedLake(LakeOfBroker):
 
 @cache
 def _make_lake(spark: "SparkSession", runs: tuple[int, ...]) -> SharedLake:
-    lake = SharedLake(spark, make_process_folder("shared-lake-"))
+    lake = SharedLake(spark, make_process_directory("shared-lake-"))
     for count in runs:
         lake.grow(count)
         lake.run()

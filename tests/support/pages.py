@@ -17,7 +17,7 @@ from jobs.requests.query import QueryTarget
 from tests.support.commands import ROOT
 
 HOSTILE = "<script>alert('x')</script>&\"' OR 1=1 --\u202e"
-HOSTILE_FOLDER = HOSTILE.replace("</script>", "<img src=x onerror=alert(1)>")  # a directory's name has no slash
+HOSTILE_DIRECTORY = HOSTILE.replace("</script>", "<img src=x onerror=alert(1)>")  # a directory's name has no slash
 
 
 class PageReply(NamedTuple):

@@ -47,9 +47,9 @@ class Disk:
     def __init__(self, root: Path, kept: Path) -> None:
         self.root, self.kept = root, kept
         self.files: dict[int, bytes] = {}
-        self.folders: dict[int, Entries] = {}
-        for inode, path in _list_folders(root):
-            self.folders[inode] = _entries(path)
+        self.directories: dict[int, Entries] = {}
+        for inode, path in _list_directories(root):
+            self.directories[inode] = _entries(path)
         for path in root.rglob("*"):
             if path.is_file() and not path.is_symlink():
                 self.files[path.stat().st_ino] = path.read_bytes()
@@ -61,7 +61,7 @@ class Disk:
         self._collect_flushed()
         style = random.choice(("lost", "empty", "zero", "random", "random"))
         root = self.root.stat().st_ino
-        actual = {inode: _entries(path) for inode, path in _list_folders(self.root)}
+        actual = {inode: _entries(path) for inode, path in _list_directories(self.root)}
         chosen = self._choose_entries(actual, style, random)
         places = self._take_apart()
         written, placed = set[int](), {root}
@@ -99,18 +99,18 @@ class Disk:
         for path in self.kept.glob("flushed-*"):
             self.files[int(path.name.partition("-")[2])] = path.read_bytes()
         for path in self.kept.glob("gone-*"):
-            self.folders.pop(int(path.name.partition("-")[2]), None)
+            self.directories.pop(int(path.name.partition("-")[2]), None)
         for path in self.kept.glob("listed-*"):
             lines = (line.split(" ", 1) for line in path.read_text().splitlines())
             entries = {name: int(inode) for inode, name in lines if name not in {".", ".."}}
-            self.folders[int(path.name.partition("-")[2])] = entries
+            self.directories[int(path.name.partition("-")[2])] = entries
 
     def _choose_entries(self, actual: dict[int, Entries], style: str, random: Random) -> dict[int, Entries]:
         """Return the entries of each directory; the names of one rename change together."""
         changed: list[tuple[int, str, int | None, int | None]] = []
         chosen: dict[int, Entries] = {}
-        for inode in actual.keys() | self.folders.keys():
-            before, after = self.folders.get(inode, {}), actual.get(inode, {})
+        for inode in actual.keys() | self.directories.keys():
+            before, after = self.directories.get(inode, {}), actual.get(inode, {})
             chosen[inode] = {name: child for name, child in before.items() if after.get(name) == child}
             names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
             changed += [(inode, name, before.get(name), after.get(name)) for name in names]
@@ -141,14 +141,14 @@ class Disk:
         os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def _list_folders(root: Path) -> Iterator[tuple[int, Path]]:
+def _list_directories(root: Path) -> Iterator[tuple[int, Path]]:
     for path in (root, *root.rglob("*")):
         if path.is_dir() and not path.is_symlink():
             yield path.stat().st_ino, path
 
 
-def _entries(folder: Path) -> Entries:
-    return {path.name: path.lstat().st_ino for path in folder.iterdir()}
+def _entries(directory: Path) -> Entries:
+    return {path.name: path.lstat().st_ino for path in directory.iterdir()}
 
 
 def _group_renames(
@@ -243,8 +243,8 @@ def campaign(commands: Commands, seeds: Iterable[int], verb: str = "") -> dict[s
 def main() -> None:
     restart_with_library("tests.support.power_loss")
     load_everything()
-    with tempfile.TemporaryDirectory() as folder:
-        commands = Commands(Path(folder))
+    with tempfile.TemporaryDirectory() as directory:
+        commands = Commands(Path(directory))
         commands.prepare()
         for line in [" ".join(sys.argv[1:])] if sys.argv[1:] else sys.stdin:
             first, count, *verb = line.rstrip("\n").split(" ", 2)

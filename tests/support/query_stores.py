@@ -116,22 +116,24 @@ def offsets(answer: Answer) -> list[int]:
     return [message.record.physical_offset for message in answer.messages]
 
 
-def _write_log(folder: Path, records: Sequence[MessageRecord]) -> None:
-    folder.mkdir()
+def _write_log(directory: Path, records: Sequence[MessageRecord]) -> None:
+    directory.mkdir()
     bases = sorted({record.physical_offset // SEGMENT_SIZE * SEGMENT_SIZE for record in records}) or [0]
     for base in bases:
         own = [record for record in records if base <= record.physical_offset < base + SEGMENT_SIZE]
         log = b"".join(map(encode_record, own))
         rest = SEGMENT_SIZE - len(log)
-        (folder / file_name_of_offset(base)).write_bytes(log + (bytes(rest) if base == bases[-1] else make_blank(rest)))
+        (directory / file_name_of_offset(base)).write_bytes(
+            log + (bytes(rest) if base == bases[-1] else make_blank(rest))
+        )
 
 
-def _write_index(folder: Path, records: Sequence[MessageRecord], geometry: Geometry) -> None:
-    folder.mkdir()
+def _write_index(directory: Path, records: Sequence[MessageRecord], geometry: Geometry) -> None:
+    directory.mkdir()
     writer = IndexWriter(geometry, make_rules((0, RELEASE)))
     writer.dispatch_all(records)
     for number, file in enumerate(writer.files):
-        (folder / f"2025112001{number:07d}").write_bytes(file.encode())
+        (directory / f"2025112001{number:07d}").write_bytes(file.encode())
 
 
 def write_queues(root: Path, records: Sequence[MessageRecord]) -> None:
@@ -140,7 +142,7 @@ def write_queues(root: Path, records: Sequence[MessageRecord]) -> None:
         for unit in expected_units(record, UnitRules(((0, RELEASE),))):
             queues.setdefault(unit.queue.path, ConsumeQueue(QUEUE_FILE_SIZE)).append(unit, RELEASE)
     for path, queue in queues.items():
-        folder = root / path
-        folder.mkdir(parents=True)
+        directory = root / path
+        directory.mkdir(parents=True)
         for offset, data in queue.files():
-            (folder / file_name_of_offset(offset)).write_bytes(data)
+            (directory / file_name_of_offset(offset)).write_bytes(data)

@@ -110,22 +110,22 @@ def write_release_store(  # noqa: PLR0913 - each shape of a store
     return LegalStore(root, records, rules)
 
 
-def _write_log(folder: Path, records: Sequence[MessageRecord], start: int) -> None:
-    folder.mkdir(parents=True)
+def _write_log(directory: Path, records: Sequence[MessageRecord], start: int) -> None:
+    directory.mkdir(parents=True)
     last = records[-1].physical_offset // SEGMENT_SIZE * SEGMENT_SIZE if records else start
     for base in range(start, last + 1, SEGMENT_SIZE):
         own = [one for one in records if base <= one.physical_offset < base + SEGMENT_SIZE]
         log = b"".join(map(encode_record, own))
         rest = SEGMENT_SIZE - len(log)
-        (folder / file_name_of_offset(base)).write_bytes(log + (bytes(rest) if base == last else make_blank(rest)))
+        (directory / file_name_of_offset(base)).write_bytes(log + (bytes(rest) if base == last else make_blank(rest)))
 
 
 def _write_queues(root: Path, records: Sequence[MessageRecord], rules: Rules, restarts: set[int]) -> None:
     queues: dict[str, ConsumeQueue] = {}
     for record in records:
         if record.physical_offset in restarts:  # the deletion of the topic removed all of its queues
-            folder = f"consumequeue/{record.topic}/"
-            queues = {path: queue for path, queue in queues.items() if not path.startswith(folder)}
+            directory = f"consumequeue/{record.topic}/"
+            queues = {path: queue for path, queue in queues.items() if not path.startswith(directory)}
         for unit in expected_units(record, UnitRules(rules)):
             queue = queues.setdefault(unit.queue.path, ConsumeQueue(QUEUE_FILE_SIZE))
             queue.append(unit, release_at(rules, record.physical_offset))
@@ -135,13 +135,13 @@ def _write_queues(root: Path, records: Sequence[MessageRecord], rules: Rules, re
             (root / path / file_name_of_offset(offset)).write_bytes(data)
 
 
-def _write_index(folder: Path, records: Sequence[MessageRecord], rules: Rules, geometry: Geometry) -> IndexHeader:
+def _write_index(directory: Path, records: Sequence[MessageRecord], rules: Rules, geometry: Geometry) -> IndexHeader:
     """Write the index files, and return the header of the last full one."""
-    folder.mkdir()
+    directory.mkdir()
     writer = IndexWriter(geometry, rules)
     writer.dispatch_all(records)
     for number, file in enumerate(writer.files):
-        (folder / f"2025112001{number:07d}").write_bytes(file.encode(rules[-1][1].empty_index_count))
+        (directory / f"2025112001{number:07d}").write_bytes(file.encode(rules[-1][1].empty_index_count))
     return next((file.header for file in reversed(writer.files[:-1]) if file.is_full), IndexHeader())
 
 

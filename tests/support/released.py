@@ -40,8 +40,8 @@ class Released(NamedTuple):
         environment = environment_of_new_user(self.home)
         return {**environment, "PATH": f"{self.python.parent}:{environment['PATH']}", **more}
 
-    def run(self, command: Sequence[str | Path], folder: Path, **more: str) -> Outcome:
-        launcher = folder / "spark-submit.sh"
+    def run(self, command: Sequence[str | Path], directory: Path, **more: str) -> Outcome:
+        launcher = directory / "spark-submit.sh"
         if not launcher.exists():
             launcher.symlink_to(self.checkout / "spark-submit.sh")
         environment = self.environment(**more)
@@ -50,7 +50,7 @@ class Released(NamedTuple):
             capture_output=True,
             text=True,
             check=False,
-            cwd=folder,
+            cwd=directory,
             env=environment,
             timeout=_TIMEOUT_S,
         )
@@ -95,9 +95,9 @@ def without_network() -> list[str]:
     return prefix
 
 
-def released(folder: Path) -> Released:
+def released(directory: Path) -> Released:
     """Copy the tracked files of this working tree, and create their environment with the launcher."""
-    released_copy = Released(folder / "rocketmq-lake", folder / "home")
+    released_copy = Released(directory / "rocketmq-lake", directory / "home")
     names = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0")
     for name in filter(None, names):
         if (ROOT / name).is_file():

@@ -102,15 +102,15 @@ _PAGES_BY_SECTION = ("guides/repair.md", "guides/rebuild-index.md")
 
 
 @dataclass(slots=True)
-class SceneFolder:
+class SceneDirectory:
     """A directory with the stores and files that the placeholders of a page stand for."""
 
-    folder: Path
+    directory: Path
     output_count: int = 0
 
     @property
     def store(self) -> Path:
-        return self.folder / "STORE"
+        return self.directory / "STORE"
 
     def words(self, text: str) -> list[str]:
         words = shlex.split(text, comments=True)
@@ -119,19 +119,19 @@ class SceneFolder:
     def _replace_placeholder(self, word: str, before: str) -> str:
         if word == "DIR" or (word == "FILE" and before == "--out"):
             self.output_count += 1
-            return str(self.folder / f"made-{self.output_count}")
-        if before == "--types" and not (self.folder / word).exists():
-            (self.folder / word).write_text(
+            return str(self.directory / f"made-{self.output_count}")
+        if before == "--types" and not (self.directory / word).exists():
+            (self.directory / word).write_text(
                 '[topic.T1]\nformat = "text"\npattern = "(?P<text>.*)"\nschema = "text string"\n', encoding="utf-8"
             )
-            return str(self.folder / word)
+            return str(self.directory / word)
         known = {"TOPIC": "T1", "KEY": "k1", "ID": "0A010203075F4E0E2F2A63805CCB0001", "OFFSET": "242"}
         if word == "FILE" or word.endswith("/FILE"):
             return str(min((self.store / "commitlog").iterdir()))
         if word in known:
             return known[word]
         # Absolute, because the workers of a session may have another working directory.
-        return re.sub(r"^(STORE|REPLICA|LAKE|NEW2?|QUEUES2?)(?=/|$)", lambda name: str(self.folder / name[0]), word)
+        return re.sub(r"^(STORE|REPLICA|LAKE|NEW2?|QUEUES2?)(?=/|$)", lambda name: str(self.directory / name[0]), word)
 
 
 def delete_index_file(store: Path) -> None:
@@ -192,32 +192,32 @@ def scene_name(scene: list[ShownCommand]) -> str:
     return " · ".join(filter(None, (scene[0].page, scene[0].section)))
 
 
-def make_scene_folder(scene: list[ShownCommand], folder: Path) -> SceneFolder:
-    scene_folder = SceneFolder(folder)
-    (folder / "golden").mkdir()
-    copy_store(unpack("b551-base", folder / "golden"), folder).rename(scene_folder.store)
-    shutil.rmtree(folder / "golden")
+def make_scene_directory(scene: list[ShownCommand], directory: Path) -> SceneDirectory:
+    scene_directory = SceneDirectory(directory)
+    (directory / "golden").mkdir()
+    copy_store(unpack("b551-base", directory / "golden"), directory).rename(scene_directory.store)
+    shutil.rmtree(directory / "golden")
     if any("REPLICA" in command.text.split() for command in scene):
-        shutil.copytree(scene_folder.store, folder / "REPLICA")
+        shutil.copytree(scene_directory.store, directory / "REPLICA")
     change_store = STORES.get((scene[0].page, scene[0].section))
     if change_store:
-        change_store(scene_folder.store)
-    return scene_folder
+        change_store(scene_directory.store)
+    return scene_directory
 
 
-def normalize_output(text: str, folder: Path) -> str:
+def normalize_output(text: str, directory: Path) -> str:
     """Remove trailing blanks, progress lines (printed on slow machines), and the directory of the placeholders."""
-    text = text.replace(f"{folder}/", "")
+    text = text.replace(f"{directory}/", "")
     lines = [line.rstrip() for line in text.splitlines() if not re.match(r"\w+: \d+/\d+ \w+", line)]
     return "\n".join(lines).strip()
 
 
 def check_scene(
-    scene: list[ShownCommand], scene_folder: SceneFolder, run: Callable[[ShownCommand, list[str]], Outcome]
+    scene: list[ShownCommand], scene_directory: SceneDirectory, run: Callable[[ShownCommand, list[str]], Outcome]
 ) -> None:
     """Run commands in order; each must end with the exit code and print the output that its page shows."""
     for command in scene:
-        code, out, err = run(command, scene_folder.words(command.text))
+        code, out, err = run(command, scene_directory.words(command.text))
         assert command.exit_code == code, f"{command.page}: {command.text}\n{out}{err}"
-        texts = (normalize_output(text, scene_folder.folder) for text in (out, out + err))
+        texts = (normalize_output(text, scene_directory.directory) for text in (out, out + err))
         assert command.prints is None or any(map(command.prints.fullmatch, texts)), f"{command}\n{out}{err}"

@@ -274,7 +274,7 @@ _REPAIR = describe_object(
         **_ACCEPTED,
         "left": (_or_null(_FINDINGS), "Findings after the repair; null if it was not carried out."),
         **_SEVERITY,
-        "kept": ("kept_folders", "Folders that hold the replaced files for `--undo`."),
+        "kept": ("kept_directories", "Directories that hold the replaced files for `--undo`."),
         **_SECONDS,
     },
     None,
@@ -382,7 +382,7 @@ _RESTORE = describe_object(
         **_RESTORABLE,
         "resumed": "Number of segments that an earlier, interrupted restore had completed.",
         "forms": "Sizes and release of queue and index files, and how they are known.",
-        "log_folders": "Folders of the log below `out`; `commitlog`, unless the log was elsewhere.",
+        "log_folders": "Directories of the log below `out`; `commitlog`, unless the log was elsewhere.",
         "bytes": (int, "Size of the restored log in bytes."),
         **_SECONDS,
     },
@@ -750,7 +750,7 @@ _QUEUES = describe_object(
         "has_lost_end": "Whether queues or index files point to lost records after the end of the log.",
         "log_bytes": "Number of bytes of the log that were read.",
         "to": "`files` or `rocksdb`.",
-        "folder": "Folder of the database in the output; empty for files.",
+        "folder": "Directory of the database in the output; empty for files.",
         "has_place": "Whether the store's broker would read the rebuilt queues.",
         **_INSTALLED,
         **_SEVERITY,
@@ -929,7 +929,7 @@ _TIMERS = _share(
         "last_due": (int | None, _DUE.format("last")),
     },
 )
-_FOLDER = _share(
+_DIRECTORY = _share(
     "folder",
     None,
     {
@@ -953,8 +953,8 @@ _share(
             list[tuple[int, int]],
             "Epochs of masters in controller mode, each with its number and its first physical offset.",
         ),
-        "folders": (_list_of(_FOLDER), "Files other than log, queues and index, by directory and kind."),
-        "log_folders": "Folders with files that are named like segments but were not passed as `--commitlog`.",
+        "folders": (_list_of(_DIRECTORY), "Files other than log, queues and index, by directory and kind."),
+        "log_folders": "Directories with files that are named like segments but were not passed as `--commitlog`.",
         "rocksdb": "Index, transactions and timer messages in RocksDB; null if the store has none.",
         "timers": (_or_null(_TIMERS), "Timer messages in the broker's timer files; null if it has no such files."),
     },

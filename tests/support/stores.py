@@ -105,8 +105,10 @@ def compare_queues(store: Path, release: str) -> PartReport:
     return report
 
 
-def read_files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+def read_files(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()
+    }
 
 
 def read_store_files(store: Path) -> dict[str, bytes]:
@@ -152,11 +154,11 @@ def damage_log_queue_and_index(store: Path) -> Path:
     return segment
 
 
-def make_process_folder(prefix: str) -> Path:
+def make_process_directory(prefix: str) -> Path:
     """Make a directory that the tests of this process share; it is deleted when the process ends."""
-    folder = Path(tempfile.mkdtemp(prefix=prefix))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    directory = Path(tempfile.mkdtemp(prefix=prefix))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
 
 
 HOLD_LOCK_PROGRAM = (

@@ -183,10 +183,10 @@ def build_file(work: BuildTask, *, directory: str, scratch: Scratch) -> BuiltInd
     """
     if is_local(directory):
         return _build_local(work, Path(local_path(directory)), Path(local_path(scratch.location)))
-    with TemporaryDirectory(prefix="rocketmq-lake-") as folder:
-        built = _build_local(work, Path(folder), Path(folder))
+    with TemporaryDirectory(prefix="rocketmq-lake-") as temporary:
+        built = _build_local(work, Path(temporary), Path(directory))
         with (
-            (Path(folder) / work.name).open("rb") as file,
+            (Path(temporary) / work.name).open("rb") as file,
             mmap(file.fileno(), 0, access=ACCESS_READ) as mapped,
             memoryview(mapped) as whole,
         ):

@@ -40,7 +40,7 @@ from jobs.store.chain import (
 )
 from jobs.store.log_ends import find_lost_ends
 from jobs.store.queue_ends import probe_queue_ends
-from jobs.store.queue_storage import QueueStorage, detect_queue_storage, rocksdb_queue_folder
+from jobs.store.queue_storage import QueueStorage, detect_queue_storage, rocksdb_queue_directory
 from jobs.store.ranges import Range, plan_ranges, written_size
 from jobs.store.selection import Selection
 from jobs.store.store import DEFAULT_RANGE_SIZE, Store
@@ -145,7 +145,7 @@ def find_changed_queues(
 
     Queues in RocksDB are read from one database, and a large new part of the log names most topics.
     """
-    if state is None or rocksdb_queue_folder(store) is not None or not is_local(store.root):
+    if state is None or rocksdb_queue_directory(store) is not None or not is_local(store.root):
         return None
     ranges = plan_ranges(store, max(_boundary(state), store.start_offset), DEFAULT_RANGE_SIZE)
     if written_size(ranges) > _LARGEST_SCAN:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from jobs.products.index.settings import determine_releases
 from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, object_entries, read_config
 from jobs.store.queue_files import queue_file_sizes, undecided_queue_file_sizes
-from jobs.store.queue_storage import rocksdb_queue_folder
+from jobs.store.queue_storage import rocksdb_queue_directory
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Determined, UndecidedError, Writers
 from jobs.store.request import GivenSettings
 from jobs.store.store import Store
@@ -113,7 +113,7 @@ def determine_unit_rules(
     store: Store, releases: Rules, conf: BrokerConf, batch_topics: frozenset[str] = frozenset()
 ) -> UnitRules:
     """Return the rules of a store's queues; a record that lists queue offsets shows that multi-dispatch was enabled."""
-    in_rocksdb = not store.queue_files and rocksdb_queue_folder(store) is not None
+    in_rocksdb = not store.queue_files and rocksdb_queue_directory(store) is not None
     topics = batch_topics | {*_batch_topics(store)}
     return UnitRules(releases, conf.delay_level or DEFAULT_DELAY_LEVELS, topics, in_rocksdb=in_rocksdb)
 

@@ -482,10 +482,10 @@ def test_a_failure_to_start_the_server_is_reported_in_one_line(
 
 
 def test_every_text_of_the_pages_has_a_chinese_translation() -> None:
-    folder = ROOT / "jobs" / "browse" / "templates"
-    chinese = json.loads((folder / "zh.json").read_text(encoding="utf-8"))
+    directory = ROOT / "jobs" / "browse" / "templates"
+    chinese = json.loads((directory / "zh.json").read_text(encoding="utf-8"))
     said = {
-        word for page in folder.glob("*.html") for word in re.findall(r"""\bt\(['"](.+?)['"]\)""", page.read_text())
+        word for page in directory.glob("*.html") for word in re.findall(r"""\bt\(['"](.+?)['"]\)""", page.read_text())
     }
 
     steps = (ROOT / "jobs" / "inspect" / "__init__.py").read_text()

@@ -19,13 +19,13 @@ FORMS = {"release": str(RELEASE), "hash_slots": GEOMETRY.hash_slots, "index_num"
 BOTH = pytest.mark.parametrize("kind", ["store", "lake"])
 
 
-def _places(folder: Path, sent: list[Sent]) -> dict[str, QueryTarget]:
+def _places(directory: Path, sent: list[Sent]) -> dict[str, QueryTarget]:
     """Write a store and its lake."""
-    store = write_store(folder / "store", stored(sent))
-    ingest_store(store, folder / "lake", "broker-a", **FORMS)
+    store = write_store(directory / "store", stored(sent))
+    ingest_store(store, directory / "lake", "broker-a", **FORMS)
     return {
         "store": QueryTarget(store=str(store), release=RELEASE, geometry=GEOMETRY),
-        "lake": QueryTarget(lake=str(folder / "lake"), release=RELEASE),
+        "lake": QueryTarget(lake=str(directory / "lake"), release=RELEASE),
     }
 
 

@@ -599,10 +599,10 @@ def test_a_power_failure_loses_nothing_that_was_reported_and_the_next_run_reache
 def test_a_command_in_a_deleted_directory_says_so(
     probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "gone"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    folder.rmdir()
+    directory = tmp_path / "gone"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    directory.rmdir()
 
     def body() -> None:
         Path.cwd()

@@ -395,15 +395,15 @@ def test_a_file_that_differs_from_the_broker_s_is_reported(tmp_path: Path) -> No
 
 @pytest.mark.skipif(not hasattr(tarfile, "data_filter"), reason="Python has this filter since 3.11.4")
 @pytest.mark.parametrize("name", ["../outside", "store/../../outside"])
-def test_an_archive_with_a_path_outside_its_folder_is_refused(name: str, tmp_path: Path) -> None:
+def test_an_archive_with_a_path_outside_its_directory_is_refused(name: str, tmp_path: Path) -> None:
     archive = tmp_path / "store.tar"
     with tarfile.open(archive, "w") as tar:
         tar.addfile(tarfile.TarInfo("store/first"))
         tar.addfile(tarfile.TarInfo(name))
-    folder = tmp_path / "deep" / "folder"
-    folder.mkdir(parents=True)
+    directory = tmp_path / "deep" / "folder"
+    directory.mkdir(parents=True)
 
     with pytest.raises(tarfile.OutsideDestinationError):
-        extract(archive, folder)
+        extract(archive, directory)
 
     assert ["first"] == [path.name for path in tmp_path.rglob("*") if path.is_file() and path != archive]

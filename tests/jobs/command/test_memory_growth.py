@@ -97,7 +97,7 @@ LINES = {
 class Input(NamedTuple):
     """A store and its lake, and the values of placeholders in command lines."""
 
-    folder: Path
+    directory: Path
     store: Path
     forms: str
     broker: str = ""
@@ -105,42 +105,42 @@ class Input(NamedTuple):
 
     def line(self, verb: str) -> list[str]:
         """Return the words of a command, with a new output directory and a new copy of the lake."""
-        out, copy, lake = (self.folder / name for name in ("out", "copy", "lake"))
+        out, copy, lake = (self.directory / name for name in ("out", "copy", "lake"))
         shutil.rmtree(out, ignore_errors=True)
         shutil.rmtree(copy, ignore_errors=True)
         if "{copy}" in LINES[verb]:
             shutil.copytree(lake, copy)
         segment = min((self.store / "commitlog").iterdir())
         words = {"store": self.store, "lake": lake, "out": out / "new", "copy": copy, "segment": segment, "id": ID}
-        words |= {"types": self.folder / "types.toml", "without": self.without}
+        words |= {"types": self.directory / "types.toml", "without": self.without}
         out.mkdir()
         return shlex.split(LINES[verb].format(forms=self.forms, release=RELEASE, broker=self.broker, key=KEY, **words))
 
 
 def make_input(  # noqa: PLR0913, PLR0917 - dimensions of the input
-    folder: Path, messages: int = 100_000, size: int = 256, queues: int = 4, keys: int = 1, index_num: int = 100_000
+    directory: Path, messages: int = 100_000, size: int = 256, queues: int = 4, keys: int = 1, index_num: int = 100_000
 ) -> Input:
     """Create the store of a stopped broker, and its lake."""
     recipe = Recipe(messages * size, size, topics=2, queues=queues // 2, segment_size=SEGMENT, keys=keys)
-    store = make_store(recipe, folder)
+    store = make_store(recipe, directory)
     forms = f"--hash-slots 1009 --index-num {index_num} {RELEASE}"
     for kind, options in (("consumequeue", RELEASE), ("index", forms)):
-        _run(f"rebuild-{kind} {store} --out {folder / kind} {options}")
-        for manifest in (folder / kind).glob("*.json"):
+        _run(f"rebuild-{kind} {store} --out {directory / kind} {options}")
+        for manifest in (directory / kind).glob("*.json"):
             manifest.unlink()
-        (folder / kind).rename(store / kind)
-    _run(f"ingest {store} --lake {folder / 'lake'} {forms}")
-    (folder / "types.toml").write_text(TYPES)
-    return Input(folder, store, forms)
+        (directory / kind).rename(store / kind)
+    _run(f"ingest {store} --lake {directory / 'lake'} {forms}")
+    (directory / "types.toml").write_text(TYPES)
+    return Input(directory, store, forms)
 
 
 def _run(line: str) -> None:
     assert cli.main([*shlex.split(line), "--quiet"]) in _ENDS
 
 
-def make_damaged_input(folder: Path, amount: int) -> Input:
+def make_damaged_input(directory: Path, amount: int) -> Input:
     """Damage the bodies of that many records, and that many units."""
-    made = make_input(folder)
+    made = make_input(directory)
     random = np.random.default_rng(4711)
     segments = sorted((made.store / "commitlog").iterdir())
     for number in random.choice(100_000, amount, replace=False).tolist():
@@ -152,30 +152,30 @@ def make_damaged_input(folder: Path, amount: int) -> Input:
     return made
 
 
-def make_input_of_brokers(folder: Path, amount: int) -> Input:
+def make_input_of_brokers(directory: Path, amount: int) -> Input:
     """Create a lake of several small stores."""
     recipe = Recipe(256_000, 256, topics=2, queues=2, segment_size=SEGMENT)
-    stores = [make_store(replace(recipe, seed=number), folder) for number in range(amount)]
+    stores = [make_store(replace(recipe, seed=number), directory) for number in range(amount)]
     for number, store in enumerate(stores):
-        _run(f"ingest {store} --lake {folder / 'lake'} --broker b{number} {RELEASE}")
-    (folder / "types.toml").write_text(TYPES)
-    return Input(folder, stores[0], RELEASE, "--broker b0", "--no-index")
+        _run(f"ingest {store} --lake {directory / 'lake'} --broker b{number} {RELEASE}")
+    (directory / "types.toml").write_text(TYPES)
+    return Input(directory, stores[0], RELEASE, "--broker b0", "--no-index")
 
 
-def make_input_of_copies(folder: Path, amount: int) -> Input:
+def make_input_of_copies(directory: Path, amount: int) -> Input:
     """Create a lake of copies of a message, all with the same key, id and tag, and of that many runs."""
-    store = write_store(folder / "store", stored([Sent("Bench000", (KEY,), ID, tags="common")]))
-    write_lake(store, folder / "one")
+    store = write_store(directory / "store", stored([Sent("Bench000", (KEY,), ID, tags="common")]))
+    write_lake(store, directory / "one")
     for table in ("messages", "index_entries", "runs"):
-        rows = table_of(folder / "one" / table)
+        rows = table_of(directory / "one" / table)
         for start in range(0, amount, 50_000):
             numbers = pa.array(np.repeat(np.arange(start, start + 50_000), rows.num_rows), pa.int64())
             some = rows.take(pa.array(np.tile(np.arange(rows.num_rows), 50_000)))
             for name in {"physical_offset", "queue_offset", "run"} & {*some.schema.names}:
                 at = some.schema.get_field_index(name)
                 some = some.set_column(at, some.schema.field(name), numbers)
-            write_deltalake(folder / "lake" / table, some, mode="append")
-    return Input(folder, store, "")
+            write_deltalake(directory / "lake" / table, some, mode="append")
+    return Input(directory, store, "")
 
 
 # For each dimension: the smaller amount, how the input is made, the commands of `make test-slow` and of campaigns. More
@@ -183,25 +183,25 @@ def make_input_of_copies(folder: Path, amount: int) -> Input:
 AXES: Mapping[str, tuple[int, Callable[[Path, int], Input], str, str]] = {
     "messages": (
         200_000,
-        lambda folder, amount: make_input(folder, amount, index_num=10_000),
+        lambda directory, amount: make_input(directory, amount, index_num=10_000),
         "verify, rebuild-index, rebuild-consumequeue, repair, ingest, diff, restore, type, by-key in a log",
         ", ".join(LINES),
     ),
     "queues": (
         800,
-        lambda folder, amount: make_input(folder, 40_000, queues=amount),
+        lambda directory, amount: make_input(directory, 40_000, queues=amount),
         "verify, rebuild-consumequeue, ingest, inspect",
         "repair, restore, diff, list of a store, browse a store, browse a lake, printMsgByQueue",
     ),
     "keys": (
         8,
-        lambda folder, amount: make_input(folder, 50_000, 600, keys=amount),
+        lambda directory, amount: make_input(directory, 50_000, 600, keys=amount),
         "",
         "verify, rebuild-index, ingest, repair, restore, by-key in a store, by-key in a lake",
     ),
     "index files": (
         30,
-        lambda folder, amount: make_input(folder, index_num=300_000 // amount),
+        lambda directory, amount: make_input(directory, index_num=300_000 // amount),
         "",
         "verify, rebuild-index, ingest, repair, restore, by-key in a store, story in a store",
     ),

@@ -270,21 +270,21 @@ _COMMAND = re.compile(rf"rmq-lake (?:{'|'.join(VERBS)})\b")
         ({"RMQ_LAKE_PROGRAM": ".venv/bin/rmq-lake"}, "jobs/main.py", ".venv/bin/rmq-lake"),
         ({}, "jobs/main.py", "python -m jobs.main"),
         ({"PYSPARK_GATEWAY_PORT": "1"}, "jobs/main.py", "spark-submit jobs/main.py"),
-        ({"PATH": "/usr/bin"}, "{folder}/rmq-lake", "{folder}/rmq-lake"),
-        ({"PATH": "{folder}:/usr/bin"}, "{folder}/rmq-lake", "rmq-lake"),
+        ({"PATH": "/usr/bin"}, "{directory}/rmq-lake", "{directory}/rmq-lake"),
+        ({"PATH": "{directory}:/usr/bin"}, "{directory}/rmq-lake", "rmq-lake"),
     ],
 )
 def test_printed_commands_start_the_program_as_the_user_did(
     variables: dict[str, str], script: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rmq-lake").touch(0o755)
-    monkeypatch.setattr(sys, "argv", [script.format(folder=tmp_path), "inspect"])
+    monkeypatch.setattr(sys, "argv", [script.format(directory=tmp_path), "inspect"])
     for name in ("RMQ_LAKE_PROGRAM", "PYSPARK_GATEWAY_PORT"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
-        monkeypatch.setenv(name, value.format(folder=tmp_path))
+        monkeypatch.setenv(name, value.format(directory=tmp_path))
 
-    assert expected.format(folder=tmp_path) == tool_command()
+    assert expected.format(directory=tmp_path) == tool_command()
 
 
 def test_messages_name_only_commands_that_every_user_has() -> None:

@@ -405,21 +405,21 @@ def test_a_repair_restores_the_configuration_from_a_lake_byte_for_byte(
     """Without a lake, nothing has the bytes; `--undo` restores the store as it was."""
     lake, out = tmp_path / "lake", tmp_path / "repair"
     run("ingest", store, "--lake", lake)
-    folder = store / "config"
-    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".bak"}
+    directory = store / "config"
+    before = {path.name: path.read_bytes() for path in directory.iterdir() if path.suffix != ".bak"}
     if fault == "zeros":
-        for path in folder.iterdir():
+        for path in directory.iterdir():
             path.write_bytes(bytes(path.stat().st_size))
     elif fault:
-        for path in folder.glob(f"{fault}*"):
+        for path in directory.glob(f"{fault}*"):
             path.unlink()
     else:
-        shutil.rmtree(folder)
+        shutil.rmtree(directory)
     damaged = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
     assert run("repair", store, "--lake", lake, "--out", out).code == ExitCode.DAMAGE
     assert run("repair", store, "--lake", lake, "--out", out, "--apply").code == ExitCode.CLEAN
 
-    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".bak"} == before
+    assert {path.name: path.read_bytes() for path in directory.iterdir() if path.suffix != ".bak"} == before
     assert run("verify", store).code == ExitCode.CLEAN
     assert run("diff", store, lake).code == ExitCode.CLEAN
 

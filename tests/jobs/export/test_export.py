@@ -130,8 +130,8 @@ def test_an_export_deletes_leftovers_of_a_killed_export_to_the_same_file_and_not
     assert -signal.SIGKILL == killed.returncode
     assert list(tmp_path.iterdir())
     kept = [tmp_path / name for name in (".file.parts-12345678", ".file.parts-of-mine", ".other.parts-12345678")]
-    for folder in kept:
-        folder.mkdir()
+    for directory in kept:
+        directory.mkdir()
     running = os.open(kept[0], os.O_RDONLY)
     fcntl.flock(running, fcntl.LOCK_EX)
 

@@ -111,14 +111,14 @@ _FORMS = (
 def test_messages_of_excluded_topics_are_in_no_file_of_the_lake(first: int, tmp_path: Path) -> None:
     """Random stores and runs, with and without options, with `optimize` and `type` between them."""
     for seed in range(first, first + DRAWS) if first >= 0 else range(3):
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        _draw(seed, folder)
+        directory = tmp_path / str(seed)
+        directory.mkdir()
+        _draw(seed, directory)
 
 
-def _draw(seed: int, folder: Path) -> None:
+def _draw(seed: int, directory: Path) -> None:
     random = Random(seed)
-    broker = Broker(folder / "store", dispatches=True)
+    broker = Broker(directory / "store", dispatches=True)
     drawer = _MessageDrawer(random)
     excluded = random.choice(PATTERNS)
     given = Selection(exclude_topics=excluded, with_inflated=random.random() < 0.5)
@@ -129,15 +129,15 @@ def _draw(seed: int, folder: Path) -> None:
             _grow(broker, drawer, must_have=SECRET if number == 0 else ())
             selection = given if number == 0 or random.random() < 0.5 else WHOLE
             ingest_store(
-                broker.root, folder / "lake", "b", selection=selection, range_size=random.choice((700, 1 << 20))
+                broker.root, directory / "lake", "b", selection=selection, range_size=random.choice((700, 1 << 20))
             )
             if random.random() < 0.3:
-                optimize(str(folder / "lake"), SerialWorkers())
-        (folder / "types.toml").write_text('[topic."Orders"]\nformat = "json"\nschema = "id bigint"\n')
-        type_lake(TypeRequest(Lake(str(folder / "lake")), read_types(folder / "types.toml")), SerialWorkers())
-    kept = {row["uniq_key"] for row in rows_of(folder / "lake")}
-    damaged = {row["physical_offset"] for row in rows_of(folder / "lake", "quarantine")}
-    assert [] == list(_places_of_canary(folder / "lake")), seed
+                optimize(str(directory / "lake"), SerialWorkers())
+        (directory / "types.toml").write_text('[topic."Orders"]\nformat = "json"\nschema = "id bigint"\n')
+        type_lake(TypeRequest(Lake(str(directory / "lake")), read_types(directory / "types.toml")), SerialWorkers())
+    kept = {row["uniq_key"] for row in rows_of(directory / "lake")}
+    damaged = {row["physical_offset"] for row in rows_of(directory / "lake", "quarantine")}
+    assert [] == list(_places_of_canary(directory / "lake")), seed
     assert len(set(drawer.fine) - kept) <= len(damaged), seed
 
 

@@ -62,20 +62,20 @@ def damage_body(store: Path, records: list[MessageRecord]) -> None:
 FAULTS = [lose_segment, truncate_segment, damage_record, damage_body]
 
 
-def make_lake_with_gap(folder: Path, fault: Fault) -> tuple[Path, list[MessageRecord]]:
+def make_lake_with_gap(directory: Path, fault: Fault) -> tuple[Path, list[MessageRecord]]:
     """Return a lake of a damaged store, and all records; the intact store is in the directory `replica`."""
-    records = write_messages(folder / "store")
-    shutil.copytree(folder / "store", folder / "replica")
-    fault(folder / "store", records)
-    lake = folder / "lake"
-    ingest_store(folder / "store", lake, "b")
+    records = write_messages(directory / "store")
+    shutil.copytree(directory / "store", directory / "replica")
+    fault(directory / "store", records)
+    lake = directory / "lake"
+    ingest_store(directory / "store", lake, "b")
     assert len(rows_of(lake)) < len(records)
     return lake, records
 
 
-def repair(folder: Path) -> None:
+def repair(directory: Path) -> None:
     """Restore the log in its own directory."""
-    shutil.copytree(folder / "replica" / "commitlog", folder / "store" / "commitlog", dirs_exist_ok=True)
+    shutil.copytree(directory / "replica" / "commitlog", directory / "store" / "commitlog", dirs_exist_ok=True)
 
 
 def list_filled(lake: Path) -> list[dict[str, object]]:
@@ -193,11 +193,11 @@ def test_a_run_that_fills_a_gap_and_is_killed_after_any_effect_fills_it_once(tmp
     assert kills > 5
 
 
-def lose_end(folder: Path, count: int = 1) -> list[Path]:
+def lose_end(directory: Path, count: int = 1) -> list[Path]:
     """Move the last segments of the store away, and return their places."""
-    lost = segments(folder / "store")[-count:]
+    lost = segments(directory / "store")[-count:]
     for path in lost:
-        path.rename(folder / path.name)
+        path.rename(directory / path.name)
     return lost
 
 

@@ -48,11 +48,11 @@ _OF_EACH_KIND = (1000, 1002, 1006, 1008, 1009, 1010, 1014, 1018, 1024, 1030, 103
 @given(st.randoms(use_true_random=False), st.sampled_from(RANGE_SIZES))
 def test_rows_of_mutated_stores_are_correct_or_quarantined(random: Random, range_size: int) -> None:
     store = make_mutated_store(random)
-    with TemporaryDirectory() as folder:
-        store.write(Path(folder))
+    with TemporaryDirectory() as directory:
+        store.write(Path(directory))
 
-        result = read_with_pipeline(Path(folder), range_size)
-        expected = read_with_reference(Path(folder))
+        result = read_with_pipeline(Path(directory), range_size)
+        expected = read_with_reference(Path(directory))
 
     assert expected == result
     assert find_lost_records(store, result) == []
@@ -74,18 +74,18 @@ def test_spark_ingests_of_mutated_stores_write_correct_rows_or_quarantine(
         _through_the_pipeline(seed, tmp_path / str(seed), SparkWorkers(spark))
 
 
-def _through_the_pipeline(seed: int, folder: Path, workers: Workers) -> None:
+def _through_the_pipeline(seed: int, directory: Path, workers: Workers) -> None:
     store = make_mutated_store(Random(seed))
-    store.write(folder / "store")
-    expected = read_with_reference(folder / "store")
+    store.write(directory / "store")
+    expected = read_with_reference(directory / "store")
 
-    summary = ingest_into_own_lake(folder / "store", workers=workers, range_size=700)
+    summary = ingest_into_own_lake(directory / "store", workers=workers, range_size=700)
 
-    quarantined = sorted((row["physical_offset"], row["length"]) for row in rows_of(folder / "lake", "quarantine"))
+    quarantined = sorted((row["physical_offset"], row["length"]) for row in rows_of(directory / "lake", "quarantine"))
     if summary.store_id is None:
         assert not expected.rows
         return
-    assert expected.rows == raw_rows(folder / "lake")
+    assert expected.rows == raw_rows(directory / "lake")
     assert expected.damage == quarantined
     assert expected.end == summary.to_offset
 

@@ -106,16 +106,16 @@ def test_many_stores_are_ingested_into_one_lake_at_the_same_time(tmp_path: Path,
 COMMANDS_KILLED = int(os.environ.get("SPARK_KILLS", "100"))
 
 
-def kill_commands(campaign: Campaign, folder: Path, kills: int, scenario: str) -> dict[str, Any]:
+def kill_commands(campaign: Campaign, directory: Path, kills: int, scenario: str) -> dict[str, Any]:
     """Kill whole commands, and compare the lake with all records that the broker has written."""
-    result, folder = campaign(scenario, folder, kills), folder / scenario
+    result, directory = campaign(scenario, directory, kills), directory / scenario
     # 3: a gap or damage. 4: after a crash, units of truncated records contradict the log. 1: the JVM was killed.
     fine = {0, 3, *([4] if "crashes" in scenario else [])}
     codes = {int(code) for code in result["codes"]}
 
     assert is_complete(result), result
-    assert set(result["ends"]) <= fine, (folder / "errors.txt").read_text()[-4000:]
-    assert codes <= fine | ({1} if "followed" in scenario else set()), (folder / "errors.txt").read_text()[-4000:]
+    assert set(result["ends"]) <= fine, (directory / "errors.txt").read_text()[-4000:]
+    assert codes <= fine | ({1} if "followed" in scenario else set()), (directory / "errors.txt").read_text()[-4000:]
     assert set(result.get("optimized", {})) <= {"-9", "0"}
     return result
 

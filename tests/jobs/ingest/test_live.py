@@ -180,7 +180,7 @@ def test_a_store_that_disappears_during_a_run_is_an_error_and_not_a_gap(broker: 
     assert gaps_of(tmp_path / "lake") == []
 
 
-def test_a_file_missing_in_the_listing_of_a_changing_folder_is_not_a_gap(broker: Broker) -> None:
+def test_a_file_missing_in_the_listing_of_a_changing_directory_is_not_a_gap(broker: Broker) -> None:
     broker.append(some_records(200))
     listings: list[Store] = []
     real = store_files._list  # noqa: SLF001 - every listing of a store begins here
@@ -316,9 +316,9 @@ BLOCK = 4096
 STALE = b"an earlier message, which the broker left after the end of its file"
 
 
-def _store_with_stale_bytes(folder: Path) -> tuple[Broker, int]:
+def _store_with_stale_bytes(directory: Path) -> tuple[Broker, int]:
     """Write a full segment whose end has stale bytes up to the end of the file; return where the end begins."""
-    broker = Broker(folder / "store")
+    broker = Broker(directory / "store")
     broker.append(some_records(12))
     end = broker.offset
     assert end < BLOCK

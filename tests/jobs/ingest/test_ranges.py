@@ -70,9 +70,9 @@ def test_any_division_of_a_real_log_yields_its_records_in_order(name: str, golde
 
 
 def _log(tmp_path: Path, content: bytes) -> Path:
-    folder = tmp_path / "store" / "commitlog"
-    folder.mkdir(parents=True)
-    (folder / file_name_of_offset(0)).write_bytes(content)
+    directory = tmp_path / "store" / "commitlog"
+    directory.mkdir(parents=True)
+    (directory / file_name_of_offset(0)).write_bytes(content)
     return tmp_path / "store"
 
 

@@ -25,8 +25,8 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
 
 
 def inspect_json(run: Run, store: Path, *options: str) -> Outcome:
-    folders = log_folders(store)
-    return run("inspect", "--json", *options, *(["--commitlog", ",".join(folders)] if folders else []), store)
+    directories = log_folders(store)
+    return run("inspect", "--json", *options, *(["--commitlog", ",".join(directories)] if directories else []), store)
 
 
 def problems(outcome: Outcome) -> list[tuple[str, str, int | None]]:
@@ -170,10 +170,10 @@ def test_an_unreadable_sector_is_damage_and_the_rest_is_read(store: Path, run: R
 def test_inspect_recognizes_every_file_of_a_store(situation: StoreOf, run: Run, name: str) -> None:
     store = situation(name) / "store"
     document = inspect_json(run, store).document
-    folders = document["state"]["folders"]
+    directories = document["state"]["folders"]
 
-    assert [folder for folder in folders if folder["kind"] == str(FileKind.UNKNOWN)] == []
-    assert sum(folder["files"] for folder in folders) == sum(path.is_file() for path in store.rglob("*"))
+    assert [directory for directory in directories if directory["kind"] == str(FileKind.UNKNOWN)] == []
+    assert sum(directory["files"] for directory in directories) == sum(path.is_file() for path in store.rglob("*"))
     assert document["health"] == "not verified"
 
 

@@ -49,7 +49,7 @@ TYPES = '[topic."Orders"]\nformat = "json"\nschema = "id bigint"\n'
 class History:
     """A store, its replica and its lake, and the messages that the lake must have."""
 
-    folder: Path
+    directory: Path
     random: Random
     sent: list[Sent] = field(default_factory=list)
     faults: dict[int, Callable[[bytes], bytes | None]] = field(default_factory=dict)  # by number of the segment
@@ -58,7 +58,7 @@ class History:
     cutoffs: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        (self.folder / "types.toml").write_text(TYPES)
+        (self.directory / "types.toml").write_text(TYPES)
         self.grow()
         self.run_command(self.random.choice((self.ingest, self.leave_out)))
 
@@ -68,7 +68,7 @@ class History:
 
     @property
     def lake(self) -> Path:
-        return self.folder / "lake"
+        return self.directory / "lake"
 
     # the store
 
@@ -82,13 +82,13 @@ class History:
 
     def write_log(self) -> None:
         """Write the replica, and the store with the faults of its segments."""
-        shutil.rmtree(self.folder / "replica", ignore_errors=True)
-        write_store(self.folder / "replica", self.records, with_index=False)
-        log = self.folder / "store" / "commitlog"
+        shutil.rmtree(self.directory / "replica", ignore_errors=True)
+        write_store(self.directory / "replica", self.records, with_index=False)
+        log = self.directory / "store" / "commitlog"
         log.mkdir(parents=True, exist_ok=True)
         queues = "consumequeue"
-        shutil.copytree(self.folder / "replica" / queues, self.folder / "store" / queues, dirs_exist_ok=True)
-        segments = sorted((self.folder / "replica" / "commitlog").iterdir())
+        shutil.copytree(self.directory / "replica" / queues, self.directory / "store" / queues, dirs_exist_ok=True)
+        segments = sorted((self.directory / "replica" / "commitlog").iterdir())
         for number, path in enumerate(segments):
             change = self.faults.get(number)
             data = path.read_bytes() if change is None else change(path.read_bytes())
@@ -99,7 +99,7 @@ class History:
 
     def damage(self) -> None:
         """Damage a segment; the newest two stay, because a log that lost its end is another case."""
-        count = len(list((self.folder / "replica" / "commitlog").iterdir()))
+        count = len(list((self.directory / "replica" / "commitlog").iterdir()))
         if count <= 3:
             return
         number = self.random.randrange(1, count - 2)
@@ -139,15 +139,19 @@ class History:
         command()
 
     def ingest(self) -> None:
-        ingest_store(self.folder / "store", self.lake, "b")
+        ingest_store(self.directory / "store", self.lake, "b")
 
     def leave_out(self) -> None:
         ingest_store(
-            self.folder / "store", self.lake, "b", selection=Selection(exclude_topics=(LEFT_OUT,)), change_topics=True
+            self.directory / "store",
+            self.lake,
+            "b",
+            selection=Selection(exclude_topics=(LEFT_OUT,)),
+            change_topics=True,
         )
 
     def backfill(self) -> None:
-        ingest_store(self.folder / "store", self.lake, "b", backfill=(LEFT_OUT,))
+        ingest_store(self.directory / "store", self.lake, "b", backfill=(LEFT_OUT,))
 
     def undo(self) -> None:
         """Undo some of the newest runs, if none of them changed earlier rows."""
@@ -167,10 +171,10 @@ class History:
         return lake_store.newest_manifest
 
     def fill_from_replica(self) -> None:
-        ingest_store(self.folder / "replica", self.lake, "b", fill_gaps=True)
+        ingest_store(self.directory / "replica", self.lake, "b", fill_gaps=True)
 
     def type(self) -> None:
-        type_lake(TypeRequest(Lake(str(self.lake)), read_types(self.folder / "types.toml")), SerialWorkers())
+        type_lake(TypeRequest(Lake(str(self.lake)), read_types(self.directory / "types.toml")), SerialWorkers())
 
     def merge(self) -> None:
         """Merge files as `optimize` does; without --keep, it removes expired messages that have arrived since."""
@@ -245,11 +249,11 @@ class History:
         assert found <= {one.physical_offset for one in live}
         orders = sorted(row["physical_offset"] for row in rows if row["topic"] == "Orders")
         assert orders == [row["physical_offset"] for row in rows_of(self.lake, "typed/Orders")]
-        assert compare_with_lake(self.folder / "replica", self.lake).severity is Severity.HEALTHY
+        assert compare_with_lake(self.directory / "replica", self.lake).severity is Severity.HEALTHY
 
 
-def play(seed: int, folder: Path) -> None:
-    history = History(folder, Random(seed))
+def play(seed: int, directory: Path) -> None:
+    history = History(directory, Random(seed))
     for _ in range(STEPS):
         step, is_command = history.random.choices(
             (

@@ -60,11 +60,11 @@ def type_orders(lake: Path) -> None:
     type_lake(TypeRequest(Lake(str(lake)), read_types(path)), SerialWorkers())
 
 
-def make_lake(folder: Path) -> tuple[Path, list[MessageRecord]]:
+def make_lake(directory: Path) -> tuple[Path, list[MessageRecord]]:
     """Return a lake with typed messages, in several files of each table, and its records."""
-    records = write_messages(folder / "store")
-    lake = folder / "lake"
-    ingest_store(folder / "store", lake, "b", step_bytes=2 * SEGMENT_SIZE, range_size=SEGMENT_SIZE)
+    records = write_messages(directory / "store")
+    lake = directory / "lake"
+    ingest_store(directory / "store", lake, "b", step_bytes=2 * SEGMENT_SIZE, range_size=SEGMENT_SIZE)
     type_orders(lake)
     return lake, records
 

@@ -189,9 +189,9 @@ def test_a_merged_file_that_was_written_after_the_listing_is_kept(lake: Lake, st
     commit_eight(lake, store)
     late = Path(lake.locate(QUARANTINE.name, FileNaming(store.store_id, 8).new_file_name(MERGED_MARK)))
 
-    def list_then_write(where: Lake, folder: str) -> Sequence[str]:
-        found = [info.name for info in where.list_files(folder)]
-        if folder == QUARANTINE.name:
+    def list_then_write(where: Lake, directory: str) -> Sequence[str]:
+        found = [info.name for info in where.list_files(directory)]
+        if directory == QUARANTINE.name:
             late.touch()
         return found
 

@@ -37,8 +37,8 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(str(tmp_path), {})
 
 
-def add(folder: Path, *numbers: int) -> None:
-    write_deltalake(folder / NAME, pa.table({"number": numbers}), mode="append")
+def add(directory: Path, *numbers: int) -> None:
+    write_deltalake(directory / NAME, pa.table({"number": numbers}), mode="append")
 
 
 def numbers(table: DeltaTable | None) -> list[int]:
@@ -187,9 +187,9 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def ingested(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("columns") / "lake"
-    ingest_store(golden("b533-base"), folder, release="5.3.3")
-    return folder
+    directory = tmp_path_factory.mktemp("columns") / "lake"
+    ingest_store(golden("b533-base"), directory, release="5.3.3")
+    return directory
 
 
 @pytest.mark.sample(5)
@@ -252,8 +252,8 @@ AnswersOf = Callable[[Path], Answers]
 def query_lake(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> AnswersOf:
     """Return a function that runs all queries on a lake, once for each lake."""
     store = golden("b533-base")
-    folder = tmp_path_factory.mktemp("answers")
-    return cache(lambda lake: _query_lake(store, lake, folder / sha256(bytes(lake)).hexdigest()))
+    directory = tmp_path_factory.mktemp("answers")
+    return cache(lambda lake: _query_lake(store, lake, directory / sha256(bytes(lake)).hexdigest()))
 
 
 @pytest.fixture(autouse=True)
@@ -261,8 +261,8 @@ def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     ignore_spark_session(monkeypatch)  # the workers of a session write to the captured stream
 
 
-def _query_lake(store: Path, lake: Path, folder: Path) -> Answers:
-    exported, restored = folder / "out.ndjson", folder / "out"
+def _query_lake(store: Path, lake: Path, directory: Path) -> Answers:
+    exported, restored = directory / "out.ndjson", directory / "out"
     commands = {
         "restore": ("restore", lake, "--out", restored, "--release", "5.3.3"),
         "diff": ("diff", store, lake),

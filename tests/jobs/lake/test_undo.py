@@ -77,14 +77,14 @@ def type_orders(lake: Path) -> None:
     type_lake(TypeRequest(Lake(str(lake)), read_types(path)), SerialWorkers())
 
 
-def make_lake(folder: Path, runs: int) -> tuple[list[Contents], list[MessageRecord]]:
+def make_lake(directory: Path, runs: int) -> tuple[list[Contents], list[MessageRecord]]:
     """Return the contents of a lake before its first run and after each run, and all records."""
     contents: list[Contents] = [{table: [] for table in COLUMNS}]
     records: list[MessageRecord] = []
     for number in range(1, runs + 1):
-        records = write_messages(folder / "store", number * STEP)
-        ingest_store(folder / "store", folder / "lake", "b")
-        contents.append(read_contents(folder / "lake"))
+        records = write_messages(directory / "store", number * STEP)
+        ingest_store(directory / "store", directory / "lake", "b")
+        contents.append(read_contents(directory / "lake"))
     return contents, records
 
 

@@ -27,9 +27,9 @@ TELL = "import json, sys\nprint(json.dumps({'arguments': sys.argv[1:], 'python':
 pytestmark = pytest.mark.slow
 
 
-def new_checkout(folder: Path) -> Path:
+def new_checkout(directory: Path) -> Path:
     """Copy the launcher to a directory with a difficult name; its `jobs.main` only prints its arguments."""
-    root = folder / "a check'out $HOME"
+    root = directory / "a check'out $HOME"
     (root / "jobs" / "launch").mkdir(parents=True)
     shutil.copy(ROOT / "spark-submit.sh", root)
     (root / "jobs" / "__init__.py").touch()

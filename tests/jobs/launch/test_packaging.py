@@ -39,36 +39,36 @@ PYTHONS = [*pythons()]
 
 
 def run_checked(
-    command: Sequence[str | Path], folder: Path, environment: Mapping[str, str]
+    command: Sequence[str | Path], directory: Path, environment: Mapping[str, str]
 ) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=folder, env=environment, timeout=900
+        command, capture_output=True, text=True, check=False, cwd=directory, env=environment, timeout=900
     )
 
 
 PIP: list[str | Path] = [sys.executable, "-m", "pip", "--quiet", "--python"]
 
 
-def create_environment(python: str | Path, folder: Path, *packages: str | Path) -> None:
+def create_environment(python: str | Path, directory: Path, *packages: str | Path) -> None:
     """Create an environment without a pip of its own: installing that takes three seconds of CPU time."""
-    subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True)
-    subprocess.run([*PIP, folder / "bin" / "python", "install", *packages], check=True)
+    subprocess.run([python, "-m", "venv", "--without-pip", directory], check=True)
+    subprocess.run([*PIP, directory / "bin" / "python", "install", *packages], check=True)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build both archives from a copy of the tracked files."""
-    folder = tmp_path_factory.mktemp("built")
+    directory = tmp_path_factory.mktemp("built")
     names = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0")
     for name in filter(None, names):
         if (ROOT / name).is_file() and not name.startswith("tests/"):
-            (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / "source" / name)
-    builder = folder / "builder"
+            (directory / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, directory / "source" / name)
+    builder = directory / "builder"
     create_environment(sys.executable, builder, "hatchling>=1.27")
-    build: list[str | Path] = [builder / "bin" / "python", "-m", "hatchling", "build", "-d", folder / "dist"]
-    subprocess.run(build, cwd=folder / "source", check=True, capture_output=True)
-    return folder / "dist"
+    build: list[str | Path] = [builder / "bin" / "python", "-m", "hatchling", "build", "-d", directory / "dist"]
+    subprocess.run(build, cwd=directory / "source", check=True, capture_output=True)
+    return directory / "dist"
 
 
 def test_the_archives_contain_all_files_that_a_run_needs_and_no_tests(built: Path) -> None:

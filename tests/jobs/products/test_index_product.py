@@ -78,8 +78,8 @@ def grow_in_steps(store: Path, copy: Path) -> Iterator[Path]:
         yield Path(shutil.copy(segment, copy / segment.relative_to(store)))
 
 
-def without_index(store: Path, folder: Path) -> Path:
-    copy = folder / "bare"
+def without_index(store: Path, directory: Path) -> Path:
+    copy = directory / "bare"
     shutil.copytree(store, copy, ignore=shutil.ignore_patterns("index"))
     return copy
 

@@ -55,10 +55,12 @@ def _questions(source: StoreSource, random: Random) -> Iterator[partial[Answer]]
 
 def _delete_file(store: Path, kind: str, place: str, random: Random) -> Path:
     """Delete a file of the log or the index, or of the queue with the most files."""
-    folders = {path.parent for path in (store / kind).rglob("*") if path.is_file()}
-    most = max(sum(1 for _ in folder.iterdir()) for folder in folders)
-    folder = random.choice(sorted(folder for folder in folders if sum(1 for _ in folder.iterdir()) == most))
-    files = sorted(folder.iterdir())
+    directories = {path.parent for path in (store / kind).rglob("*") if path.is_file()}
+    most = max(sum(1 for _ in directory.iterdir()) for directory in directories)
+    directory = random.choice(
+        sorted(directory for directory in directories if sum(1 for _ in directory.iterdir()) == most)
+    )
+    files = sorted(directory.iterdir())
     if kind == "commitlog":
         files = [file for file in files if any(file.read_bytes())]  # a broker preallocates the next file
     lost = {"first": files[0], "last": files[-1]}.get(place) or files[len(files) // 2]

@@ -32,12 +32,12 @@ class Recorded(NamedTuple):
 
 @pytest.fixture(scope="module", params=sorted(CLUSTERS))
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    folder = tmp_path_factory.mktemp("cluster")
+    directory = tmp_path_factory.mktemp("cluster")
     release = release_of(request.param)
-    place = unpack_cluster(request.param, folder)
+    place = unpack_cluster(request.param, directory)
     for master in MASTERS:
-        ingest_store(place / master, folder / "lake", master, release=release)
-    return Recorded(place, folder / "lake", release)
+        ingest_store(place / master, directory / "lake", master, release=release)
+    return Recorded(place, directory / "lake", release)
 
 
 def _read_recorded(path: Path) -> tuple[list[str], str]:

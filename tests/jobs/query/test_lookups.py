@@ -65,9 +65,9 @@ MESSAGES = st.lists(
 @contextmanager
 def open_three_ways(records: list[MessageRecord]) -> Iterator[list[StoreSource]]:
     """Open the same log with index and queues, without them, and with them but with `scan_log`."""
-    with TemporaryDirectory() as folder:
-        whole = write_store(Path(folder) / "whole", records)
-        bare = write_store(Path(folder) / "bare", records, with_index=False, with_queues=False)
+    with TemporaryDirectory() as directory:
+        whole = write_store(Path(directory) / "whole", records)
+        bare = write_store(Path(directory) / "bare", records, with_index=False, with_queues=False)
         with opened(whole) as by_files, opened(bare) as by_need, opened(whole, scan_log=True) as by_wish:
             yield [by_files, by_need, by_wish]
 
@@ -145,8 +145,8 @@ def test_damaged_index_files_never_hang_and_never_invent_a_message(data: st.Data
     messages = [Sent(keys=(COLLIDING[n % 4],), unique_key=COLLIDING[n % 3]) for n in range(30)]
     records = stored(messages)
     expected = expected_by_key(messages, records, "Orders", COLLIDING[0])
-    with TemporaryDirectory() as folder:
-        store = write_store(Path(folder) / "store", records)
+    with TemporaryDirectory() as directory:
+        store = write_store(Path(directory) / "store", records)
         for file in sorted((store / "index").iterdir()):
             file.write_bytes(data.draw(mutations(file.read_bytes())))
         with opened(store) as source:
@@ -209,10 +209,10 @@ def test_a_lake_and_its_store_return_the_same_answers(  # noqa: PLR0913, PLR0917
     messages: list[Sent], topic: str, key: str, kind: KeyKind, limit: int | None, place: tuple[int, int]
 ) -> None:
     """Queue offsets are also in the messages, so a lake needs no units."""
-    with TemporaryDirectory() as folder:
-        store = write_store(Path(folder) / "store", stored(messages))
+    with TemporaryDirectory() as directory:
+        store = write_store(Path(directory) / "store", stored(messages))
         lakes = [
-            open_lake(write_lake(store, Path(folder) / str(len(tables)), tables=tables), RELEASE)
+            open_lake(write_lake(store, Path(directory) / str(len(tables)), tables=tables), RELEASE)
             for tables in (PRODUCT_NAMES, PRODUCT_NAMES - {"index"})
         ]
         for ask in (

@@ -35,18 +35,18 @@ def _send(broker: str, number: int) -> Sent:
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("merges")
+    directory = tmp_path_factory.mktemp("merges")
     for place, broker in enumerate(BROKERS):
         random = Random(broker)
         times = sorted(random.randrange(30) * 1000 for _ in range(COUNT))  # many are equal
         records = stored([_send(broker, number) for number in range(COUNT)], start=4096 * place)
         aged = [one._replace(store_timestamp=STORED + time) for one, time in zip(records, times, strict=True)]
-        store = write_store(folder / broker, aged)
+        store = write_store(directory / broker, aged)
         if broker == "b":
             sorted((store / "commitlog").iterdir())[1].unlink()
         bodies = Selection((), (), broker != "c")
-        ingest_store(store, folder / "lake", broker, selection=bodies, **FORMS)
-    return folder / "lake"
+        ingest_store(store, directory / "lake", broker, selection=bodies, **FORMS)
+    return directory / "lake"
 
 
 def _ask(run: Run, lake: Path, *words: str, broker: str | None = None) -> list[Line]:

@@ -20,7 +20,7 @@ from jobs.requests.query import QueryTarget
 from jobs.store.rocksdb_queues import DatabaseQueueOpener
 from rmq_formats.commitlog.record import Host
 from rmq_formats.errors import CorruptData
-from tests.golden import FOLDER, StoreOf, unpack_feature
+from tests.golden import DIRECTORY, StoreOf, unpack_feature
 from tests.rmq_formats.strategies import I64
 from tests.support.commands import Run
 from tests.support.pages import render_page
@@ -102,7 +102,7 @@ def test_an_unreadable_configuration_is_reported(tmp_path: Path, mqadmin: Run, m
     assert "pip install" in err
 
 
-ROCKSDB = json.loads((FOLDER / "field-rocksonly-550.admin.json").read_text())
+ROCKSDB = json.loads((DIRECTORY / "field-rocksonly-550.admin.json").read_text())
 
 
 @pytest.mark.parametrize("source", ["RocksDB", "the log alone", "RocksDB up to a damaged block"])

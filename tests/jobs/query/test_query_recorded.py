@@ -69,9 +69,9 @@ def read_recorded_calls(path: Path) -> RecordedCall:
     )
 
 
-def copy_before_check(store: Path, folder: Path) -> Path:
+def copy_before_check(store: Path, directory: Path) -> Path:
     """Copy a store without the records and units that the broker wrote after it checked a transaction."""
-    copy = Path(shutil.copytree(store, folder / store.name))
+    copy = Path(shutil.copytree(store, directory / store.name))
     segments = sorted((copy / "commitlog").iterdir())
     end = min(_find_start_of_check(segment) for segment in segments)
     for segment in segments:
@@ -146,7 +146,7 @@ Recorded = Callable[[str], FeatureStore]
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """Return a function that unpacks each store once, for tests that only read."""
-    return cache(partial(unpack_feature, folder=tmp_path_factory.mktemp("recorded")))
+    return cache(partial(unpack_feature, directory=tmp_path_factory.mktemp("recorded")))
 
 
 def test_light_queues_that_a_killed_broker_had_in_memory_are_answered_from_the_log(tmp_path: Path) -> None:

@@ -68,14 +68,14 @@ def _damage(store: Path, random: Random) -> None:
             path.write_bytes(data[:at] + wrong + data[at + len(wrong) :])
 
 
-def _draw_place(kind: str, random: Random, golden: StoreOf, folder: Path) -> QueryTarget:
-    store = _write_store(folder / "store", random) if kind not in GOLDEN else copy_store(golden(kind), folder)
+def _draw_place(kind: str, random: Random, golden: StoreOf, directory: Path) -> QueryTarget:
+    store = _write_store(directory / "store", random) if kind not in GOLDEN else copy_store(golden(kind), directory)
     if kind.startswith("lake"):
         if random.random() < 0.5:
             _damage(store, random)
         selection = Selection((random.choice(TOPICS[:3]),)) if kind == "lake of a part" else Selection()
-        ingest_store(store, folder / "lake", "b0", selection=selection)
-        return QueryTarget(lake=str(folder / "lake"))
+        ingest_store(store, directory / "lake", "b0", selection=selection)
+        return QueryTarget(lake=str(directory / "lake"))
     _damage(store, random)
     return QueryTarget(store=str(store), scan_log=random.random() < 0.2)
 

@@ -23,7 +23,7 @@ FORMS = {"release": "5.5.1", "hash_slots": 7, "index_num": 9}
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a lake of three stores, in which each body, key and id contains the name of its store."""
-    folder = tmp_path_factory.mktemp("two")
+    directory = tmp_path_factory.mktemp("two")
     for name, label in STORES.items():
         topics = ("Orders", "Other") if name != "b" else ("Orders", "Alone")
         sent = [
@@ -33,9 +33,9 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
         # A store follows another one of its broker only if its messages are newer.
         later = 3_600_000 if name == "c" else 0
         records = [record._replace(store_timestamp=record.store_timestamp + later) for record in stored(sent)]
-        store = write_store(folder / name, records)
-        ingest_store(store, folder / "lake", label, **FORMS)
-    return folder / "lake"
+        store = write_store(directory / name, records)
+        ingest_store(store, directory / "lake", label, **FORMS)
+    return directory / "lake"
 
 
 @pytest.mark.sample(2)

@@ -26,7 +26,7 @@ from tests.golden import StoreOf
 from tests.support.stores import HOLD_LOCK_PROGRAM, hold_lock, read_files, tree_state
 
 STORE = "b533-base"
-INDEX, QUEUES = FOLDERS = ("index", "consumequeue")
+INDEX, QUEUES = DIRECTORIES = ("index", "consumequeue")
 LOST = (2, 3, 7)  # of the thirteen index files
 Rebuilt = IndexRebuildSummary | queue_run.QueueRebuildSummary
 NOBODY = 65534
@@ -39,8 +39,8 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
     return copy
 
 
-def delete_files(store: Path, folder: str) -> None:
-    if folder == QUEUES:
+def delete_files(store: Path, directory: str) -> None:
+    if directory == QUEUES:
         shutil.rmtree(store / QUEUES / "T2")
         return
     paths = sorted((store / INDEX).iterdir())
@@ -54,8 +54,8 @@ def rebuilt_index(store: Path, *, lost_only: bool = True) -> IndexRebuildSummary
     return rebuild_index(request, SerialWorkers())
 
 
-def rebuilt(store: Path, folder: str, *, lost_only: bool = True) -> Rebuilt:
-    if folder == INDEX:
+def rebuilt(store: Path, directory: str, *, lost_only: bool = True) -> Rebuilt:
+    if directory == INDEX:
         return rebuilt_index(store, lost_only=lost_only)
     out = store.parent / "out"
     conf = BrokerConf(consume_queue_size=200)
@@ -73,22 +73,22 @@ def plan_of(store: Path, made: Rebuilt) -> Installation:
     return plan
 
 
-def make_plan(store: Path, folder: str) -> Installation:
-    return plan_of(store, rebuilt(store, folder))
+def make_plan(store: Path, directory: str) -> Installation:
+    return plan_of(store, rebuilt(store, directory))
 
 
-@pytest.mark.parametrize(("folder", "exchanges"), [(INDEX, True), (QUEUES, True), (INDEX, False)])
+@pytest.mark.parametrize(("directory", "exchanges"), [(INDEX, True), (QUEUES, True), (INDEX, False)])
 def test_lost_files_are_installed_into_the_store(
-    golden: StoreOf, store: Path, monkeypatch: pytest.MonkeyPatch, folder: str, *, exchanges: bool
+    golden: StoreOf, store: Path, monkeypatch: pytest.MonkeyPatch, directory: str, *, exchanges: bool
 ) -> None:
     """If the system cannot exchange directories, they are renamed one after the other."""
     if not exchanges:
         monkeypatch.setattr("jobs.rebuild.install._RENAMEAT2", {})
-    delete_files(store, folder)
-    inodes = {path: path.stat().st_ino for path in (store / folder).rglob("*") if path.is_file()}
-    install(make_plan(store, folder))
+    delete_files(store, directory)
+    inodes = {path: path.stat().st_ino for path in (store / directory).rglob("*") if path.is_file()}
+    install(make_plan(store, directory))
 
-    assert [*read_files(store / folder).values()] == [*read_files(golden(STORE) / folder).values()]
+    assert [*read_files(store / directory).values()] == [*read_files(golden(STORE) / directory).values()]
     assert {path: path.stat().st_ino for path in inodes} == inodes
     assert not list(store.glob("*.*-*"))
 
@@ -102,28 +102,30 @@ def test_the_times_of_a_kept_file_do_not_change_the_checkpoint(store: Path) -> N
 
     [plan] = plan_index_installation(str(store), made, advance_checkpoint=True)
 
-    assert plan.target_folder.name == INDEX
+    assert plan.target_directory.name == INDEX
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize(("folder", "lost_only"), [(INDEX, True), (INDEX, False), (QUEUES, True)])
-def test_a_kill_at_any_step_leaves_the_old_or_the_new_set_whole(store: Path, folder: str, *, lost_only: bool) -> None:
-    delete_files(store, folder)
-    old = read_files(store / folder)
-    made = rebuilt(store, folder, lost_only=lost_only)
+@pytest.mark.parametrize(("directory", "lost_only"), [(INDEX, True), (INDEX, False), (QUEUES, True)])
+def test_a_kill_at_any_step_leaves_the_old_or_the_new_set_whole(
+    store: Path, directory: str, *, lost_only: bool
+) -> None:
+    delete_files(store, directory)
+    old = read_files(store / directory)
+    made = rebuilt(store, directory, lost_only=lost_only)
     steps: list[str] = []
     probe = Path(shutil.copytree(store, store.parent / "probe"))
     install(plan_of(probe, made), steps.append)
-    new = read_files(probe / folder)
+    new = read_files(probe / directory)
     for number in range(len(steps)):
         victim = Path(shutil.copytree(store, store.parent / f"victim-{number}"))
         kill_at(number, plan_of(victim, made))
 
-        assert read_files(victim / folder) in (old, new), steps[number]
-        if read_files(victim / folder) == old:
+        assert read_files(victim / directory) in (old, new), steps[number]
+        if read_files(victim / directory) == old:
             install(plan_of(victim, made))
 
-        assert read_files(victim / folder) == new
+        assert read_files(victim / directory) == new
         assert not list(victim.glob("*.attempt-*"))
 
 
@@ -174,27 +176,27 @@ def test_a_changed_directory_is_refused(store: Path) -> None:
         plan_of(store, made)
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_a_file_that_differs_from_the_manifest_stops_the_installation(store: Path, folder: str) -> None:
-    delete_files(store, folder)
-    plan = make_plan(store, folder)
+@pytest.mark.parametrize("directory", DIRECTORIES)
+def test_a_file_that_differs_from_the_manifest_stops_the_installation(store: Path, directory: str) -> None:
+    delete_files(store, directory)
+    plan = make_plan(store, directory)
     damaged = Path(max(plan.new.values()).path)
-    before = tree_state(store / folder)
+    before = tree_state(store / directory)
     for change in (bytes([damaged.read_bytes()[0] ^ 1]) + damaged.read_bytes()[1:], damaged.read_bytes() + b"\0"):
         damaged.write_bytes(change)
         with pytest.raises(OSError, match="size or SHA-256 differs from the manifest"):
             install(plan)
 
-        assert tree_state(store / folder) == before
+        assert tree_state(store / directory) == before
         assert list(store.glob("*.attempt-*")) == []
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("directory", DIRECTORIES)
 def test_too_little_room_and_another_user_are_refused(
-    store: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+    store: Path, directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    delete_files(store, folder)
-    made = rebuilt(store, folder)
+    delete_files(store, directory)
+    made = rebuilt(store, directory)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 30, 0, 1 << 26))  # noqa: SLF001
     plan = plan_of(store, made)
     before = tree_state(store)
@@ -214,21 +216,21 @@ def foreign_store(golden: StoreOf) -> Iterator[Path]:
     if os.geteuid() != 0:
         pytest.skip("only root can install for another user")
     with TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)  # accessible to the other user
-        copy = Path(shutil.copytree(golden(STORE), folder / "store"))
+        directory = Path(name)
+        directory.chmod(0o755)  # accessible to the other user
+        copy = Path(shutil.copytree(golden(STORE), directory / "store"))
         (copy / "lock").write_text("lock")
         for path in (copy, *copy.rglob("*")):
             os.chown(path, NOBODY, NOBODY)
-        victim = folder / "victim"
+        victim = directory / "victim"
         (victim / "T2" / "0").mkdir(parents=True)
         victim.chmod(0o700)
         (victim / "private").write_text("root's own")
         yield copy
 
 
-def read_everything(folder: Path) -> list[tuple[str, int, int, bytes]]:
-    stats = [(path, path.lstat()) for path in (folder, *sorted(folder.rglob("*")))]
+def read_everything(directory: Path) -> list[tuple[str, int, int, bytes]]:
+    stats = [(path, path.lstat()) for path in (directory, *sorted(directory.rglob("*")))]
     return [(str(path), it.st_uid, it.st_mode, path.read_bytes() if path.is_file() else b"") for path, it in stats]
 
 
@@ -244,7 +246,7 @@ def link_to_victim(store: Path, pattern: str) -> Callable[[], None]:
     return attack
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("directory", DIRECTORIES)
 @pytest.mark.parametrize(
     ("before", "pattern"),
     [
@@ -256,12 +258,12 @@ def link_to_victim(store: Path, pattern: str) -> Callable[[], None]:
     ],
 )
 def test_files_installed_by_root_cannot_leave_the_store_through_a_link_of_its_owner(
-    foreign_store: Path, folder: str, before: str, pattern: str
+    foreign_store: Path, directory: str, before: str, pattern: str
 ) -> None:
-    delete_files(foreign_store, folder)
-    plan = make_plan(foreign_store, folder)
+    delete_files(foreign_store, directory)
+    plan = make_plan(foreign_store, directory)
     untouched = read_everything(foreign_store.parent / "victim")
-    attack = link_to_victim(foreign_store, f"{folder}{pattern}")
+    attack = link_to_victim(foreign_store, f"{directory}{pattern}")
 
     def step(name: str) -> None:
         if name.startswith(before):
@@ -272,27 +274,27 @@ def test_files_installed_by_root_cannot_leave_the_store_through_a_link_of_its_ow
         install(plan, step)
 
     assert untouched == read_everything(foreign_store.parent / "victim")
-    assert not pattern or not (foreign_store / folder).is_symlink()
+    assert not pattern or not (foreign_store / directory).is_symlink()
     assert os.geteuid() == os.getegid() == 0
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_root_installs_into_the_store_of_another_user(golden: StoreOf, foreign_store: Path, folder: str) -> None:
-    delete_files(foreign_store, folder)
-    install(make_plan(foreign_store, folder))
+@pytest.mark.parametrize("directory", DIRECTORIES)
+def test_root_installs_into_the_store_of_another_user(golden: StoreOf, foreign_store: Path, directory: str) -> None:
+    delete_files(foreign_store, directory)
+    install(make_plan(foreign_store, directory))
 
-    assert [*read_files(foreign_store / folder).values()] == [*read_files(golden(STORE) / folder).values()]
-    found = [path.lstat() for path in (foreign_store / folder, *(foreign_store / folder).rglob("*"))]
+    assert [*read_files(foreign_store / directory).values()] == [*read_files(golden(STORE) / directory).values()]
+    found = [path.lstat() for path in (foreign_store / directory, *(foreign_store / directory).rglob("*"))]
 
     assert {(NOBODY, NOBODY)} == {(it.st_uid, it.st_gid) for it in found}
     assert os.geteuid() == os.getegid() == 0
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_a_folder_of_another_user_is_refused(foreign_store: Path, folder: str) -> None:
-    delete_files(foreign_store, folder)
-    made = rebuilt(foreign_store, folder, lost_only=False)
-    link_to_victim(foreign_store, folder)()
+@pytest.mark.parametrize("directory", DIRECTORIES)
+def test_a_directory_of_another_user_is_refused(foreign_store: Path, directory: str) -> None:
+    delete_files(foreign_store, directory)
+    made = rebuilt(foreign_store, directory, lost_only=False)
+    link_to_victim(foreign_store, directory)()
 
     with pytest.raises(NotInstalledError, match="belongs to user"):
         plan_of(foreign_store, made)
@@ -312,14 +314,14 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
         monkeypatch.setattr(os, name, partial(failing, getattr(os, name)))
 
 
-@pytest.mark.parametrize("folder", [INDEX, QUEUES])
+@pytest.mark.parametrize("directory", [INDEX, QUEUES])
 def test_right_files_of_a_directory_that_cannot_be_listed_are_not_taken_out_of_the_store(
-    store: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+    store: Path, directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    delete_files(store, folder)
-    made = rebuilt(store, folder)
+    delete_files(store, directory)
+    made = rebuilt(store, directory)
     before = read_files(store)
-    place = store / folder if folder == INDEX else min((store / folder / "T1").iterdir())
+    place = store / directory if directory == INDEX else min((store / directory / "T1").iterdir())
     fail_once(monkeypatch, place)
 
     with pytest.raises(OSError, match=re.escape(str(place))):

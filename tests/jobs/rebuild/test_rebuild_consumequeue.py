@@ -36,7 +36,7 @@ from jobs.storage.local import LocalStorage
 from jobs.storage.model import Reader
 from jobs.storage.scratch import Scratch
 from jobs.store.queue_files import list_queues
-from jobs.store.queue_storage import rocksdb_queue_folder
+from jobs.store.queue_storage import rocksdb_queue_directory
 from jobs.store.request import GivenSettings
 from jobs.store.rocksdb import open_database
 from jobs.store.spark_workers import SparkWorkers
@@ -64,7 +64,7 @@ from tests.support.stores import flip, list_segments, log_folders, read_files, r
 
 # Stores that were killed between append and dispatch, copied live, expired, or that have no queue files.
 DIFFERENT = {"b533-crash-before", "b498-live", "b551-rockscq", *golden_stores("expired")}
-FOLDERS = ("batchconsumequeue", "consumequeue_ext")
+DIRECTORIES = ("batchconsumequeue", "consumequeue_ext")
 
 
 def request_for(store: Path, out: Path, name: str) -> RebuildQueuesRequest:
@@ -79,8 +79,8 @@ def read_rebuilt_files(out: Path) -> dict[str, bytes]:
 
 def read_real_files(store: Path) -> dict[str, bytes]:
     found = read_files(store / "consumequeue")
-    for folder in FOLDERS:
-        found |= {f"{folder}/{path}": data for path, data in read_files(store / folder).items()}
+    for directory in DIRECTORIES:
+        found |= {f"{directory}/{path}": data for path, data in read_files(store / directory).items()}
     return found
 
 
@@ -179,9 +179,9 @@ def test_a_dead_attempt_leaves_no_incomplete_files(golden: StoreOf, tmp_path: Pa
 
 def test_a_rebuild_deletes_the_scratch_files_of_killed_runs_only(golden: StoreOf, tmp_path: Path) -> None:
     left, held = tmp_path / ".scratch-12345678", tmp_path / ".scratch-abcdefab"
-    for folder in (left, held):
-        folder.mkdir()
-        (folder / "units").write_bytes(b"1")
+    for directory in (left, held):
+        directory.mkdir()
+        (directory / "units").write_bytes(b"1")
     running = os.open(held, os.O_RDONLY)
     fcntl.flock(running, fcntl.LOCK_EX)
     rebuild_queues(RebuildQueuesRequest(str(golden(DIED)), tmp_path), SerialWorkers())
@@ -211,8 +211,8 @@ def request(store: Path, out: Path, target: str = ROCKSDB) -> RebuildQueuesReque
     return RebuildQueuesRequest(str(store), out, given_settings=GivenSettings(release=_RELEASE), to=target)
 
 
-def rows_in(folder: Path) -> dict[str, Rows]:
-    with open_database(str(folder), AnyStorage()) as database:
+def rows_in(directory: Path) -> dict[str, Rows]:
+    with open_database(str(directory), AnyStorage()) as database:
         return {family: dict(database.items(family)) for family in database.families}
 
 
@@ -224,10 +224,10 @@ def test_rebuilt_rows_equal_those_of_the_broker(name: str, tmp_path: Path) -> No
     Rows of first units may differ: a broker writes them on request, as (0, 0) if the queue is empty then.
     """
     root = unpack_feature(name, tmp_path).root
-    folder = rocksdb_queue_folder(list_store(str(root))) or ""
+    directory = rocksdb_queue_directory(list_store(str(root))) or ""
     build(root, tmp_path / "out")
-    broker = rows_in(root / folder)
-    rebuilt = rows_in(tmp_path / "out" / folder)
+    broker = rows_in(root / directory)
+    rebuilt = rows_in(tmp_path / "out" / directory)
 
     assert rebuilt.keys() == broker.keys()
     assert rebuilt[UNIT_FAMILY] == broker[UNIT_FAMILY]
@@ -300,7 +300,7 @@ def test_a_queue_without_messages_in_the_log_continues_at_its_end(newer_store: P
     )
 
 
-def test_light_queues_with_invalid_folder_names_get_rows(tmp_path: Path) -> None:
+def test_light_queues_with_invalid_directory_names_get_rows(tmp_path: Path) -> None:
     """As written by a broker; also for a long name, and one that is not UTF-8."""
     further = {"INNER_MULTI_DISPATCH": "%LMQ%$Lite$a/b,%LMQ%..", "INNER_MULTI_QUEUE_OFFSET": "7,8"}
     odd = make_record(topic="Odd", queue_offset=9)._replace(topic_raw=b"Od\xff")
@@ -358,13 +358,13 @@ def test_a_failed_rebuild_leaves_nothing_of_its_own(
     assert ["notes.txt"] == [path.name for path in out.iterdir()]
 
 
-def _count_effects_of_one_lost_queue(folder: Path, queues: int) -> tuple[int, int]:
+def _count_effects_of_one_lost_queue(directory: Path, queues: int) -> tuple[int, int]:
     """Return how many files were created, and how many were flushed, when one of *queues* queues is lost."""
     records = [
         make_record(b"x", topic="T", queue_id=number % queues, queue_offset=number // queues)
         for number in range(2 * queues)
     ]
-    store = folder / "store"
+    store = directory / "store"
     (store / "commitlog").mkdir(parents=True)
     (store / "commitlog" / f"{0:020}").write_bytes(make_segment(place_records(records), 1 << 17))
     rebuild_queues(
@@ -383,12 +383,12 @@ def _count_effects_of_one_lost_queue(folder: Path, queues: int) -> tuple[int, in
         return original(path, flags, *more, **options)
 
     request = RebuildQueuesRequest(
-        str(store), folder / "out", given_settings=GivenSettings(release="5.3.3"), lost_only=True
+        str(store), directory / "out", given_settings=GivenSettings(release="5.3.3"), lost_only=True
     )
     with patch("os.open", open_), patch("os.fsync", wraps=os.fsync) as flushed:
         summary = rebuild_queues(request, SerialWorkers())
 
-    assert {f"T/1/{path}": data for path, data in lost.items()} == read_rebuilt_files(folder / "out")
+    assert {f"T/1/{path}": data for path, data in lost.items()} == read_rebuilt_files(directory / "out")
     assert queues - 1 == summary.kept
     return len({*created}), flushed.call_count
 

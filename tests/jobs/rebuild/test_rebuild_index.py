@@ -63,14 +63,14 @@ def rebuilt(
     lost_only: bool = False,
     is_broker_running: bool = False,
 ) -> IndexRebuildSummary:
-    folders = log_folders(store)
+    directories = log_folders(store)
     request = RebuildIndexRequest(
         str(store),
         str(out),
         given_settings=given_settings,
         lost_only=lost_only,
         is_broker_running=is_broker_running,
-        commitlog=folders,
+        commitlog=directories,
     )
     return rebuild_index(request, SerialWorkers())
 

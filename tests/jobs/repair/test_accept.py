@@ -38,8 +38,8 @@ def test_a_pattern_accepts_the_files_of_many_queues(store: Path, golden: StoreOf
         assert read_files(store / "consumequeue" / topic) == read_files(golden("b533-base") / "consumequeue" / topic)
 
 
-def read_files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def read_files(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def test_a_pattern_without_an_undecided_file_is_refused(store: Path, run: Run, tmp_path: Path) -> None:

@@ -91,25 +91,27 @@ def with_current_states(plan: Installation) -> Installation:
     if plan.is_exchange:
         return replace(
             plan,
-            states={str(path.relative_to(plan.target_folder)): it for path, it in list_file_states(plan.target_folder)},
+            states={
+                str(path.relative_to(plan.target_directory)): it for path, it in list_file_states(plan.target_directory)
+            },
         )
-    states = {name: FileState.read(plan.target_folder / name) for name in plan.set_aside}
+    states = {name: FileState.read(plan.target_directory / name) for name in plan.set_aside}
     return replace(plan, states={name: state for name, state in states.items() if state is not None})
 
 
-def make_repair_case(healthy: Path, damage: Callable[[Path], None], folder: Path) -> RepairCase:
+def make_repair_case(healthy: Path, damage: Callable[[Path], None], directory: Path) -> RepairCase:
     """Damage a copy of a store, and plan its repair with a lake that contains the whole store."""
-    damaged = folder / "damaged"
-    ingest_store(healthy, folder / "lake", release="5.3.3")
+    damaged = directory / "damaged"
+    ingest_store(healthy, directory / "lake", release="5.3.3")
     damage(Path(shutil.copytree(healthy, damaged)))
-    lake = Lake(str(folder / "lake"))
-    store = folder / "store"
-    request = RepairRequest(str(store), folder / "repair", lake, None, given_settings=SETTINGS, apply=True)
+    lake = Lake(str(directory / "lake"))
+    store = directory / "store"
+    request = RepairRequest(str(store), directory / "repair", lake, None, given_settings=SETTINGS, apply=True)
     shutil.copytree(damaged, store)
     planned: list[Installation] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(repair_run, "_apply", lambda _, plans, __: planned.extend(plans))
-        repair(replace(request, out=folder / "plan"), SerialWorkers())
+        repair(replace(request, out=directory / "plan"), SerialWorkers())
     steps: list[str] = []
     scenario = RepairCase(damaged, store, request, planned, [], {})
     scenario.reset()
@@ -320,8 +322,8 @@ def test_an_undo_that_is_killed_after_a_step_is_completed_by_the_next_undo(
 
 def append_as_broker(store: Path) -> Iterator[tuple[Path, bytes]]:
     """Append to the newest segment and the newest file of a queue; yield each file and its expected beginning."""
-    for folder in (store / "commitlog", store / "consumequeue/T1/0"):
-        newest = max(folder.iterdir())
+    for directory in (store / "commitlog", store / "consumequeue/T1/0"):
+        newest = max(directory.iterdir())
         data = newest.read_bytes()
         end = len(data.rstrip(b"\0"))
         written = data[:end] + b"written by a broker"

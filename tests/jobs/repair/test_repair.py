@@ -49,9 +49,9 @@ def healthy(golden: StoreOf) -> Path:
 
 @pytest.fixture(scope="module")
 def lake(healthy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("repair") / "lake"
-    ingest_store(healthy, folder, release="5.3.3")
-    return folder
+    directory = tmp_path_factory.mktemp("repair") / "lake"
+    ingest_store(healthy, directory, release="5.3.3")
+    return directory
 
 
 def repair_store(store: Path, lake: Path | None = None, *, apply: bool = True) -> RepairSummary:
@@ -198,15 +198,21 @@ class Kind(NamedTuple):
     conf: BrokerConf
 
     def segments(self) -> list[Path]:
-        folders = [*self.store.glob("commitlog"), *self.store.glob("commitlog-?"), *self.store.glob("dledger-*/data")]
-        return sorted((path for folder in folders for path in folder.iterdir()), key=lambda path: path.name)
+        directories = [
+            *self.store.glob("commitlog"),
+            *self.store.glob("commitlog-?"),
+            *self.store.glob("dledger-*/data"),
+        ]
+        return sorted((path for directory in directories for path in directory.iterdir()), key=lambda path: path.name)
 
     def repair_store(self, *, with_lake: bool) -> RepairSummary:
         wanted = GivenSettings(GEOMETRY.hash_slots, GEOMETRY.index_num, release_of(self.name), conf=self.conf)
         lake = Lake(str(self.lake)) if with_lake else None
         out = self.store.parent / "repair"
-        folders = log_folders(self.store)
-        request = RepairRequest(str(self.store), out, lake, None, given_settings=wanted, apply=True, commitlog=folders)
+        directories = log_folders(self.store)
+        request = RepairRequest(
+            str(self.store), out, lake, None, given_settings=wanted, apply=True, commitlog=directories
+        )
         return repair(request, SerialWorkers())
 
 

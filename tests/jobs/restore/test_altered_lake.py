@@ -209,11 +209,11 @@ def test_a_thousand_updated_rows_are_reported(
     _check_case(random, random.choice([*ENGINES]), golden(name), lakes(name), tmp_path)
 
 
-def _check_case(random: Random, engine: str, store: Path, whole: Path, folder: Path) -> None:
-    lake = Path(shutil.copytree(whole, folder / "lake"))
+def _check_case(random: Random, engine: str, store: Path, whole: Path, directory: Path) -> None:
+    lake = Path(shutil.copytree(whole, directory / "lake"))
     changes = list(updates(lake, engine, random))
     ENGINES[engine](lake, changes)
-    check(store, lake, folder, changes)
+    check(store, lake, directory, changes)
 
 
 @pytest.mark.parametrize("segments", [10, 40, 160])

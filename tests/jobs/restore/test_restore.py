@@ -37,9 +37,9 @@ def base(golden: StoreOf) -> Path:
 
 @pytest.fixture(scope="module")
 def lake(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("restore") / "lake"
-    ingest_store(base, folder, release=RELEASE)
-    return folder
+    directory = tmp_path_factory.mktemp("restore") / "lake"
+    ingest_store(base, directory, release=RELEASE)
+    return directory
 
 
 def log_of(store: Path) -> dict[str, bytes]:
@@ -178,8 +178,8 @@ def test_restoring_the_configuration_reads_only_the_chosen_versions_into_memory(
     restore_config_files(lake, "s", tmp_path / "earlier", 205, {})
     _, notes, _ = restore_config_files(lake, "s", tmp_path / "first", 5, {})
 
-    def written(folder: str) -> dict[str, int]:
-        return {path.name: path.read_bytes()[0] for path in (tmp_path / folder / "config").iterdir()}
+    def written(directory: str) -> dict[str, int]:
+        return {path.name: path.read_bytes()[0] for path in (tmp_path / directory / "config").iterdir()}
 
     assert written("newest") == {"topics.json": 40, "consumerOffset.json": 40}
     assert written("earlier") == {"topics.json": 20, "consumerOffset.json": 20, "old.json": 20}

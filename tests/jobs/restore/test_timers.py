@@ -28,10 +28,10 @@ _ROUNDED = _BEGIN // 1000 * 1000
 
 
 def _ingest_timers(
-    folder: Path, due: Mapping[str, int], delivered: Sequence[str], cancelled: Sequence[str] = ()
+    directory: Path, due: Mapping[str, int], delivered: Sequence[str], cancelled: Sequence[str] = ()
 ) -> list[int]:
     """Ingest a log with timer messages that are *due* after ms; return the physical offsets of their records."""
-    broker = Broker(folder / "store")
+    broker = Broker(directory / "store")
     records = [
         make_record(
             topic=TIMER_TOPIC,
@@ -63,7 +63,7 @@ def _ingest_timers(
         for number, key in enumerate(delivered)
     ]
     placed = broker.append(records)
-    ingest_store(broker.root, folder / "lake")
+    ingest_store(broker.root, directory / "lake")
     return [record.physical_offset for record in placed]
 
 
@@ -201,11 +201,11 @@ def test_a_restore_that_continues_writes_the_same_timer_files(
     assert run("verify", out).code == ExitCode.CLEAN
 
 
-def _plan(folder: Path, records: Sequence[MessageRecord]) -> RestoredTimers:
-    broker = Broker(folder / "store")
+def _plan(directory: Path, records: Sequence[MessageRecord]) -> RestoredTimers:
+    broker = Broker(directory / "store")
     broker.append(records)
-    ingest_store(broker.root, folder / "lake")
-    lake = Lake(str(folder / "lake"))
+    ingest_store(broker.root, directory / "lake")
+    lake = Lake(str(directory / "lake"))
     (lake_store,) = list_broker_stores(lake)
     return plan_timers(RestoredLog(lake, lake_store.store_id, 0, broker.offset, records[-1].store_timestamp), _BEGIN)
 

@@ -78,11 +78,11 @@ def test_a_hostile_journal_is_refused_or_undone(store: Path, tmp_path: Path, run
 
 @pytest.fixture(scope="module")
 def lake_without_last_segment(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("shorter")
-    store = copy_store(golden("b551-base"), folder)
+    directory = tmp_path_factory.mktemp("shorter")
+    store = copy_store(golden("b551-base"), directory)
     list_segments(store)[-1].unlink()
-    ingest_store(store, folder / "lake")
-    return folder / "lake"
+    ingest_store(store, directory / "lake")
+    return directory / "lake"
 
 
 @pytest.mark.parametrize("seed", [*range(8), *_PAST_MANIFESTS])

@@ -38,42 +38,42 @@ def storage(backend: Backend) -> Storage:
 
 
 @pytest.fixture
-def folder(backend: Backend, tmp_path: Path) -> str:
+def directory(backend: Backend, tmp_path: Path) -> str:
     """Return the location of a directory for the files of a test."""
     return f"{backend[1]}{tmp_path}"
 
 
-def test_created_files_are_listed_until_they_are_deleted(storage: Storage, folder: str, tmp_path: Path) -> None:
+def test_created_files_are_listed_until_they_are_deleted(storage: Storage, directory: str, tmp_path: Path) -> None:
     (tmp_path / "a/2").mkdir(parents=True)  # in an object store, objects need no directory
     for name in ("b", "a/2/c", "a/1", "ab"):
-        storage.create(f"{folder}/{name}", name.encode())
+        storage.create(f"{directory}/{name}", name.encode())
 
-    assert [("a/1", 3), ("a/2/c", 5), ("ab", 2), ("b", 1)] == [file[:2] for file in storage.list_files(folder)]
-    assert [("1", 3), ("2/c", 5)] == [file[:2] for file in storage.list_files(f"{folder}/a")]
+    assert [("a/1", 3), ("a/2/c", 5), ("ab", 2), ("b", 1)] == [file[:2] for file in storage.list_files(directory)]
+    assert [("1", 3), ("2/c", 5)] == [file[:2] for file in storage.list_files(f"{directory}/a")]
     for _ in range(2):  # the second time, the file does not exist
-        storage.delete(f"{folder}/a/2/c")
+        storage.delete(f"{directory}/a/2/c")
 
-    assert ["a/1", "ab", "b"] == [file.name for file in storage.list_files(folder)]
+    assert ["a/1", "ab", "b"] == [file.name for file in storage.list_files(directory)]
 
 
-def test_an_existing_name_and_a_missing_file_or_directory_are_refused(storage: Storage, folder: str) -> None:
-    storage.create(f"{folder}/file", b"first")
+def test_an_existing_name_and_a_missing_file_or_directory_are_refused(storage: Storage, directory: str) -> None:
+    storage.create(f"{directory}/file", b"first")
 
     with pytest.raises(FileExistsError):
-        storage.create(f"{folder}/file", b"second")
+        storage.create(f"{directory}/file", b"second")
 
-    assert b"first" == storage.read(f"{folder}/file", 0, 10)
+    assert b"first" == storage.read(f"{directory}/file", 0, 10)
     with pytest.raises(FileNotFoundError):
-        storage.list_files(f"{folder}/fil")
+        storage.list_files(f"{directory}/fil")
     with pytest.raises(FileNotFoundError):
-        storage.read(f"{folder}/fil", 0, 1)
+        storage.read(f"{directory}/fil", 0, 1)
 
 
-def test_a_read_returns_fewer_bytes_only_at_the_end_of_the_file(storage: Storage, folder: str) -> None:
-    storage.create(f"{folder}/file", b"0123")
+def test_a_read_returns_fewer_bytes_only_at_the_end_of_the_file(storage: Storage, directory: str) -> None:
+    storage.create(f"{directory}/file", b"0123")
 
     for position, length, expected in ((0, 4, b"0123"), (2, 9, b"23"), (4, 1, b""), (9, 1, b"")):
-        assert expected == storage.read(f"{folder}/file", position, length)
+        assert expected == storage.read(f"{directory}/file", position, length)
 
 
 def test_a_read_only_storage_refuses_writes() -> None:
@@ -83,8 +83,8 @@ def test_a_read_only_storage_refuses_writes() -> None:
     assert errno.EROFS == raised.value.errno
 
 
-def test_every_reader_fills_a_buffer_and_reports_where_data_continues(storage: Storage, folder: str) -> None:
-    location = f"{folder}/file"
+def test_every_reader_fills_a_buffer_and_reports_where_data_continues(storage: Storage, directory: str) -> None:
+    location = f"{directory}/file"
     buffer = bytearray(6)
     storage.create(location, b"0123456789")
 
@@ -185,7 +185,7 @@ def test_a_segment_that_is_a_link_to_a_private_file_is_not_read(
 
 
 @only_root
-def test_a_file_or_folder_that_became_a_link_after_the_listing_is_not_followed(tmp_path: Path) -> None:
+def test_a_file_or_directory_that_became_a_link_after_the_listing_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / ("0" * 20)).write_bytes(b"a record")
     (tmp_path / "store").mkdir()

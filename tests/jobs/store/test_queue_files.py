@@ -27,13 +27,13 @@ def queue_of(store: Store) -> StoredQueue:
     return next(queue for queue in list_queues(store) if queue.name == T1)
 
 
-def queue_with_holes(folder: Path, holes: Container[int], first: int = 0) -> StoredQueue:
+def queue_with_holes(directory: Path, holes: Container[int], first: int = 0) -> StoredQueue:
     """Write a queue of 64 units from *first* on, each of 100 bytes of the log, with holes in place of some units."""
-    path = folder / T1.path / file_name_of_offset(first * UNIT.size)
+    path = directory / T1.path / file_name_of_offset(first * UNIT.size)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"".join(bytes(UNIT.size) if at in holes else UNIT.pack(at * 100, 100, -1) for at in range(64)))
-    (folder / "commitlog").mkdir()
-    return queue_of(list_store(str(folder)))
+    (directory / "commitlog").mkdir()
+    return queue_of(list_store(str(directory)))
 
 
 @given(st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2)), max_size=40))

@@ -128,9 +128,9 @@ def test_a_newest_segment_that_disappears_is_an_error(store: Path) -> None:
     assert caught.value.filename == str(newest)
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name.isdigit())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+def content(directory: Path) -> dict[str, bytes]:
+    files = (path for path in directory.rglob("*") if path.is_file() and path.name.isdigit())
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
 def _rebuild_index(store: Path, out: Path, workers: Workers) -> None:

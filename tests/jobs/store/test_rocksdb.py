@@ -66,7 +66,7 @@ def test_a_database_whose_tables_are_merged_during_the_copy_is_copied_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A running broker may delete files while they are linked."""
-    folder = unpack_feature("b551-rockscq-clean", tmp_path).root / "consumequeue"
+    directory = unpack_feature("b551-rockscq-clean", tmp_path).root / "consumequeue"
     copy, calls = rocksdb._copy, []  # noqa: SLF001
 
     def interrupt_copy(location: str, storage: AnyStorage, target: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_database_whose_tables_are_merged_during_the_copy_is_copied_again(
             next(target.glob("*.sst")).unlink()
 
     monkeypatch.setattr(rocksdb, "_copy", interrupt_copy)
-    with open_database(str(folder), AnyStorage()) as database:
+    with open_database(str(directory), AnyStorage()) as database:
         rows = sum(len(keys) for keys, _ in database.rows(UNIT_FAMILY))
 
     assert rows == 149
@@ -84,14 +84,14 @@ def test_a_database_whose_tables_are_merged_during_the_copy_is_copied_again(
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_a_database_is_copied_from_any_storage_and_no_temporary_folder_is_left(
+def test_a_database_is_copied_from_any_storage_and_no_temporary_directory_is_left(
     is_local: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rocksdb, "is_local", lambda _: is_local)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
-    folder = unpack_feature("b551-rockscq-separate", tmp_path).root / _SEPARATE
-    with open_database(str(folder), AnyStorage()) as database:
+    directory = unpack_feature("b551-rockscq-separate", tmp_path).root / _SEPARATE
+    with open_database(str(directory), AnyStorage()) as database:
         assert set(database.families) == {"default", "offset"}
         assert len(list(database.items("none"))) == 0
         assert len(list(database.items(UNIT_FAMILY))) == 138
@@ -106,11 +106,11 @@ def test_a_database_is_not_damaged_because_its_copy_cannot_be_written(
 ) -> None:
     """When `/tmp` was full, `verify` recommended to set the files of an intact database aside."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    folder = unpack_feature("b551-rockscq-clean", tmp_path).root / "consumequeue"
+    directory = unpack_feature("b551-rockscq-clean", tmp_path).root / "consumequeue"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
     try:
-        with pytest.raises(OSError, match="File too large") as raised, open_database(str(folder), AnyStorage()):
+        with pytest.raises(OSError, match="File too large") as raised, open_database(str(directory), AnyStorage()):
             pass
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -124,23 +124,23 @@ def test_a_database_is_not_damaged_because_its_copy_cannot_be_written(
 def test_a_database_is_not_damaged_because_this_process_may_not_open_it(
     message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = unpack_feature("b551-rockscq-clean", tmp_path).root / "consumequeue"
+    directory = unpack_feature("b551-rockscq-clean", tmp_path).root / "consumequeue"
     error = Mock(side_effect=Exception(f"IO error: While open a file for random read: 000010.sst: {message}"))
     monkeypatch.setattr("rocksdict.Rdict.list_cf", error)
-    with pytest.raises(OSError, match=message), open_database(str(folder), AnyStorage()):
+    with pytest.raises(OSError, match=message), open_database(str(directory), AnyStorage()):
         pass
 
 
-@pytest.mark.parametrize(("folder", "family"), [("consumequeue", "offset"), ("config/topics", "kvDataVersion")])
-def test_a_row_that_no_broker_writes_is_damage_of_its_database(folder: str, family: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("directory", "family"), [("consumequeue", "offset"), ("config/topics", "kvDataVersion")])
+def test_a_row_that_no_broker_writes_is_damage_of_its_database(directory: str, family: str, tmp_path: Path) -> None:
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
-    database = Rdict(str(root / folder), _RAW, {"default": _RAW, family: _RAW})
+    database = Rdict(str(root / directory), _RAW, {"default": _RAW, family: _RAW})
     rows = database.get_column_family(family)
     rows[next(rows.keys())] = b"["
     del rows
     database.close()
 
-    assert [finding.file for finding in verify(VerifyRequest(str(root)), SerialWorkers()).findings] == [folder]
+    assert [finding.file for finding in verify(VerifyRequest(str(root)), SerialWorkers()).findings] == [directory]
     assert ingest_store(root, tmp_path / "lake").messages == 149
 
 

@@ -128,8 +128,8 @@ def half_cached() -> Iterator[Path]:
     """Create a file in the checkout, because temporary files may be in memory, where pages cannot be evicted."""
     build = ROOT / "build"
     build.mkdir(exist_ok=True)
-    with TemporaryDirectory(dir=build) as folder:
-        path = Path(folder) / "segment"
+    with TemporaryDirectory(dir=build) as directory:
+        path = Path(directory) / "segment"
         path.write_bytes(os.urandom(4 * MIB))
         cache_half(path)
         if any(resident_pages(path)[: 2 * MIB // PAGE]):

@@ -61,8 +61,8 @@ def kill_this_process(number: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL if number == 2 else 0)  # 0 does nothing
 
 
-def write_and_wait(folder: Path) -> None:
-    (folder / str(os.getpid())).touch()
+def write_and_wait(directory: Path) -> None:
+    (directory / str(os.getpid())).touch()
     time.sleep(600)
 
 
@@ -161,16 +161,16 @@ def test_commands_have_the_results_of_one_process(
     results = []
     both: list[Workers] = [SerialWorkers(), workers]
     for number, each in enumerate(both):
-        folder = tmp_path / str(number)
-        ingest(IngestRequest(str(store), str(folder / "lake")), each)
-        rebuild_index(RebuildIndexRequest(str(store), str(folder / "index")), each)
-        rebuild_queues(RebuildQueuesRequest(str(store), folder / "queues"), each)
+        directory = tmp_path / str(number)
+        ingest(IngestRequest(str(store), str(directory / "lake")), each)
+        rebuild_index(RebuildIndexRequest(str(store), str(directory / "index")), each)
+        rebuild_queues(RebuildQueuesRequest(str(store), directory / "queues"), each)
         results.append(
             (
                 verify(VerifyRequest(str(store)), each),
-                _stable_rows(folder / "lake", ["messages", "consume_queue", "index_entries"]),
-                _read_built_files(folder / "index"),
-                _read_built_files(folder / "queues"),
+                _stable_rows(directory / "lake", ["messages", "consume_queue", "index_entries"]),
+                _read_built_files(directory / "index"),
+                _read_built_files(directory / "queues"),
             )
         )
 
@@ -184,8 +184,8 @@ def _stable_rows(lake: Path, tables: Sequence[str]) -> list[list[str]]:
     return [sorted(str({**row, **drawn}) for row in rows_of(lake, table)) for table in tables]
 
 
-def _read_built_files(folder: Path) -> dict[str, bytes]:
-    return {name: data for name, data in read_files(folder).items() if "MANIFEST" not in name}
+def _read_built_files(directory: Path) -> dict[str, bytes]:
+    return {name: data for name, data in read_files(directory).items() if "MANIFEST" not in name}
 
 
 @pytest.mark.parametrize(

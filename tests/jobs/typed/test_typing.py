@@ -36,17 +36,17 @@ def write(broker: Broker, *bodies: bytes, topic: str = "Orders") -> None:
     broker.append(make_record(body, topic=topic, properties={"region": "eu"}) for body in bodies)
 
 
-def ingested(folder: Path, *bodies: bytes, topic: str = "Orders") -> None:
+def ingested(directory: Path, *bodies: bytes, topic: str = "Orders") -> None:
     """Ingest a store: one of these messages, or that which is there."""
     if bodies:
-        write(Broker(folder / "store"), *bodies, topic=topic)
-    ingest_store(folder / "store", folder / "lake", "b", range_size=4096)
+        write(Broker(directory / "store"), *bodies, topic=topic)
+    ingest_store(directory / "store", directory / "lake", "b", range_size=4096)
 
 
-def typed(folder: Path, declared: str = ORDERS) -> TypingSummary:
-    path = folder / "types.toml"
+def typed(directory: Path, declared: str = ORDERS) -> TypingSummary:
+    path = directory / "types.toml"
     path.write_text(declared)
-    return type_lake(TypeRequest(Lake(str(folder / "lake")), read_types(path)), SerialWorkers())
+    return type_lake(TypeRequest(Lake(str(directory / "lake")), read_types(path)), SerialWorkers())
 
 
 def count_rows_and_dead_letters(lake: Path, table: str = "typed/Orders", topic: str = "Orders") -> tuple[int, int]:
@@ -246,15 +246,15 @@ def test_spark_types_the_same_rows(spark: SparkSession, tmp_path: Path, run: Run
     )
     found = []
     for engine in ("local", "spark"):
-        folder = tmp_path / engine
+        directory = tmp_path / engine
         fitting = b'{"id": 1, "d": 1.5, "at": "2026-11-23T10:00:00Z", "who": {"n": [1, null]}}'
-        ingested(folder, *[body for body in (fitting, b'{"id": 1.5}', b"") for _ in range(20)])
-        command = ("type", folder / "lake", "--types", tmp_path / "types.toml", "--engine", engine)
+        ingested(directory, *[body for body in (fitting, b'{"id": 1.5}', b"") for _ in range(20)])
+        command = ("type", directory / "lake", "--types", tmp_path / "types.toml", "--engine", engine)
 
         assert ExitCode.CLEAN is run(*command, "--max-dead-letters", "100%").code
-        assert len(DeltaTable(folder / "lake" / "messages").file_uris()) > 1  # one task for each
-        assert (20, 40) == count_rows_and_dead_letters(folder / "lake")
-        rows = [rows_of(folder / "lake", table) for table in ("typed/Orders", "dead_letters")]
+        assert len(DeltaTable(directory / "lake" / "messages").file_uris()) > 1  # one task for each
+        assert (20, 40) == count_rows_and_dead_letters(directory / "lake")
+        rows = [rows_of(directory / "lake", table) for table in ("typed/Orders", "dead_letters")]
         found.append([[{**row, "store_id": "", "ingested_at": None} for row in some] for some in rows])
 
     assert found[0] == found[1]

@@ -79,7 +79,7 @@ def test_a_segment_that_cannot_be_opened_is_not_treated_as_a_stray_file(
         list_store(str(store))
 
 
-def test_inspect_sees_a_lost_queue_folder_in_the_middle_of_a_small_log(tmp_path: Path) -> None:
+def test_inspect_sees_a_lost_queue_directory_in_the_middle_of_a_small_log(tmp_path: Path) -> None:
     """A small log is a single segment of 1 GiB, and the queue may not occur among its first records."""
     broker = Broker(tmp_path / "store", segment_size=1 << 20, dispatches=True)
     for topic, count in (("Bills", 400), ("Orders", 20), ("Bills", 20)):
@@ -129,8 +129,8 @@ def test_temporary_files_invisible_to_workers_are_reported_with_the_option(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
 
     def hide() -> None:
-        for folder in (tmp_path / "temporary").iterdir():
-            shutil.rmtree(folder)
+        for directory in (tmp_path / "temporary").iterdir():
+            shutil.rmtree(directory)
 
     monkeypatch.setattr("jobs.command.engine.make_workers", lambda *_, **__: DisturbedWorkers(happens=hide))
     without = run("verify", golden("b533-base"), "--quiet")

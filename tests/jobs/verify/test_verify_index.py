@@ -87,9 +87,9 @@ def test_index_files_that_a_broker_creates_after_the_listing_are_not_lost(store:
     assert report.numbers["equal"] == len(listed.index_files)
 
 
-def copy_without_index(store: Path, folder: Path) -> tuple[Path, list[MessageRecord]]:
+def copy_without_index(store: Path, directory: Path) -> tuple[Path, list[MessageRecord]]:
     """Copy a store without its index files; also return its records."""
-    copy = Path(shutil.copytree(store, folder / "store", ignore=shutil.ignore_patterns("index")))
+    copy = Path(shutil.copytree(store, directory / "store", ignore=shutil.ignore_patterns("index")))
     (copy / "index").mkdir()
     return copy, [stored.record for stored in read_store_records(copy)]
 

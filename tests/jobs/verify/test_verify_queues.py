@@ -211,14 +211,14 @@ class _Rows:
             yield keys, [bytes(8)] * len(keys)
 
 
-def _peak_of_comparison(count: int, folder: Path) -> int:
+def _peak_of_comparison(count: int, directory: Path) -> int:
     """Return the peak memory of a comparison of *count* rows with as many keys, which all differ."""
-    folder.mkdir()
-    scratch = Scratch(str(folder))
+    directory.mkdir()
+    scratch = Scratch(str(directory))
     keys = np.zeros(count, PACKED_KEY)
     keys["physical_offset"] = np.arange(count) * 100
     keys["key_hash"] = -1
-    (folder / "all.keys").write_bytes(keys.tobytes())
+    (directory / "all.keys").write_bytes(keys.tobytes())
     span = RangeKeys("all.keys", count, (count - 1) * 100, (count - 1) * 100)
     del keys
     row = KeySequence(scratch, (span,), 0)
