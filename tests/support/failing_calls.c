@@ -29,6 +29,7 @@ static long failing; /* number of the failing call; 0: no call fails */
 static int failure;  /* its errno */
 static char kept[PATH_MAX]; /* folder for what is flushed and deleted; empty: nothing is recorded */
 static int noted = -1; /* descriptor to which all calls, or the failing one, are written */
+static void (*describe_site)(char *, int); /* writes where a call comes from into a buffer; NULL: it is not recorded */
 
 void fail_call(const char *below, const char *names, long number, int error, int descriptor) {
     snprintf(folder, sizeof folder, "%s/", below);
@@ -38,6 +39,9 @@ void fail_call(const char *below, const char *names, long number, int error, int
     noted = descriptor;
     atomic_store(&seen, 0);
 }
+
+/* Add to each call that is written where it comes from, after a tab. */
+void record_sites(void (*describe)(char *, int)) { describe_site = describe; }
 
 /*
  * Keep the content of each file that is flushed (`flushed-INODE`), the entries of each directory that is flushed
@@ -64,7 +68,7 @@ static int place(int descriptor, const char *path, char *whole) {
 static int fails(const char *call, int descriptor, const char *path) {
     if (folder[0] == 0) return 0;
     int before = errno;
-    char name[32], whole[PATH_MAX], line[PATH_MAX + 64];
+    char name[32], whole[PATH_MAX], line[2 * PATH_MAX + 64], site[PATH_MAX] = "";
     snprintf(name, sizeof name, " %s ", call);
     if (strstr(kinds, name) == NULL || !place(descriptor, path, whole)
         || strncmp(whole, folder, strlen(folder)) != 0) {
@@ -73,7 +77,9 @@ static int fails(const char *call, int descriptor, const char *path) {
     }
     long number = atomic_fetch_add(&seen, 1) + 1;
     if (noted >= 0 && (failing == 0 || number == failing)) {
-        int length = snprintf(line, sizeof line, "%s %s\n", call, whole + strlen(folder));
+        if (describe_site != NULL) describe_site(site, sizeof site);
+        const char *tab = describe_site == NULL ? "" : "\t";
+        int length = snprintf(line, sizeof line, "%s %s%s%s\n", call, whole + strlen(folder), tab, site);
         syscall(SYS_write, noted, line, length);
     }
     if (number == failing && failure < 0) kill(getpid(), SIGKILL);

@@ -8,8 +8,9 @@ undisturbed run; the next run must produce that result in any case. Run it as a 
 library: `python -m tests.support.failing_verbs FIRST_SEED COUNT [VERB]`, or with these on a line of standard input for
 each campaign; it prints the result of each as a line of JSON. `ERROR KINDS [VERB]`, for example `EIO stat,close query`,
 does not draw: the first and the last call of each kind fail, for each file. `every NTH [VERB]` lists these calls for
-all kinds, with an error that suits each, and lets every n-th of them fail; with `kinds NTH [VERB]`, all queues count as
-one file, and so do all tables of a lake.
+all kinds, with an error that suits each, and lets every n-th of them fail. With `sites NTH [VERB]`, one call of each
+kind fails for each place in our code that makes such calls, whatever the file: errors of the others are handled by the
+same lines. Of all commands that come to a place, the one with the fewest calls is run.
 """
 
 import ctypes
@@ -28,7 +29,6 @@ from functools import partial
 from hashlib import sha256
 from html import unescape
 from http import HTTPStatus
-from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -98,6 +98,9 @@ _VOLATILE = re.compile(
 )
 
 _NUMBERED = re.compile(r"\d{6,}|[0-9a-z_]{8}$")  # parts of names that differ from file to file of the same kind
+_ROOT = Path(__file__).parents[2]
+_OUR_CODE = tuple(f"{_ROOT / name}/" for name in ("jobs", "rmq_formats"))
+_FRAMES_OF_SITE = 4  # the innermost lines of our code that make a call: those that may handle its error
 # The directories of a queue and of a lake's table: all of them are read and written in the same way.
 _OF_SAME_KIND = re.compile(r"(?<=consumequeue/)[^/]+/\d+|(?<=[ /]queues/)[^/]+/\d+|(?<= lake/)\w+/|(?<= out/)\w+/\d*")
 
@@ -132,6 +135,9 @@ class Undisturbed(NamedTuple):
 
     outcome: Outcome
     calls: list[str]
+    sites: list[
+        str
+    ]  # for each call, the lines of our code that made it, the innermost first; empty in a foreign thread
     rows: dict[str, str]
 
 
@@ -162,14 +168,15 @@ class Commands:
 
     def undisturbed(self, line: str) -> Undisturbed:
         if line not in self._undisturbed:
-            found = self.run(line, self.copy_base(), Failure("EIO", (*WRITING, *READING)))
-            calls = (self._directory / "calls").read_text().splitlines()
-            self._undisturbed[line] = Undisturbed(found, calls, self.lake_content(line))
+            found = self.run(line, self.copy_base(), Failure("EIO", (*WRITING, *READING)), record_calls)
+            recorded = [one.partition("\t") for one in (self._directory / "calls").read_text().splitlines()]
+            calls, sites = [call for call, _, _ in recorded], [site for _, _, site in recorded]
+            self._undisturbed[line] = Undisturbed(found, calls, sites, self.lake_content(line))
         return self._undisturbed[line]
 
     def find_errors(self, line: str, failure: Failure) -> tuple[list[str], Outcome]:
         """Run a command while a call fails, then without a failure; return the errors, and the first run."""
-        expected, _, rows = self.undisturbed(line)
+        expected, _, _, rows = self.undisturbed(line)
         here = self.copy_base()
         disturbed = self.run(line, here, failure)
         if not disturbed.hit:
@@ -322,6 +329,28 @@ def fail_call(below: Path, failure: Failure, calls: int) -> None:
     )
 
 
+def record_calls(below: Path, failure: Failure, calls: int) -> None:
+    """Write all calls on files below a directory to the descriptor *calls*, each with its site."""
+    fail_call(below, failure, calls)
+    ctypes.CDLL(None).record_sites(_SITE_DESCRIPTION)
+
+
+def _describe_site(buffer: int, size: int) -> None:
+    """Write the lines of our code that lead to the current call into a buffer, the innermost first."""
+    frame = sys._getframe().f_back  # noqa: SLF001 - of the thread that makes the call; None in a thread of a library
+    lines = []
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith(_OUR_CODE):
+            lines.append(f"{Path(name).relative_to(_ROOT)}:{frame.f_lineno}")
+        frame = frame.f_back
+    text = " ".join(lines).encode()[: size - 1] + b"\0"
+    ctypes.memmove(buffer, text, len(text))
+
+
+_SITE_DESCRIPTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int)(_describe_site)
+
+
 def _find_errors(expected: Outcome, found: Outcome) -> list[str]:
     """Return the errors in the result of a run in which a call failed."""
     if "Traceback" in found.output or found.code not in set(map(int, ExitCode)):
@@ -388,23 +417,39 @@ def draw(commands: Commands, seed: int, verb: str = "") -> tuple[str, Failure] |
     return line, Failure(error, (kinds[place],), kinds[: place + 1].count(kinds[place]))
 
 
-def list_first_and_last_calls(
-    commands: Commands, line: str, kinds: Sequence[str], alike: re.Pattern[str] = _NUMBERED
-) -> Iterator[tuple[str, int]]:
-    """
-    Yield the kind and the number of the first and the last call of each kind on each file of a command.
-
-    Files whose names differ only in what *alike* matches count as one file.
-    """
+def list_first_and_last_calls(commands: Commands, line: str, kinds: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Yield the kind and the number of the first and the last call of each kind on each file of a command."""
     calls = commands.undisturbed(line).calls
     places: dict[str, list[int]] = {}
     for place, call in enumerate(calls):
         if call.partition(" ")[0] in kinds:
-            name = _NUMBERED.sub("", _VOLATILE.sub("", call))
-            places.setdefault(alike.sub("", name), []).append(place)
+            places.setdefault(_NUMBERED.sub("", _VOLATILE.sub("", call)), []).append(place)
     for place in sorted({place for found in places.values() for place in (found[0], found[-1])}):
         kind = calls[place].partition(" ")[0]
         yield kind, sum(call.startswith(f"{kind} ") for call in calls[: place + 1])
+
+
+def list_calls_of_sites(commands: Commands, verb: str = "") -> Iterator[tuple[str, str, int]]:
+    """
+    Yield a command, the kind and the number of one call, for each kind of call of each site.
+
+    Calls in threads of a library have no site; of these, one is yielded for each command and kind of file.
+    """
+    lines = sorted(
+        (line for line in ENUMERATED if line.startswith(verb)), key=lambda line: len(commands.undisturbed(line).calls)
+    )
+    known = set[tuple[str, ...]]()
+    for line in lines:
+        _, calls, sites, _ = commands.undisturbed(line)
+        numbers = Counter[str]()
+        for call, site in zip(calls, sites, strict=True):
+            kind = call.partition(" ")[0]
+            numbers[kind] += 1
+            alike = line.partition(" ")[0], _OF_SAME_KIND.sub("", _NUMBERED.sub("", _VOLATILE.sub("", call)))
+            key = (kind, *(site.split()[:_FRAMES_OF_SITE] or alike))
+            if key not in known:
+                known.add(key)
+                yield line, kind, numbers[kind]
 
 
 def every_file(commands: Commands, error: str, kinds: Sequence[str], verb: str) -> dict[str, Any]:
@@ -424,19 +469,22 @@ def campaign(commands: Commands, first: int, count: int, verb: str = "") -> dict
     return _run_cases(commands, cases)
 
 
-def enumerate_calls(commands: Commands, nth: int, verb: str = "", alike: re.Pattern[str] = _NUMBERED) -> dict[str, Any]:
-    """
-    Let every *nth* of the first and last calls of each kind on each file fail, of commands that begin with *verb*.
+def list_every_call(commands: Commands, verb: str = "") -> Iterator[tuple[str, str, int]]:
+    """Yield the first and the last call of each kind on each file, for each command that begins with *verb*."""
+    for line in ENUMERATED:
+        if line.startswith(verb):
+            for kind, number in list_first_and_last_calls(commands, line, ALL):
+                yield line, kind, number
 
-    Files whose names differ only in what *alike* matches count as one file.
-    """
-    listed = (
-        (number, line, Failure(SUITED_ERRORS[kind][place % len(SUITED_ERRORS[kind])], (kind,), number))
-        for line in ENUMERATED
-        if line.startswith(verb)
-        for place, (kind, number) in enumerate(list_first_and_last_calls(commands, line, ALL, alike))
-    )
-    return _run_cases(commands, islice(listed, nth // 2, None, nth))
+
+def enumerate_calls(listed: Iterable[tuple[str, str, int]], nth: int) -> Iterator[tuple[int, str, Failure]]:
+    """Yield every *nth* of the listed calls, with the errors that suit its kind, one after the other."""
+    turns = Counter[str]()
+    for place, (line, kind, number) in enumerate(listed):
+        turns[kind] += 1
+        errors = SUITED_ERRORS[kind]
+        if place % nth == nth // 2:
+            yield place, line, Failure(errors[turns[kind] % len(errors)], (kind,), number)
 
 
 def _run_cases(commands: Commands, cases: Iterable[tuple[int, str, Failure]]) -> dict[str, Any]:
@@ -458,6 +506,9 @@ def _run_cases(commands: Commands, cases: Iterable[tuple[int, str, Failure]]) ->
     return {"tried": tried.total(), "different": len(different), "by": by, "codes": dict(codes), "bad": bad}
 
 
+_ENUMERATIONS = {"every": list_every_call, "sites": list_calls_of_sites}
+
+
 def restart_with_library(module: str) -> None:
     """Restart this program with the library that makes calls fail, unless the library is loaded."""
     if "LD_PRELOAD" not in os.environ:
@@ -474,9 +525,9 @@ def main() -> None:
         commands.prepare()
         for line in [" ".join(sys.argv[1:])] if sys.argv[1:] else sys.stdin:
             first, second, *verb = line.rstrip("\n").split(" ", 2)
-            if first in ("every", "kinds"):
-                alike = _NUMBERED if first == "every" else _OF_SAME_KIND
-                result = enumerate_calls(commands, int(second), "".join(verb), alike)
+            if first in _ENUMERATIONS:
+                listed = _ENUMERATIONS[first](commands, "".join(verb))
+                result = _run_cases(commands, enumerate_calls(listed, int(second)))
             elif first in ERRORS:
                 result = every_file(commands, first, second.split(","), "".join(verb))
             else:

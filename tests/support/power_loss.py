@@ -184,7 +184,7 @@ def cut_power(commands: Commands, line: str, number: int, random: Random) -> tup
 
     After the end, the state must be that of an undisturbed command; before, the next command must reach it.
     """
-    expected, _, rows = commands.undisturbed(line)
+    expected, _, _, rows = commands.undisturbed(line)
     here = commands.copy_base()
     disk = Disk(here, here.with_name("kept"))
     found = commands.run(line, here, Failure("EIO", _CHANGING, number or 1 << 60), partial_record(disk.kept))

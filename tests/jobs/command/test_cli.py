@@ -530,9 +530,9 @@ def campaign() -> Iterator[Callable[..., dict[str, Any]]]:
         pytest.param(500, 20, "ingest", 10, marks=pytest.mark.slow),
         pytest.param(0, 20, "browse", 10, marks=pytest.mark.slow),
         pytest.param(100, 30, "", 0, marks=pytest.mark.slow),
-        # Every 400th of the first and last calls of each kind on each kind of file, of every command; all of them.
-        pytest.param("kinds", 400, "", 10, marks=pytest.mark.slow),
-        pytest.param("kinds", 1, "", 8000, marks=[pytest.mark.campaign, pytest.mark.timeout(6 * 3600)]),
+        # A call of every 100th place in our code that makes such calls; of each.
+        pytest.param("sites", 100, "", 10, marks=pytest.mark.slow),
+        pytest.param("sites", 1, "", 1000, marks=[pytest.mark.campaign, pytest.mark.timeout(6 * 3600)]),
         pytest.param(FIRST, SEEDS, "", SEEDS // 2, marks=[pytest.mark.campaign, pytest.mark.timeout(6 * 3600)]),
     ],
 )
