@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from jobs.console.amounts import count_text
+from jobs.console.amounts import count_text, names_text
 from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_severity, worst_severity_met
 from jobs.diagnosis import kinds
 from jobs.diagnosis.broker_state import (
@@ -31,9 +31,9 @@ from jobs.diagnosis.broker_state import (
 )
 from jobs.diagnosis.findings import CONFIGURATION, Finding
 from jobs.diagnosis.log_check import RangeCheck
-from jobs.lake.identity import identify_store
+from jobs.lake.identity import identify_store, list_last_units
 from jobs.lake.lake import Lake
-from jobs.lake.runs import Expiry, LakeStore
+from jobs.lake.runs import Expiry, LakeStore, list_lake_stores
 from jobs.lake.tables import RECORD_CRC
 from jobs.products.broker_config import FILES_KEY, GROUP_KIND, read_state
 from jobs.requests.diff import DiffRequest
@@ -275,12 +275,25 @@ def compare_broker_state(store: Store, lake: Lake, lake_store: LakeStore) -> Sta
 
 
 def find_lake_store(lake: Lake, store: Store, broker: str | None) -> LakeStore:
-    """Return the lake's entry of a store; raise `NothingToRestoreError` if it has no run of it."""
+    """
+    Return the lake's entry of a store; raise `NothingToRestoreError` if it has no run of it.
+
+    A store without records and without units in queues is the newest one with the label *broker*.
+    """
     try:
         lake_store = identify_store(lake, store, broker, register_new=False)
     except RequestError:
-        lake_store = None
-    if lake_store is None or lake_store.newest_manifest is None:
+        lake_store = LakeStore("", broker or "", ())
+    if lake_store is None:
+        known = [one for one in list_lake_stores(lake) if one.newest_manifest is not None and not one.is_tier]
+        lake_store = next((one for one in reversed(known) if one.broker == broker), None)
+        if lake_store is None or any(list_last_units(store)):
+            names = names_text(sorted({one.broker for one in known}))
+            raise NothingToRestoreError(
+                f"{lake.location}: the log of the store {store.root} has no messages, and its queues do not show which "
+                f"store of this lake it is. Pass --broker with its label in the lake ({names})"
+            )
+    if lake_store.newest_manifest is None:
         raise NothingToRestoreError(
             f"{lake.location}: the store {store.root} was never ingested into this lake; run `ingest`, or pass --broker"
         )

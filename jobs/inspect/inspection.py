@@ -44,7 +44,7 @@ from jobs.store.release import add_marks, find_file_marks, writers_of_eras
 from jobs.store.repeated_reads import repeat_read
 from jobs.store.rocksdb import Database
 from jobs.store.running_broker import find_broker_process
-from jobs.store.store import TIER_NOT_READ, Store, is_set_aside, list_store, relist_store
+from jobs.store.store import TIER_NOT_READ, Store, find_evidence_of_log, is_set_aside, list_store, relist_store
 from jobs.store.topics import TopicEvidence, collect_topic_evidence
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import StartOutcome
@@ -225,9 +225,9 @@ def _note_left_over(store: Store, report: StoreReport) -> None:
 
 
 def _note_lost_ends(store: Store, report: StoreReport, newest: int) -> None:
-    problems, index, log = report.problems, report.index, report.log
+    problems, log = report.problems, report.log
     if not store.segments:
-        if not report.state.log_folders and (report.queues.queues or index.files):
+        if not report.state.log_folders and find_evidence_of_log(store):
             problems.add_gap(f"{store.root}/commitlog", NO_SEGMENTS_ERROR)
         return
     with suppress(OSError):  # reported with the queues and index files

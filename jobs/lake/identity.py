@@ -3,17 +3,19 @@ Identifies stores by the bytes of their logs, never by path or host name.
 
 A store with the bytes of a lake store's fingerprints is that store: possibly a copy, a slave or a moved disk. If
 fingerprints do not decide, the rows of the lake are compared, with the hosts and the unique key: a producer that sends
-each message to two brokers makes records that differ in nothing else. See docs/internals/decisions.md.
+each message to two brokers makes records that differ in nothing else. If the log has lost all of its records, its
+queues show where they were. See docs/internals/decisions.md.
 
 A label names one broker. If its log was wiped, the new log is a new store under the same label; the address shows that
 it is the same broker.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from enum import Enum, unique
 from functools import cache
+from itertools import islice
 from shlex import quote
 from typing import NamedTuple
 
@@ -26,6 +28,7 @@ from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import LakeStore, list_lake_stores, register_store
 from jobs.lake.tables import MESSAGES, Table
 from jobs.store.epochs import tail_evidence
+from jobs.store.queue_files import queues_in_files
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
 from jobs.store.record_places import Fingerprint
@@ -33,17 +36,20 @@ from jobs.store.store import Store
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.record import decode_record
 from rmq_formats.commitlog.scan import RawRecords
+from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, Unit
 from rmq_formats.errors import skip_lost_file
 from rmq_formats.properties import PropertyParser
 
 _ATTEMPTS = 10
 _SAMPLED_SEGMENTS = 16
+_SAMPLED_QUEUES = 256
 _WINDOW = 256 << 10  # bytes of a segment that are read to find its first record
 _IDENTITY = (  # together unique, also among brokers that receive the same messages
     "physical_offset", "total_size", "body_crc", "topic", "queue_id", "queue_offset", "born_timestamp", "born_host",
     "store_timestamp", "store_host", "uniq_key",
 )  # fmt: skip
 _HOST = "store_host"
+_UNIT = ("physical_offset", "total_size", "topic", "queue_id", "queue_offset")  # the values that a unit shows
 
 
 class FirstRecord(NamedTuple):
@@ -105,8 +111,10 @@ def identify_store(lake: Lake, store: Store, broker: str | None, *, register_new
         stores = [lake_store for lake_store in registered if not lake_store.is_tier]
         firsts = cache(lambda: _read_first_records(store))  # read on demand
         found = _find_store(lake, stores, store, firsts, broker or DEFAULT_BROKER)
-        if found is not None or not firsts():
+        if found is not None:
             return found
+        if not firsts():
+            return _find_store_by_units(lake, stores, store, broker or DEFAULT_BROKER)
         if broker is None and any(lake_store.broker == DEFAULT_BROKER for lake_store in stores):
             raise RequestError("the lake already has a store without a broker name: pass --broker to name this one")
         for lake_store in stores:
@@ -189,6 +197,37 @@ def _find_store(
         and not _why_other_broker(lake, lake_store, firsts())
     )
     return next(without_common_bytes, None)
+
+
+def _find_store_by_units(lake: Lake, stores: Sequence[LakeStore], store: Store, broker: str) -> LakeStore | None:
+    """
+    Return the store to whose messages the queues of a store without records point; None unless there is only one.
+
+    If several stores of the lake have these messages, as the brokers of a producer that sends each message to all of
+    them, the one with this label is returned.
+    """
+    places = dict(list_last_units(store)) if stores else {}
+    if not places:
+        return None
+    where = ds.field("physical_offset").isin(list(places))
+    same, others = set[str](), set[str]()
+    for store_id, offset, *place in read_rows(lake, MESSAGES.name, ("store_id", *_UNIT), where):
+        (same if tuple(place) == places[offset] else others).add(store_id)
+    found = [one for one in _newest_of_label_first(stores, broker) if one.store_id in same - others]
+    return found[0] if len(found) == 1 or (found and found[0].broker == broker) else None
+
+
+def list_last_units(store: Store) -> Iterator[tuple[int, tuple[object, ...]]]:
+    """Yield the offset to which the last unit of each queue points, and the other values of its message's row."""
+    for queue in islice(queues_in_files(store), _SAMPLED_QUEUES):
+        name = queue.name
+        if name.kind is not QueueKind.PLAIN or name.topic.startswith(LMQ_PREFIX):  # not the topic of the message
+            continue
+        with suppress(OSError):  # an unreadable file identifies no store
+            end = queue.find_written_end()
+            unit = queue.read_last_unit(end)
+            if isinstance(unit, Unit) and not unit.is_pre_blank:
+                yield unit.physical_offset, (unit.size, name.topic, name.queue_id, end - 1)
 
 
 def _newest_of_label_first(stores: Sequence[LakeStore], broker: str) -> list[LakeStore]:

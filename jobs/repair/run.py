@@ -473,7 +473,8 @@ class _Repair:
             notes.append(f"the lake {lake.location} has none of the records that the log has lost")
         if bases:
             self.segments, changed = repair_segments(store, plan, bases, self.work / "log", self.workers)
-            if any(store.segments[-1].base_offset <= base for base in self.segments):
+            last = store.segments[-1].base_offset if store.segments else 0
+            if any(last <= base for base in self.segments):
                 self.summary.verdict_before.parts[LOG].findings += lost_end
             notes += [
                 f"{one.file} has the records of {one.expected} under the wrong name, and remains next to the segment "

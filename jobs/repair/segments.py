@@ -136,9 +136,11 @@ def repair_segments(
 def _find_directory(store: Store, recorded_path: str) -> Path:
     """Return the directory of a missing segment: of several directories, the one in which a run has seen it."""
     directories = [Path(local_path(one.location)).parent for one in store.segments]
+    directories = directories or [Path(local_path(one)) for one in store.commitlog]
     own = Path(recorded_path).parent.parts
     places = (*directories, Path(local_path(store.root), *own))
-    return next((one for one in places if is_directory(one) and one.parts[-len(own) :] == own), directories[0])
+    found = (one for one in places if is_directory(one) and one.parts[-len(own) :] == own)
+    return next(found, directories[0] if directories else places[-1])
 
 
 def repair_segment(

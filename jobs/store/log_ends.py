@@ -202,9 +202,9 @@ def _has_beginning_of_record(store: Store, segment: Segment, position: int) -> b
 def _end_of_records(store: Store, newest: int) -> int | None:
     """Return the end of the newest segment's last record if no whole one is at *newest*; None otherwise."""
     last = find_newest_segment(store)
-    if last is None or newest < last[0].base_offset or _is_whole_at(newest, store):
+    segment = store.segments[0] if last is None else last[0]  # without any, all segments are zeros
+    if newest < segment.base_offset or _is_whole_at(newest, store):
         return None
-    segment, _ = last
     with store.open(segment) as reader:
         position = min(newest - segment.base_offset, segment.readable_bytes)
         if any(reader.read(position, min(HEAD.size, segment.readable_bytes - position))):

@@ -158,12 +158,13 @@ class Store:
         return segment.location.rpartition("/")[2] if path == segment.location else path
 
     def refuse_lost_log(self) -> None:
-        """Raise `WrongLocationError` if queues or index files point into a log of which nothing exists."""
-        if not self.segments and (self.queue_files or self.index_files):
+        """Raise `WrongLocationError` if other files show that the store had a log of which nothing exists."""
+        evidence = "" if self.segments else find_evidence_of_log(self)
+        if evidence:
             place = f" in {', '.join(self.commitlog)}" if self.commitlog else ""
             reason = (
-                f"the store has queue or index files, but no log{place}. Is the log's disk mounted? If the log is in "
-                "another directory, pass --commitlog"
+                f"the store has {evidence}, but no log{place}. Is the log's disk mounted? If the log is in another "
+                "directory, pass --commitlog"
             )
             raise WrongLocationError(reason, None, self.root)
 
@@ -308,6 +309,15 @@ def read_checkpoint(store: Store) -> Checkpoint | None:
         return decode_checkpoint(store.read(stored, 0, CHECKPOINT_SIZE)) if stored else None
     except FormatError:
         return None
+
+
+def find_evidence_of_log(store: Store) -> str:
+    """Return which other files show that a store had messages, as text; empty if it may never have had any."""
+    if store.queue_files or store.index_files:
+        return "queue or index files"
+    checkpoint = read_checkpoint(store)
+    # A broker sets this time when it has flushed a record, and retention never deletes the last segment.
+    return "" if checkpoint is None or checkpoint.physical_timestamp <= 0 else "a checkpoint that states messages"
 
 
 def read_broker_conf(path: str | os.PathLike[str] | None) -> BrokerConf:

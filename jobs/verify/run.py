@@ -33,7 +33,7 @@ from jobs.store.ranges import plan_ranges
 from jobs.store.release import UndecidedError, Writers, parse_rules
 from jobs.store.repeated_reads import repeat_after_expiry
 from jobs.store.running_broker import check_disk_space, find_broker_process
-from jobs.store.store import Segment, Store, StoredFile, relist_store
+from jobs.store.store import Segment, Store, StoredFile, find_evidence_of_log, relist_store
 from jobs.store.workers import Workers
 from jobs.verify.configuration import verify_configuration
 from jobs.verify.index import IndexVerification
@@ -112,9 +112,8 @@ def _compare(request: VerifyRequest, workers: Workers, store: Store, left_out: f
     ahead = max(
         [offset for offset in (*known_ahead, joined.find_newest_offset_ahead()) if offset is not None], default=None
     )
-    if ahead is None and not store.segments:  # queues and index files prove the loss wherever they point
-        newest = find_newest_known_offset(store, queues_in_files(store), last_units)
-        ahead = newest if newest >= 0 else None
+    if ahead is None and not store.segments and find_evidence_of_log(store):  # wherever queues and index files point
+        ahead = max(find_newest_known_offset(store, queues_in_files(store), last_units), 0)
     promotion = find_last_promotion(store, joined.log_end)
     if promotion is not None and promotion.has_truncated(ahead):
         ahead = None
