@@ -53,7 +53,7 @@ test: compiled ## Run the tests that need only Python and Java, on all cores
 
 # These modules depend on the interpreter's treatment of files, signals and connections. On another Python than that of
 # `make test`, they find what changed there in a quarter of its time.
-SYSTEM := $(FAST) tests/jobs/command tests/jobs/console tests/jobs/inspect tests/jobs/launch tests/jobs/rebuild \
+SYSTEM := $(FAST) tests/jobs/command_line tests/jobs/console tests/jobs/inspect tests/jobs/launch tests/jobs/rebuild \
 	tests/jobs/repair tests/jobs/storage tests/jobs/verify tests/jobs/lake/test_iceberg.py
 
 test-system: compiled ## Run the tests that depend on the interpreter's treatment of the operating system

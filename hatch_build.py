@@ -14,7 +14,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _INSTALLED = "rocketmq_lake"
-# In an import, and in text that refers to a module: `jobs.verbs.ingest`, `from jobs import …`, `import jobs`.
+# In an import, and in text that refers to a module: `jobs.commands.ingest`, `from jobs import …`, `import jobs`.
 _NAMED = re.compile(r"\bjobs(?=\.[a-z_])|(?<=from )jobs(?= import)|(?<=import )jobs\b")
 
 

@@ -47,7 +47,7 @@ def measure_query(lake: Path, expected: str, *arguments: str) -> float:
     """Return the seconds of a `query` command, from the start of its process to its end."""
     words = ["query", *arguments, "--lake", str(lake), "--release", RELEASE, "-q"]
     return _measure_program(
-        "from jobs.command import cli; import sys; sys.exit(cli.main(sys.argv[1:]))", words, expected
+        "from jobs.command_line import cli; import sys; sys.exit(cli.main(sys.argv[1:]))", words, expected
     )
 
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from benchmarks.broker import RELEASE
 from benchmarks.measuring import parse_options, print_result
 from benchmarks.stores import Recipe, make_healthy_store
-from jobs.command.table import VERBS
+from jobs.command_line.table import COMMAND_TABLE
 from jobs.demo.tour import unpack
 
 _COMMANDS = {
@@ -42,7 +42,7 @@ _COMMANDS = {
     "catalog": "catalog {lake}",
     "demo": "demo {new}",
 }
-_VERBS_WITH_RELEASE = ("rebuild-index", "rebuild-consumequeue", "repair", "restore")
+_COMMANDS_WITH_RELEASE = ("rebuild-index", "rebuild-consumequeue", "repair", "restore")
 _ROOT = Path(__file__).parents[1]
 
 
@@ -84,15 +84,17 @@ def main() -> None:
 def _measure(inputs: _Inputs, engine: str, runs: int) -> Iterator[tuple[str, dict[str, float]]]:
     """Yield the label and the figures of each command that can use *engine*."""
     for label, template in _COMMANDS.items():
-        verb = template.partition(" ")[0]
-        engine_option = ["--engine", engine] if VERBS[verb].uses_spark else []
+        command = template.partition(" ")[0]
+        engine_option = ["--engine", engine] if COMMAND_TABLE[command].uses_spark else []
         if engine == "spark" and not engine_option:
             continue
         finished = []
         for number in range(runs):
-            new = inputs.directory / f"{engine}-{verb}-{number}"
+            new = inputs.directory / f"{engine}-{command}-{number}"
             words = template.format(**inputs._asdict(), new=new).split()
-            finished.append(_run([*words, *engine_option, *(inputs.release if verb in _VERBS_WITH_RELEASE else ())]))
+            finished.append(
+                _run([*words, *engine_option, *(inputs.release if command in _COMMANDS_WITH_RELEASE else ())])
+            )
         yield (
             label,
             {

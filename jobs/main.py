@@ -18,7 +18,7 @@ def main() -> None:
     prepare_standard_streams()
     os.environ.setdefault("RUST_LOG", "error")  # else `deltalake` also writes warnings of Amazon's client to stderr
     hide_pandas()
-    from jobs.command import cli
+    from jobs.command_line import cli
 
     if has_default_handler:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -173,7 +173,7 @@ def _engine_of_new_process(request: pytest.FixtureRequest, monkeypatch: pytest.M
 @pytest.fixture(autouse=True)
 def _no_worker_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let commands of tests work in this process, on a slow machine as well: other processes see no patches."""
-    monkeypatch.setattr("jobs.command.engine.count_worker_processes", lambda _: 0)
+    monkeypatch.setattr("jobs.command_line.engine.count_worker_processes", lambda _: 0)
 
 
 @pytest.fixture(scope="session")

@@ -35,9 +35,15 @@ ALLOWED_IMPORTS = {"rmq_formats.arrays": {"numpy"}, "rmq_formats.body": {"pyarro
 # Modules of commands that must start in a fraction of a second, so without importing Spark or numba. Commands on Spark
 # start their JVM before these imports.
 LIGHT = (
-    *("jobs.command.cli", "jobs.command", "jobs.options.values", "jobs.launch", "jobs.browse.server"),
-    *("jobs.verbs.query", "jobs.verbs.viewers", "jobs.verbs.ingest", "jobs.ingest.pre_run_check"),
-    *("jobs.verbs.verify", "jobs.verbs.rebuild", "jobs.verbs.export", "jobs.verbs.type", "jobs.verbs.lake"),
+    *("jobs.command_line.cli", "jobs.command_line", "jobs.options.values", "jobs.launch", "jobs.browse.server"),
+    *("jobs.commands.query", "jobs.commands.viewers", "jobs.commands.ingest", "jobs.ingest.pre_run_check"),
+    *(
+        "jobs.commands.verify",
+        "jobs.commands.rebuild",
+        "jobs.commands.export",
+        "jobs.commands.type",
+        "jobs.commands.lake",
+    ),
 )
 
 

@@ -62,7 +62,7 @@ def test_random_faults_break_no_rule(seed: int) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", spread_over_workers(range(1000, 1040)))
-def test_no_verb_omits_a_message_silently(seed: int) -> None:
+def test_no_command_omits_a_message_silently(seed: int) -> None:
     assert [] == list(find_failures("agreement", [seed], 3))
 
 

@@ -69,10 +69,10 @@ Field = str | int | float | None
 class JsonLines(TextIOBase):
     """A text stream that writes every line as a JSON object to another stream."""
 
-    def __init__(self, stream: TextIO, verb: str | None) -> None:
+    def __init__(self, stream: TextIO, command: str | None) -> None:
         super().__init__()
         self._stream = stream
-        self._verb = verb
+        self._command = command
         self._begun = ""
 
     def write(self, text: str) -> int:
@@ -85,7 +85,7 @@ class JsonLines(TextIOBase):
 
     def write_event(self, message: str, level: str = "info", **fields: Field) -> None:
         """Write one object."""
-        head = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": level, "command": self._verb}
+        head = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": level, "command": self._command}
         self._stream.write(mask_secrets(json.dumps({**head, "message": message, **fields}, ensure_ascii=False)) + "\n")
         self._stream.flush()
 
@@ -110,10 +110,10 @@ def log_message(message: str, level: str = "info", **fields: Field) -> None:
 
 
 @contextmanager
-def log_as_json(verb: str | None) -> Iterator[None]:
+def log_as_json(command: str | None) -> Iterator[None]:
     """Write every line on standard error as a JSON object while the block runs."""
     plain = sys.stderr
-    sys.stderr = JsonLines(plain, verb)
+    sys.stderr = JsonLines(plain, command)
     try:
         yield
     finally:

@@ -138,9 +138,9 @@ class Result(NamedTuple):
         """The verdict."""
         return self.verdict or self.severity.value
 
-    def line(self, verb: str) -> str:
+    def line(self, command: str) -> str:
         """Return the last line of a command; `click.echo` drops the color outside a terminal."""
-        return f"{verb}: {self.severity.style(self.verdict_text)}: {self.amount_text}"
+        return f"{command}: {self.severity.style(self.verdict_text)}: {self.amount_text}"
 
 
 class RecommendedStep(NamedTuple):

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from jobs.command.configuration import verb
+from jobs.command_line.configuration import declare_command
 from jobs.console.amounts import count_text
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode
@@ -164,7 +164,7 @@ def run_tour(directory: Path, call: Callable[[tuple[str, ...]], ExitCode], *, wi
             )
 
 
-@verb("demo", "demo /tmp/tour    # writes all files to /tmp/tour", is_configured=False)
+@declare_command("demo", "demo /tmp/tour    # writes all files to /tmp/tour", is_configured=False)
 def demo(*, directory: Path | None = argument("[DIR]", OUTPUT_DIRECTORY, required=False)) -> ExitCode:
     """
     Run a guided tour of the commands on a small store that a real broker wrote.
@@ -172,7 +172,7 @@ def demo(*, directory: Path | None = argument("[DIR]", OUTPUT_DIRECTORY, require
     All files are written to DIR, which must be empty or must not exist. Without DIR, a temporary directory is created.
     The files are not deleted. Two steps run on Spark; without Java or Spark, they run in one process.
     """
-    from jobs.command import cli
+    from jobs.command_line import cli
 
     no_spark = why_spark_cannot_start()
     target = (directory or Path(mkdtemp(prefix="rocketmq-lake-demo-"))).absolute()

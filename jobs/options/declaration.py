@@ -6,7 +6,7 @@ Options, each declared once: as the default of a dataclass field, or of a comman
         store: str = argument("STORE", STORE)
         deep: bool = flag("Read all of it.")
 
-    @verb("look /data/store --deep")
+    @declare_command("look /data/store --deep")
     def look(*, request: LookRequest = bundle(LookRequest), limit: int = limit_option("files")) -> ExitCode: …
 
 The name of the option is that of the field, unless the declaration has `names`; its default is the field's default.

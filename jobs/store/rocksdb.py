@@ -96,12 +96,12 @@ class Database:
             raise CorruptData(_sentence(error, Path(family.path())), None, self._location) from error
 
 
-def check_rocksdict_installed(location: str, verb: str) -> None:
-    """Raise `UnsupportedFormat` if rocksdict, which is needed to *verb* a database, is not installed."""
+def check_rocksdict_installed(location: str, action: str) -> None:
+    """Raise `UnsupportedFormat` if rocksdict, which is needed to *action* a database, is not installed."""
     try:
         import_module("rocksdict")
     except ImportError as error:
-        reason = f"this is a RocksDB database. To {verb} it, install the optional package: {INSTALL_COMMAND}"
+        reason = f"this is a RocksDB database. To {action} it, install the optional package: {INSTALL_COMMAND}"
         raise UnsupportedFormat(reason, None, location) from error
 
 

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Self, TypeAlias
 
 import pytest
 
-from jobs.command import cli
+from jobs.command_line import cli
 from jobs.console.result import ExitCode
 from tests.oracle.process import DriverProcess
 from tests.oracle.releases import SMALL_GEOMETRY, Geometry, version_of

@@ -71,14 +71,14 @@ def test_every_command_of_a_page_runs_as_typed_by_a_user(
     check_scene(scene, make_scene_directory(scene, tmp_path), run_shown)
 
 
-def test_a_plain_spark_submit_runs_a_verb_and_the_next_one_works_offline(user: Released, tmp_path: Path) -> None:
+def test_a_plain_spark_submit_runs_a_command_and_the_next_one_works_offline(user: Released, tmp_path: Path) -> None:
     """As called by Livy, EMR and schedulers. `inspect` is a module of Python and of the script's directory."""
     scene_directory = make_scene_directory(scenes()[0], tmp_path)
 
     def ingest(lake: str, *launcher: str | Path) -> Outcome:
         # With a JVM, which needs JARs that are not part of Spark.
-        verb: list[str | Path] = ["ingest", scene_directory.store, "--lake", tmp_path / lake]
-        return user.run([*launcher, *verb], tmp_path)
+        command: list[str | Path] = ["ingest", scene_directory.store, "--lake", tmp_path / lake]
+        return user.run([*launcher, *command], tmp_path)
 
     own = ingest("first", "spark-submit", "--master", "local[2]", user.checkout / "jobs" / "main.py")
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from pyspark import TaskContext
 
-from jobs.command import cli
+from jobs.command_line import cli
 from jobs.ingest.run import ingest
 from jobs.launch.session import close_cluster_session, spark_session
 from jobs.rebuild.index import rebuild_index

@@ -181,14 +181,16 @@ def test_commands_give_the_same_output_for_a_server_and_the_disk(
     uploaded, _ = ingested
     run = partial(runner(capfd), *hadoop_options(uploaded.options))
     client = ("query", "by-key", "-t", "T1", "-k", "k1", "--json", "--release", "5.3.3")
-    for verb in (
+    for command in (
         ("inspect", "--deep", "--json", "--quiet", ""),
         ("dump", "--json", f"/commitlog/{0:020d}"),
         (*client, "--store", ""),
     ):
-        remote_rows, local_rows = (run(*verb[:-1], f"{place}{verb[-1]}") for place in (uploaded.store, uploaded.local))
+        remote_rows, local_rows = (
+            run(*command[:-1], f"{place}{command[-1]}") for place in (uploaded.store, uploaded.local)
+        )
 
-        assert ExitCode.CLEAN is local_rows.code, verb
+        assert ExitCode.CLEAN is local_rows.code, command
         assert local_rows[:2] == (remote_rows.code, remote_rows.out.replace(uploaded.store, str(uploaded.local)))
     of_store = run(*client, "--store", uploaded.local)
     of_lake = run(*client, "--lake", uploaded.lake)
@@ -360,15 +362,15 @@ def test_a_rest_catalog_has_the_rows_of_delta(
 ) -> None:
     broker = Broker(tmp_path / "store")
     lake = tmp_path / "a lake"
-    verb = runner(capfd)
+    command = runner(capfd)
     with rest_catalog(tmp_path) as uri:
         configure(monkeypatch, uri)
         for number in range(3):
             broker.append(some_records(20, seed=number))
 
-            assert ExitCode.CLEAN == verb("ingest", broker.root, "--lake", lake, "--iceberg", "here").code
+            assert ExitCode.CLEAN == command("ingest", broker.root, "--lake", lake, "--iceberg", "here").code
 
-        assert ExitCode.CLEAN == verb("optimize", lake, "--engine", "local", "--iceberg", "here").code
+        assert ExitCode.CLEAN == command("optimize", lake, "--engine", "local", "--iceberg", "here").code
         catalog = load_catalog("here")
         names = [name for _, name in catalog.list_tables("rocketmq")]
 
@@ -380,7 +382,7 @@ def test_a_rest_catalog_has_the_rows_of_delta(
             assert rows(delta, delta.column_names) == rows(shown, delta.column_names)
     broker.append(some_records(20, seed=9))
 
-    assert ExitCode.FAILED == verb("ingest", broker.root, "--lake", lake, "--iceberg", "here").code
+    assert ExitCode.FAILED == command("ingest", broker.root, "--lake", lake, "--iceberg", "here").code
     assert 80 == table_of(lake / "messages").num_rows
 
 
@@ -408,8 +410,8 @@ def test_failures_are_reported_in_one_line_without_secrets(
     monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"http://127.0.0.1:{azure.port}")
     place = azure.uri("nothing", "there").replace(f"{CONTAINER}@", f"{container}@")
 
-    for verb, text in zip(("inspect", "optimize"), errors, strict=True):
-        outcome = runner(capfd)(verb, place)
+    for command, text in zip(("inspect", "optimize"), errors, strict=True):
+        outcome = runner(capfd)(command, place)
 
         assert ExitCode.FAILED == outcome.code
         assert "" == outcome.out

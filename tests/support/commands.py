@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
-from jobs.command import cli
+from jobs.command_line import cli
 from jobs.console.result import ExitCode
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ def packages_loaded_by(*arguments: str | Path) -> set[str]:
     """Run a command line in a new process, which must succeed, and return the packages that it imported."""
     program = (
         "import json, sys\n"
-        "from jobs.command import cli\n"
+        "from jobs.command_line import cli\n"
         "code = cli.main(sys.argv[1:])\n"
         "json.dump([code, [*sys.modules]], sys.stderr)\n"
     )

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 
 from jobs.console.result import ExitCode
 from tests.support.commands import overwrite, run_in_process
-from tests.support.failing_verbs import COMMANDS, Commands, Outcome, restart_with_library
+from tests.support.failing_commands import COMMANDS, Commands, Outcome, restart_with_library
 from tests.support.fault_kinds import Change, Target, cut, shift, zero_page_of
 from tests.support.fuzzing import hostile_json
 from tests.support.killing import call_in_fork, load_everything

@@ -1,10 +1,10 @@
 """
-The tables of docs/reference/faults.md: the result of each verb for each kind of damage.
+The tables of docs/reference/faults.md: the result of each command for each kind of damage.
 
     python -m tests.support.faults
 
-Every fault is planted in a copy of one healthy store that a real broker wrote; every verb runs in this process, without
-Spark. `test_faults.py` compares the page with the current results.
+Every fault is planted in a copy of one healthy store that a real broker wrote; every command runs in this process,
+without Spark. `test_faults.py` compares the page with the current results.
 """
 
 import json
@@ -80,7 +80,7 @@ _WORDS = {
 }
 
 
-# --- verbs -----------------------------------------------------------------------------------------------------------
+# --- commands --------------------------------------------------------------------------------------------------------
 
 _RELEASE = ("--release", "5.3.3")
 _HERE = (*_RELEASE, "--engine", "local", "--quiet")
@@ -144,7 +144,7 @@ def _rebuild_queues(store: Path, _fault: Fault) -> Cell:
     return _cell("done", "rebuild-consumequeue", store, "--out", store.parent / "queues", *_HERE, *options)
 
 
-VERBS: dict[str, Callable[[Path, Fault], Cell]] = {
+COMMANDS: dict[str, Callable[[Path, Fault], Cell]] = {
     "inspect": _inspect,
     "inspect --deep": lambda store, fault: _inspect(store, fault, "--deep"),
     "verify": _verify,
@@ -162,8 +162,8 @@ _NOT_READ: dict[str, set[Part]] = {
 }
 
 
-def run_verb(verb: str, healthy: Path, fault: Fault, directory: Path) -> Cell:
-    if fault.part in _NOT_READ.get(verb, ()):
+def run_command(command: str, healthy: Path, fault: Fault, directory: Path) -> Cell:
+    if fault.part in _NOT_READ.get(command, ()):
         return Cell(None)
     with tempfile.TemporaryDirectory(dir=directory) as name:
         work = Path(name)
@@ -171,7 +171,7 @@ def run_verb(verb: str, healthy: Path, fault: Fault, directory: Path) -> Cell:
         store = Path(shutil.copytree(healthy, work / "store"))
         fault.plant(store)
         with as_other_user(work, denied="denied" in fault.name):
-            return VERBS[verb](store, fault)
+            return COMMANDS[command](store, fault)
 
 
 # --- the page --------------------------------------------------------------------------------------------------------
@@ -186,11 +186,11 @@ def matrix(every: int = 1) -> Iterator[tuple[Fault, dict[str, Cell]]]:
         directory.chmod(0o755)  # where access is denied, commands of root run as another user
         healthy = unpack(STORE, directory)
         for fault in (NO_FAULT, *read_faults())[::every]:
-            yield fault, {verb: run_verb(verb, healthy, fault, directory) for verb in VERBS}
+            yield fault, {command: run_command(command, healthy, fault, directory) for command in COMMANDS}
 
 
 def line(fault: Fault, cells: dict[str, Cell]) -> str:
-    return f"| {fault.name} | " + " | ".join(cells[verb].text for verb in VERBS) + " |"
+    return f"| {fault.name} | " + " | ".join(cells[command].text for command in COMMANDS) + " |"
 
 
 def page(rows: Sequence[tuple[Fault, dict[str, Cell]]]) -> str:
@@ -198,8 +198,8 @@ def page(rows: Sequence[tuple[Fault, dict[str, Cell]]]) -> str:
     lines: list[str] = []
     for part in Part:
         some = [(fault, cells) for fault, cells in rows if fault.part is part]
-        lines += [f"## {part.value}", "", "| fault | " + " | ".join(f"`{verb}`" for verb in VERBS) + " |"]
-        lines.append("|---" * (len(VERBS) + 1) + "|")
+        lines += [f"## {part.value}", "", "| fault | " + " | ".join(f"`{command}`" for command in COMMANDS) + " |"]
+        lines.append("|---" * (len(COMMANDS) + 1) + "|")
         notes: dict[str, list[str]] = {}
         for fault, cells in some:
             lines.append(line(fault, cells))

@@ -2,7 +2,7 @@
 Kill commands hundreds of times, and check the lake afterwards.
 
 `kill_after_each_effect` kills after effects on the disk, `kill_at_random_moments` at any time, `kill_whole_commands`
-all or some processes of a command, with its JVM and Python workers. `killed_verbs` has the commands other than
+all or some processes of a command, with its JVM and Python workers. `killed_commands` has the commands other than
 `ingest`. This process imports and compiles everything once, then forks one command after the other. It never opens a
 lake itself, because the threads that `deltalake` starts do not survive a fork. Run it as a program, so that the test
 process may hold a JVM: `python -m tests.support.killing SCENARIO DIRECTORY COUNT`, or with these three on a line of
@@ -34,7 +34,7 @@ import deltalake
 import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject, JVMView
 
-from jobs.command import VERBS
+from jobs.command_line import COMMAND_TABLE
 from jobs.console.result import ExitCode, OtherRunActiveError
 from jobs.ingest.follow import Follower, StopRequest
 from jobs.ingest.run import ingest
@@ -651,8 +651,8 @@ def kill_whole_commands(root: Path, kills: int, *, follows: bool = False, crashe
 
 def load_everything() -> None:
     """Import and compile the modules of all commands before the first fork, without opening a lake."""
-    for verb in VERBS.values():
-        verb.load()
+    for command in COMMAND_TABLE.values():
+        command.load()
     import_module("jobs.browse.pages")
     for path in sorted((ROOT / "jobs").rglob("*.py")):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)

@@ -4,8 +4,8 @@ Cut the power while a command writes, or after it has said that it is done, and 
 `failing_calls.c` kills the command before one of its calls, and keeps what it has flushed until then. `lose` then turns
 the directory into one of the states that POSIX allows after a power failure: whatever was not flushed is there, lost,
 torn or zero. An entry of a directory that was flushed stays, a file that was flushed has at least these bytes; a rename
-is complete or did not happen. `python -m tests.support.power_loss FIRST_SEED COUNT [VERB]`, or with these on a line of
-standard input for each campaign, prints the result of each as a line of JSON.
+is complete or did not happen. `python -m tests.support.power_loss FIRST_SEED COUNT [COMMAND]`, or with these on a line
+of standard input for each campaign, prints the result of each as a line of JSON.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from random import Random
 from typing import Any
 
 from jobs.console.result import ExitCode
-from tests.support.failing_verbs import COMMANDS, WRITING, Commands, Failure, Outcome, restart_with_library
+from tests.support.failing_commands import COMMANDS, WRITING, Commands, Failure, Outcome, restart_with_library
 from tests.support.killing import load_everything
 
 _CHANGING = (*(kind for kind in WRITING if kind != "close"), "unlink")
@@ -218,20 +218,22 @@ def _find_differences(
     return wrong
 
 
-def _draw(commands: Commands, seed: int, verb: str) -> tuple[str, int, Random]:
+def _draw(commands: Commands, seed: int, command: str) -> tuple[str, int, Random]:
     random = Random(seed)
-    line = random.choice([line for line in COMMANDS if line.startswith(verb or _WRITERS) and "--dry-run" not in line])
+    line = random.choice(
+        [line for line in COMMANDS if line.startswith(command or _WRITERS) and "--dry-run" not in line]
+    )
     count = list_changes(commands, line)
     is_after_end = random.random() < _DONE_PROBABILITY or not count
     number = 0 if is_after_end else random.randrange(1, count + 1)
     return line, number, random
 
 
-def campaign(commands: Commands, seeds: Iterable[int], verb: str = "") -> dict[str, Any]:
+def campaign(commands: Commands, seeds: Iterable[int], command: str = "") -> dict[str, Any]:
     """Cut the power once for each seed; return the number of cases by command, and the errors."""
     tried, bad = Counter[str](), []
     for seed in seeds:
-        line, number, random = _draw(commands, seed, verb)
+        line, number, random = _draw(commands, seed, command)
         wrong, found = cut_power(commands, line, number, random)
         tried[f"{line.partition(' ')[0]} {'done' if not found.hit else 'killed'}"] += 1
         if wrong:
@@ -247,9 +249,9 @@ def main() -> None:
         commands = Commands(Path(directory))
         commands.prepare()
         for line in [" ".join(sys.argv[1:])] if sys.argv[1:] else sys.stdin:
-            first, count, *verb = line.rstrip("\n").split(" ", 2)
+            first, count, *command = line.rstrip("\n").split(" ", 2)
             seeds = range(int(first), int(first) + int(count))
-            print(json.dumps(campaign(commands, seeds, "".join(verb))), flush=True)
+            print(json.dumps(campaign(commands, seeds, "".join(command))), flush=True)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ from pathlib import Path
 import click
 from deltalake.schema import Field
 
-from jobs.command import VERBS
-from jobs.command.cli import rmq_lake
-from jobs.command.configuration import configurable_parameters, leaf_commands
+from jobs.command_line import COMMAND_TABLE
+from jobs.command_line.cli import rmq_lake
+from jobs.command_line.configuration import configurable_parameters, leaf_commands
 from jobs.console.result import ExitCode
 from jobs.ingest import Summary
 from jobs.lake.catalog import column_comment
@@ -48,11 +48,11 @@ def _table(*rows: tuple[str, ...]) -> str:
     return "\n".join([head, "|---" * len(rows[0]) + "|", *others]) + "\n"
 
 
-def _command(command: click.Command, names: tuple[str, ...], parent: click.Context) -> Iterator[str]:
-    ctx = click.Context(command, info_name=names[-1], parent=parent)
+def _command(click_command: click.Command, names: tuple[str, ...], parent: click.Context) -> Iterator[str]:
+    ctx = click.Context(click_command, info_name=names[-1], parent=parent)
     yield f"## {' '.join(names)}\n"
-    yield f"`{command.get_usage(ctx).removeprefix('Usage: ')}`\n"
-    intro = f"{cleandoc(command.help or '')}\n\n{command.epilog or ''}".replace("\b\n", "")
+    yield f"`{click_command.get_usage(ctx).removeprefix('Usage: ')}`\n"
+    intro = f"{cleandoc(click_command.help or '')}\n\n{click_command.epilog or ''}".replace("\b\n", "")
     text, _, more = intro.partition("Examples:\n")
     yield f"{text.strip()}\n"
     if more:
@@ -60,11 +60,11 @@ def _command(command: click.Command, names: tuple[str, ...], parent: click.Conte
         yield "\n".join(["```sh", *map(str.strip, examples.strip().splitlines()), "```\n"])
         if below.strip():
             yield f"{below.strip()}\n"
-    if isinstance(command, click.Group):
-        for name, verb in command.commands.items():
-            yield from _command(verb, (*names, name), ctx)
+    if isinstance(click_command, click.Group):
+        for name, command in click_command.commands.items():
+            yield from _command(command, (*names, name), ctx)
     else:
-        rows = [_row(parameter, ctx) for parameter in configurable_parameters(command)]
+        rows = [_row(parameter, ctx) for parameter in configurable_parameters(click_command)]
         shared = [row for row in rows if row in _rows_of_several_commands()]
         yield _table(("option", "meaning", "default"), *(row for row in rows if row not in shared))
         if shared:
@@ -80,9 +80,11 @@ _SHARED = 4
 def _rows_of_several_commands() -> tuple[tuple[str, ...], ...]:
     """Return the rows of options that several commands have; of an option with several meanings, the most frequent."""
     counts: Counter[tuple[str, ...]] = Counter()
-    for names, command in (found for name, verb in VERBS.items() for found in leaf_commands(verb.load(), (name,))):
-        ctx = click.Context(command, info_name=names[-1])
-        options = [one for one in configurable_parameters(command) if isinstance(one, click.Option)]
+    for names, click_command in (
+        found for name, command in COMMAND_TABLE.items() for found in leaf_commands(command.load(), (name,))
+    ):
+        ctx = click.Context(click_command, info_name=names[-1])
+        options = [one for one in configurable_parameters(click_command) if isinstance(one, click.Option)]
         counts.update(_row(option, ctx) for option in options)
     rows: dict[str, tuple[str, ...]] = {}
     for row, number in counts.most_common():
@@ -121,12 +123,12 @@ def commands_page() -> str:
 
 
 def _parts_of_commands() -> Iterator[tuple[str, str, str]]:
-    rows = [(f"`{verb.name}`", verb.help) for verb in VERBS.values()]
+    rows = [(f"`{command.name}`", command.help) for command in COMMAND_TABLE.values()]
     yield "## Commands\n\n", "\nA command with the option `--engine`", _table(("command", "purpose"), *rows)
     ours = [option for option in rmq_lake.params if isinstance(option, click.Option)]
     options = _table(("option", "meaning"), *((f"`{option.opts[0]}`", option.help or "") for option in ours))
     root = click.Context(rmq_lake, info_name="rmq-lake")
-    sections = [part for name, verb in VERBS.items() for part in _command(verb.load(), (name,), root)]
+    sections = [part for name, command in COMMAND_TABLE.items() for part in _command(command.load(), (name,), root)]
     shared = _table(("option", "meaning", "default"), *_rows_of_several_commands())
     text = "## Shared options\n\nThe section of each command lists which of these options it accepts.\n"
     yield "Options before the command name:\n\n", "\n## Exit codes\n", "\n".join([options, text, shared, *sections])

@@ -89,9 +89,9 @@ def _find_commands(page: Path, section: str, text: str) -> Iterator[ShownCommand
 # Commands that are not run, and the reason; a test fails if no page needs a pattern.
 NOT_RUN = {
     r"…|\[[A-Z]|\bCOMMAND\b": "three dots, brackets, COMMAND: the form of a command, not one",
-    r"^rmq-lake \w+$": "names a verb in a sentence",
-    r"spark://|s3a?://|venv-pack": "needs a cluster or a server: tests/scale runs these verbs there",
-    r" demo( tour)?$": "the tour has tests of its own: tests/jobs/command/test_every_verb.py",
+    r"^rmq-lake \w+$": "names a command in a sentence",
+    r"spark://|s3a?://|venv-pack": "needs a cluster or a server: tests/scale runs these commands there",
+    r" demo( tour)?$": "the tour has tests of its own: tests/jobs/command_line/test_every_command.py",
     r" browse\b": "does not end by itself: tests/jobs/browse open its pages",
     r"(type|--lake) lake\b": "tests/jobs/typed/test_formats.py runs it, with the bodies and declarations of its page",
     r" --positions": "needs a replica or a lake: tests/jobs/diagnosis/test_positions.py runs it",

@@ -12,7 +12,7 @@ _GROUPS = (  # packages
     "lake",
     "query browse export dump inspect report source",
     "typed",
-    "verbs command console launch demo storage main",
+    "commands command_line console launch demo storage main",
     "rmq_formats",
 )
 _PATTERNS = {  # others: below jobs

@@ -469,7 +469,7 @@ def test_a_failure_to_start_the_server_is_reported_in_one_line(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         in_use = run("browse", "--no-open", "--port", str(port), store)
-    monkeypatch.setattr("jobs.verbs.viewers.find_spec", lambda _: None)
+    monkeypatch.setattr("jobs.commands.viewers.find_spec", lambda _: None)
     lacking = run("browse", "--no-open", store)
 
     advice = "pass another --port, or omit it to use a free one"

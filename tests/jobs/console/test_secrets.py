@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from jobs.command.answer import ResultPrinter
+from jobs.command_line.answer import ResultPrinter
 from jobs.console.log import is_secret, mask_program_output, mask_secrets, remember_secret
 from jobs.launch.arguments import file_system_options, parse_properties_file, split_secrets
 from jobs.storage.s3 import delta_options
@@ -89,7 +89,7 @@ def test_an_invalid_profile_is_named_but_not_quoted(home: Path) -> None:
     assert SECRET not in str(caught.value)
 
 
-def test_a_verb_without_a_session_reads_the_properties_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_without_a_session_reads_the_properties_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = home / "spark.conf"
     text = f"# \u00e9\nspark.hadoop.fs.s3a.access.key  {KEY}\nspark.hadoop.fs.s3a.secret.key={SECRET}\n\n"
     path.write_text(text, encoding="latin-1")  # Spark also replaces invalid UTF-8

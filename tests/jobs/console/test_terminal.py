@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import pytest
 
-from jobs.command import VERBS, cli
+from jobs.command_line import COMMAND_TABLE, cli
 from jobs.console.amounts import count_text, duration_text, rate_text, size_text
 from jobs.console.lines import abridged_lines_under_heading, wrap_line
 from jobs.console.process import tool_command
@@ -115,7 +115,7 @@ def test_a_run_that_is_interrupted_during_its_start_leaves_no_process_running(
         ("restore lake --out /da", 4, "dir,/da"),
     ],
 )
-def test_a_shell_completes_verbs_options_and_paths(
+def test_a_shell_completes_commands_options_and_paths(
     line: str, word: int, offered: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COMP_WORDS", f"rmq-lake {line}")
@@ -258,7 +258,7 @@ def test_an_amount_is_printed_in_its_largest_unit_with_the_right_plural(formatte
 
 
 ROOT = Path(__file__).parents[3]
-_COMMAND = re.compile(rf"rmq-lake (?:{'|'.join(VERBS)})\b")
+_COMMAND = re.compile(rf"rmq-lake (?:{'|'.join(COMMAND_TABLE)})\b")
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from uuid import uuid4
 import pytest
 from deltalake import DeltaTable
 
+from jobs.commands.ingest import _workers_that_follow
 from jobs.console.result import ExitCode, OtherRunActiveError
 from jobs.ingest import Summary, run
 from jobs.ingest import follow as following
@@ -40,7 +41,6 @@ from jobs.store.chain import read_chained
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers, Workers, WorkersOnDemand
-from jobs.verbs.ingest import _workers_that_follow
 from rmq_formats.errors import NotAStore
 from tests.rmq_formats.builders import make_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
@@ -336,7 +336,7 @@ def test_only_large_steps_use_the_workers_of_the_engine(
         started.append(engine)
         return SerialWorkers()
 
-    monkeypatch.setattr("jobs.verbs.ingest.make_workers", make_workers)
+    monkeypatch.setattr("jobs.commands.ingest.make_workers", make_workers)
     monkeypatch.setattr("jobs.launch.engine.is_spark_requested", lambda: is_requested)
     workers = _workers_that_follow(request(broker), AUTO_ENGINE)
 
@@ -351,7 +351,7 @@ def test_the_allocator_returns_freed_memory(chosen: dict[str, str], used: str, b
     """Arrow's default allocator keeps memory that another thread freed; the user's own setting takes precedence."""
     (broker.root / "checkpoint").write_bytes(bytes(4096))  # of a store without a log
     code = (
-        "import os, sys; from jobs.command.cli import main; code = main(sys.argv[1:]); import pyarrow as pa;"
+        "import os, sys; from jobs.command_line.cli import main; code = main(sys.argv[1:]); import pyarrow as pa;"
         f"print(code, pa.default_memory_pool().backend_name, os.environ.get('{ALLOCATOR}'))"
     )
     command = [sys.executable, "-c", code, *command_of(broker, "--follow", "--until", "+0s", "--quiet")[3:]]

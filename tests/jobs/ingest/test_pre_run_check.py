@@ -11,7 +11,7 @@ from unittest.mock import Mock, patch
 import pytest
 from deltalake import DeltaTable
 
-from jobs.command.cli import main
+from jobs.command_line.cli import main
 from jobs.console.result import ExitCode
 from jobs.ingest import Summary
 from jobs.ingest.pre_run_check import PreRunCheck
@@ -213,7 +213,7 @@ def test_units_that_are_not_dispatched_yet_require_a_run(tmp_path: Path) -> None
 def test_a_command_that_finds_nothing_new_starts_no_session_and_shows_the_time_that_it_took(
     ingested: IngestedStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.command.answer.ResultPrinter.seconds", 754.0)
+    monkeypatch.setattr("jobs.command_line.answer.ResultPrinter.seconds", 754.0)
     extra = ["--metrics", str(ingested.path / "figures")]
     with patch("jobs.launch.session.spark_session", side_effect=AssertionError("a session")):
         code = main(["ingest", str(ingested.broker.root), "--lake", str(ingested.path), "--broker", "b", *extra])

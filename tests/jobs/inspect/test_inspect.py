@@ -177,9 +177,9 @@ def test_inspect_recognizes_every_file_of_a_store(situation: StoreOf, run: Run, 
     assert document["health"] == "not verified"
 
 
-@pytest.mark.parametrize(("verb", "module"), [("inspect", "inspect.inspection"), ("verify", "store.store")])
+@pytest.mark.parametrize(("command", "module"), [("inspect", "inspect.inspection"), ("verify", "store.store")])
 def test_files_that_a_broker_deletes_or_writes_meanwhile_are_not_damage(
-    store: Path, run: Run, monkeypatch: pytest.MonkeyPatch, verb: str, module: str
+    store: Path, run: Run, monkeypatch: pytest.MonkeyPatch, command: str, module: str
 ) -> None:
     """Retention deletes old segments and index files; a broker may delete topics.json before it renames the new one."""
     (store / "abort").touch()
@@ -187,7 +187,7 @@ def test_files_that_a_broker_deletes_or_writes_meanwhile_are_not_damage(
     topics = store / "config" / "topics.json"
     old = [min((store / "index").iterdir()), *list_segments(store)[:2]]
     whole = topics.read_bytes()
-    gone = iter(old if verb == "inspect" else [topics])
+    gone = iter(old if command == "inspect" else [topics])
     topics.write_bytes(whole[: len(whole) // 2])
 
     assert "topics.json: not valid JSON" in run("inspect", store).out
@@ -196,6 +196,6 @@ def test_files_that_a_broker_deletes_or_writes_meanwhile_are_not_damage(
     monkeypatch.setattr(f"jobs.{module}.list_store", deleted)
     monkeypatch.setattr("jobs.store.repeated_reads.sleep", lambda _: topics.write_bytes(whole))
     with hold_lock(store):
-        document = run(verb, "--json", *(["--engine", "local"] if verb == "verify" else []), store).document
+        document = run(command, "--json", *(["--engine", "local"] if command == "verify" else []), store).document
 
-    assert document["problems" if verb == "inspect" else "findings"] == []
+    assert document["problems" if command == "inspect" else "findings"] == []

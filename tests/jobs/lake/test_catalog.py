@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from jobs.command.cli import main
+from jobs.command_line.cli import main
 from jobs.console.result import ExitCode
 from jobs.lake.catalog import catalog_statements
 from jobs.lake.lake import Lake, list_views

@@ -20,13 +20,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from jobs.commands import lake as option
 from jobs.console.result import ExitCode
 from jobs.lake import catalog as registration
 from jobs.lake.catalog import Registrar
 from jobs.lake.lake import Lake
 from jobs.lake.tables import Table
 from jobs.store.workers import SerialWorkers
-from jobs.verbs import lake as option
 from rmq_formats.arrow import column
 from tests.support.commands import ROOT, Run
 from tests.support.lakes import LakeOfBroker, table_of

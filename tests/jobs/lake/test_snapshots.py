@@ -210,7 +210,7 @@ def test_a_column_with_another_type_is_reported(
 
     _check(answers, query_lake(ingested))
     if table == "messages" and column not in NEWER_COLUMNS:
-        assert all(answers[verb].code for verb in ("restore", "diff", "export"))
+        assert all(answers[command].code for command in ("restore", "diff", "export"))
 
 
 @pytest.mark.sample(8)
@@ -232,7 +232,7 @@ def test_an_answer_from_a_damaged_lake_is_complete_or_names_the_missing_part(
 
     # A deleted message must be missing from an export; stale bytes after the end of the log are in no other table.
     unseen = {("messages", "row"): "export", ("log_pieces", "row"): "restore"}.get((table, loss))
-    answers = {verb: reply for verb, reply in query_lake(left).items() if verb != unseen}
+    answers = {command: reply for command, reply in query_lake(left).items() if command != unseen}
     _check(answers, query_lake(ingested))
 
 
@@ -270,19 +270,19 @@ def _query_lake(store: Path, lake: Path, directory: Path) -> Answers:
         "by-key": ("query", "by-key", "-t", "T1", "-k", "dup", "--json", "--lake", lake),
         "by-offset": ("query", "by-offset", "-t", "T1", "-i", "1", "-o", "3", "--json", "--lake", lake),
     }
-    outcomes = {verb: run_in_process(*arguments) for verb, arguments in commands.items()}
+    outcomes = {command: run_in_process(*arguments) for command, arguments in commands.items()}
     files = {
         str(path.relative_to(restored)): path.read_bytes()
         for path in restored.rglob("*") if path.is_file() and path.parent.name in {"commitlog", "config"}
     }  # fmt: skip
     answers = {
-        **{verb: one.out for verb, one in outcomes.items()},
+        **{command: one.out for command, one in outcomes.items()},
         "restore": files, "export": exported.read_text() if exported.exists() else "", "diff": outcomes["diff"].code,
     }  # fmt: skip
-    return {verb: Reply(one.code, one.err, answers[verb]) for verb, one in outcomes.items()}
+    return {command: Reply(one.code, one.err, answers[command]) for command, one in outcomes.items()}
 
 
 def _check(answers: Answers, whole: Answers) -> None:
-    for verb, reply in answers.items():
-        assert "Traceback" not in reply.err, verb
-        assert reply.code or reply.answer == whole[verb].answer, verb
+    for command, reply in answers.items():
+        assert "Traceback" not in reply.err, command
+        assert reply.code or reply.answer == whole[command].answer, command

@@ -277,7 +277,7 @@ def gateway(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.campaign), 31])
 def test_a_run_killed_after_its_effects_is_finished_by_the_next(tmp_path: Path, stride: int) -> None:
     """The kills include moments before, during and after each commit by Spark."""
-    result = run_campaign("tests.support.killed_verbs", "tracked", tmp_path, stride)
+    result = run_campaign("tests.support.killed_commands", "tracked", tmp_path, stride)
 
     assert result["reached"] > 0
     assert result["bad"] == []
@@ -287,7 +287,7 @@ def test_a_run_killed_after_its_effects_is_finished_by_the_next(tmp_path: Path, 
 @pytest.mark.usefixtures("gateway")
 @pytest.mark.timeout(14400)
 def test_commands_killed_during_a_commit_by_spark_lose_nothing(tmp_path: Path) -> None:
-    result = run_campaign("tests.support.killed_verbs", "commits", tmp_path, STRIDE)
+    result = run_campaign("tests.support.killed_commands", "commits", tmp_path, STRIDE)
 
     assert result["reached"] > 30
     assert result["bad"] == []

@@ -135,11 +135,11 @@ def test_another_lock_file_gets_its_own_environment_and_the_previous_one_is_kept
 def test_the_launcher_uses_the_development_environment(checkout: Path) -> None:
     prepared_checkout = launch(checkout / "spark-submit.sh", "--prepare-dev")
 
-    answer = launch(checkout / "spark-submit.sh", "verb")
+    answer = launch(checkout / "spark-submit.sh", "inspect")
 
     assert "requirements-dev.lock" in prepared_checkout.stderr
     assert "" == answer.stderr
-    assert ["verb"] == read_answer(answer)["arguments"]
+    assert ["inspect"] == read_answer(answer)["arguments"]
 
 
 @pytest.mark.parametrize("changed", [("requirements.lock",), ("requirements.lock", "requirements-dev.lock")])
@@ -152,14 +152,14 @@ def test_a_development_environment_is_not_replaced_by_the_released_one(
         with (checkout / name).open("a") as lock:
             lock.write("# newer\n")
 
-    first = launch(checkout / "spark-submit.sh", "verb")
-    second = launch(checkout / "spark-submit.sh", "verb")
+    first = launch(checkout / "spark-submit.sh", "inspect")
+    second = launch(checkout / "spark-submit.sh", "inspect")
     prepared = launch(checkout / "spark-submit.sh", "--prepare-dev")
 
-    assert ["verb"] == read_answer(first)["arguments"]
+    assert ["inspect"] == read_answer(first)["arguments"]
     assert "creating .venv from requirements-dev.lock" in first.stderr
     assert "" == second.stderr
-    assert ["verb"] == read_answer(second)["arguments"]
+    assert ["inspect"] == read_answer(second)["arguments"]
     assert 0 == prepared.returncode
     assert "" == prepared.stdout
     assert "" == prepared.stderr
@@ -169,10 +169,10 @@ def test_a_development_environment_without_the_newest_tools_runs_commands(checko
     launch(checkout / "spark-submit.sh", "--prepare-dev")
     (checkout / "requirements-dev.lock").write_text("# other tools\n")
 
-    answer = launch(checkout / "spark-submit.sh", "verb")
+    answer = launch(checkout / "spark-submit.sh", "inspect")
 
     assert "" == answer.stderr
-    assert ["verb"] == read_answer(answer)["arguments"]
+    assert ["inspect"] == read_answer(answer)["arguments"]
 
 
 def test_an_environment_of_another_tool_is_not_changed(checkout: Path) -> None:

@@ -203,7 +203,7 @@ def test_a_failed_download_of_jars_is_reported_with_the_remedy(tmp_path: Path, m
         ("--log-json --master=local", "--master local", "--log-json"),
     ],
 )
-def test_spark_options_precede_the_verb_and_may_be_mixed_with_our_global_options(
+def test_spark_options_precede_the_command_and_may_be_mixed_with_our_global_options(
     line: str, spark: str, own: str
 ) -> None:
     assert (tuple(spark.split()), tuple(own.split())) == split_arguments(line.split())

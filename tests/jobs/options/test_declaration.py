@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from jobs import requests
-from jobs.command.configuration import verb
+from jobs.command_line.configuration import declare_command
 from jobs.console.result import ExitCode
 from jobs.options.declaration import argument, bundle, flag, option
 
@@ -37,7 +37,7 @@ class LookRequest:
 
 
 def make_command(received: list[LookRequest], **changes: Any) -> click.Command:  # noqa: ANN401 - of any field
-    @verb(name="look", is_configured=False)
+    @declare_command(name="look", is_configured=False)
     def look(*, request: LookRequest = bundle(LookRequest, **changes)) -> ExitCode:
         received.append(request)
         return ExitCode.CLEAN
@@ -84,7 +84,7 @@ def test_shared_options_are_last_in_the_help() -> None:
     assert ["place", "--limit", "--no-body", "--name", "--depth"] == names
 
 
-_OTHERS = ("store.request", "store.selection", "command.answer", "dump.dumped_file")
+_OTHERS = ("store.request", "store.selection", "command_line.answer", "dump.dumped_file")
 
 
 def list_declared_fields() -> Iterator[tuple[str, Field[Any]]]:

@@ -1,4 +1,4 @@
-"""The `query` verb: its options, output formats, files and exit codes."""
+"""The `query` command: its options, output formats, files and exit codes."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.command import cli
+from jobs.command_line import cli
 from jobs.console.result import ExitCode
 from rmq_formats.trace import TRACE_TOPIC
 from tests.golden import StoreOf
@@ -74,9 +74,9 @@ ASKED = (
 def test_a_message_cannot_control_the_terminal(
     hostile: str, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
-    verb, *rest = arguments
+    command, *rest = arguments
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    cli.main(["query", verb, "--store", hostile, *rest])
+    cli.main(["query", command, "--store", hostile, *rest])
     sys.stdout.flush()
     captured = capfdbinary.readouterr()
     shown = captured.out.decode()

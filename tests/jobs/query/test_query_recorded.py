@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from jobs.command import cli
+from jobs.command_line import cli
 from jobs.library import open_source
 from jobs.query import KeyQuery, lookups
 from jobs.query.lookups import KEY_QUERY_LIMIT

@@ -194,7 +194,7 @@ def test_a_message_truncated_by_a_promotion_is_reported_as_such(situation: Store
 
 
 def test_a_story_fits_a_terminal(golden: StoreOf, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.verbs.query.line_width_limit", lambda _stream: 80)
+    monkeypatch.setattr("jobs.commands.query.line_width_limit", lambda _stream: 80)
     story = run("query", "story", "-t", "T1", "-k", "k1", "--store", golden("b551-base")).out
 
     assert max(map(len, story.splitlines())) <= 80

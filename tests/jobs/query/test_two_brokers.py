@@ -41,7 +41,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("order", ["abc", "bac"])
 @pytest.mark.parametrize("name", STORES)
-def test_each_verb_reads_only_the_rows_of_one_store(
+def test_each_command_reads_only_the_rows_of_one_store(
     name: str, order: str, run: Run, lake: Path, tmp_path: Path
 ) -> None:
     """Another lake of the same stores has different store ids."""

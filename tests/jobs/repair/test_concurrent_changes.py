@@ -372,8 +372,8 @@ KEPT_SEEDS = {"restore": [9, 73, 116]}  # draws that once found a fault
 class DisturbedCommand:
     """One command, and the content of the store before and after an undisturbed run of it."""
 
-    def __init__(self, scene: RepairCase, verb: str) -> None:
-        self._scene, self._verb = scene, verb
+    def __init__(self, scene: RepairCase, command: str) -> None:
+        self._scene, self._command = scene, command
         self.store = scene.store
         self.prepare()
         self.before = _content_of(self.store)
@@ -384,23 +384,23 @@ class DisturbedCommand:
 
     def prepare(self) -> None:
         scene = self._scene
-        if self._verb == "restore":
+        if self._command == "restore":
             shutil.rmtree(scene.store, ignore_errors=True)
             interrupt = Mock(side_effect=KeyboardInterrupt)
             with pytest.raises(KeyboardInterrupt), record_effects(scene.store.parent, 150, interrupt):
                 self._restore()
             return
         scene.reset()
-        if self._verb == "undo":
+        if self._command == "undo":
             repair(scene.request, SerialWorkers())
 
     def command(self) -> None:
         scene = self._scene
-        if self._verb == "apply":
+        if self._command == "apply":
             repair(scene.request, SerialWorkers())
-        elif self._verb == "undo":
+        elif self._command == "undo":
             undo(str(scene.store), scene.request.out)
-        elif self._verb == "restore":
+        elif self._command == "restore":
             self._restore()
         else:
             self._install(scene.store)
@@ -409,7 +409,7 @@ class DisturbedCommand:
         out = store.parent / "out"
         shutil.rmtree(out, ignore_errors=True)
         with lock_store(str(store), out) as held, held.checking_changes_on_error():
-            plan = make_plan(store, QUEUES if self._verb == "queues" else INDEX)
+            plan = make_plan(store, QUEUES if self._command == "queues" else INDEX)
             held.refuse_changes()
             install(plan)
 
@@ -423,7 +423,7 @@ class DisturbedCommand:
 
     def draw(self, seed: int) -> list[str]:
         """Run the command with one random change of a file, and return the wrong files."""
-        random = Random(f"{self._verb}-{seed}")
+        random = Random(f"{self._command}-{seed}")
         self.prepare()
         # Half of the draws are among the few effects that install files.
         near = [n for n, effect in enumerate(self.effects) if ".replaced-" in effect or ".attempt-" in effect]
@@ -451,13 +451,15 @@ def _without_count(data: bytes | None) -> bytes | None:
     return None if data is None else re.sub(rb'"resumed": \d+', b"", data)
 
 
-VERBS = ("apply", "index", "queues", "undo", "restore")
+COMMANDS = ("apply", "index", "queues", "undo", "restore")
 
 
 @pytest.fixture(scope="module")
 def disturbed(scene: RepairCase) -> Callable[[str], DisturbedCommand]:
     known: dict[str, DisturbedCommand] = {}
-    return lambda verb: known[verb] if verb in known else known.setdefault(verb, DisturbedCommand(scene, verb))
+    return lambda command: (
+        known[command] if command in known else known.setdefault(command, DisturbedCommand(scene, command))
+    )
 
 
 @pytest.mark.parametrize(
@@ -469,22 +471,24 @@ def disturbed(scene: RepairCase) -> Callable[[str], DisturbedCommand]:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_changes_by_another_process_are_kept(
-    disturbed: Callable[[str], DisturbedCommand], verb: str, seeds: range
+    disturbed: Callable[[str], DisturbedCommand], command: str, seeds: range
 ) -> None:
-    kept = KEPT_SEEDS.get(verb, ()) if seeds.start == 0 else ()
+    kept = KEPT_SEEDS.get(command, ()) if seeds.start == 0 else ()
 
-    assert [] == [fault for seed in (*kept, *seeds) for fault in disturbed(verb).draw(seed)]
+    assert [] == [fault for seed in (*kept, *seeds) for fault in disturbed(command).draw(seed)]
 
 
-@pytest.mark.parametrize("verb", ["repair", "rebuild-index", "rebuild-consumequeue"])
-def test_nothing_is_installed_into_a_store_that_changed_meanwhile(scene: RepairCase, run: Run, verb: str) -> None:
+@pytest.mark.parametrize("command", ["repair", "rebuild-index", "rebuild-consumequeue"])
+def test_nothing_is_installed_into_a_store_that_changed_meanwhile(scene: RepairCase, run: Run, command: str) -> None:
     """A broker that ran during the planning of a repair lost a message."""
     out, lake = scene.store.parent / "installed", scene.store.parent / "lake"
-    sizes = () if verb == "rebuild-consumequeue" else ("--hash-slots", 100, "--index-num", 20)
+    sizes = () if command == "rebuild-consumequeue" else ("--hash-slots", 100, "--index-num", 20)
     options = (
-        ("--consume-queue-size", 200, "--lake", lake, "--apply") if verb == "repair" else ("--lost-only", "--install")
+        ("--consume-queue-size", 200, "--lake", lake, "--apply")
+        if command == "repair"
+        else ("--lost-only", "--install")
     )
     appended: list[tuple[Path, bytes]] = []
 
@@ -492,11 +496,11 @@ def test_nothing_is_installed_into_a_store_that_changed_meanwhile(scene: RepairC
         shutil.rmtree(out, ignore_errors=True)
         act = partial(next, append_as_broker(scene.reset()))
         with record_effects(scene.store.parent, number, lambda: appended.append(act())) as seen:
-            return run(verb, scene.store, "--out", out, "--release", "5.3.3", *sizes, *options), seen
+            return run(command, scene.store, "--out", out, "--release", "5.3.3", *sizes, *options), seen
 
     _, seen = start()
     installed = next(n for n, effect in enumerate(seen) if ".attempt-" in effect and effect.startswith("os.mkdir"))
-    if verb == "repair":
+    if command == "repair":
         moments = [installed // 2, installed, installed + 3]
     else:  # the first effect in the output comes after the lock was taken
         moments = [(next(n for n, effect in enumerate(seen) if str(out) in effect) + installed) // 2]
@@ -508,4 +512,4 @@ def test_nothing_is_installed_into_a_store_that_changed_meanwhile(scene: RepairC
         segment, content = appended.pop()
 
         assert segment.read_bytes().startswith(content)
-        assert verb == "repair" or not list(scene.store.glob("*.replaced-*"))
+        assert command == "repair" or not list(scene.store.glob("*.replaced-*"))

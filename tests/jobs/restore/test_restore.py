@@ -101,7 +101,7 @@ def test_a_resumed_restore_writes_only_the_missing_files(
 @pytest.mark.slow
 @pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.campaign), 97])
 def test_a_restore_killed_after_any_effect_is_resumed_to_the_same_bytes(stride: int, tmp_path: Path) -> None:
-    result = run_campaign("tests.support.killed_verbs", "restores", tmp_path, stride)
+    result = run_campaign("tests.support.killed_commands", "restores", tmp_path, stride)
 
     assert result["reached"] > (100 if stride == 1 else 0)
     assert result["bad"] == []

@@ -162,9 +162,9 @@ def test_a_link_of_root_of_this_user_or_of_the_owner_of_its_target_is_followed(
 
 
 @only_root
-@pytest.mark.parametrize("verb", ["inspect", "dump"])
+@pytest.mark.parametrize("command", ["inspect", "dump"])
 def test_a_segment_that_is_a_link_to_a_private_file_is_not_read(
-    verb: str, golden: StoreOf, tmp_path: Path, run: Run
+    command: str, golden: StoreOf, tmp_path: Path, run: Run
 ) -> None:
     """Its first bytes were written to `quarantine.sample`; now the link is reported with exit code 1."""
     store = copy_store(golden("b551-base"), tmp_path)
@@ -175,7 +175,7 @@ def test_a_segment_that_is_a_link_to_a_private_file_is_not_read(
     segment.symlink_to(secret)
     os.lchown(segment, SOMEBODY, SOMEBODY)
 
-    outcome = run(verb, store if verb == "inspect" else segment)
+    outcome = run(command, store if command == "inspect" else segment)
 
     assert ExitCode.FAILED == outcome.code
     assert (

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobs.command.engine import make_workers
+from jobs.command_line.engine import make_workers
 from jobs.console.process import raise_if_stopped
 from jobs.launch.engine import LOCAL, count_worker_processes
 from jobs.requests.verify import VerifyRequest
@@ -264,7 +264,7 @@ def test_threads_of_one_process_share_all_of_its_rate(golden: StoreOf) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "cores", "half", "expected"),
+    ("command", "cores", "half", "expected"),
     [
         ("verify", 3, False, {"threads": 3}),
         ("ingest", 6, True, {"threads": 3}),
@@ -275,12 +275,12 @@ def test_threads_of_one_process_share_all_of_its_rate(golden: StoreOf) -> None:
     ],
 )
 def test_commands_use_processes_on_all_cores_that_the_broker_does_not_use_unless_four_threads_use_them(
-    monkeypatch: pytest.MonkeyPatch, verb: str, cores: int, half: bool, expected: dict[str, int]
+    monkeypatch: pytest.MonkeyPatch, command: str, cores: int, half: bool, expected: dict[str, int]
 ) -> None:
     monkeypatch.setattr("jobs.launch.engine.count_cores", lambda: cores)
-    monkeypatch.setattr("jobs.command.engine.count_worker_processes", count_worker_processes)
+    monkeypatch.setattr("jobs.command_line.engine.count_worker_processes", count_worker_processes)
     monkeypatch.setattr("jobs.launch.engine.count_memory", lambda: 64 << 30)
-    with click.Context(click.Command(verb), info_name=verb):
+    with click.Context(click.Command(command), info_name=command):
         workers = make_workers(LOCAL, ReadLimits(None) if half else None)
 
     if isinstance(workers, ProcessWorkers):

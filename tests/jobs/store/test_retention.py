@@ -88,9 +88,9 @@ def test_a_query_is_answered_while_a_broker_deletes_files_and_appends_units(stor
     writers = call_before(detect_likely_writers, partial(expire, store))
     ends = call_after(StoredQueue.find_written_end, append)
     with patch("jobs.query.place.detect_likely_writers", writers), patch.object(StoredQueue, "find_written_end", ends):
-        verb, *rest = words.split()
+        command, *rest = words.split()
 
-        assert run("query", verb, "--store", store, *rest).code is ExitCode.CLEAN
+        assert run("query", command, "--store", store, *rest).code is ExitCode.CLEAN
 
 
 def test_messages_in_a_segment_that_is_newer_than_the_list_of_files_are_not_missing(store: Path, run: Run) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from jobs.command import cli
+from jobs.command_line import cli
 from jobs.ingest import Summary
 from jobs.ingest.run import ingest
 from jobs.launch.spark import use_half_the_cores
@@ -74,9 +74,9 @@ def test_priorities_are_lowered_once_and_inherited(store: Path) -> None:
     assert (max(before[0], 10), 3) == after == child
 
 
-@pytest.mark.parametrize("verb", ["ingest", "verify", "rebuild-index", "rebuild-consumequeue"])
-def test_verbs_that_read_the_log_limit_their_load(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+@pytest.mark.parametrize("command", ["ingest", "verify", "rebuild-index", "rebuild-consumequeue"])
+def test_commands_that_read_the_log_limit_their_load(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     seen: dict[str, Any] = {}
 
@@ -91,9 +91,9 @@ def test_verbs_that_read_the_log_limit_their_load(
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "--master local[2]")
     monkeypatch.setattr("jobs.launch.session.spark_session", session)
     monkeypatch.setattr("jobs.store.running_broker.lower_priority", lambda: seen.update(lowered=True))
-    where = {"ingest": ["--lake", str(tmp_path / "lake")], "verify": []}.get(verb, ["--out", str(tmp_path / "out")])
+    where = {"ingest": ["--lake", str(tmp_path / "lake")], "verify": []}.get(command, ["--out", str(tmp_path / "out")])
     with hold_lock(store), pytest.raises(Begun):
-        cli.run_nested([verb, str(store), *where])
+        cli.run_nested([command, str(store), *where])
 
     assert {"half": True, "lowered": True} == seen
 

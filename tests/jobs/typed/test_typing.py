@@ -215,7 +215,7 @@ def _some_of(lake: Lake, typing: typings.Typing, some: int) -> None:
 
 @pytest.fixture(scope="module")
 def campaign() -> Iterator[Callable[..., dict[str, Any]]]:
-    with start_campaigns("tests.support.killed_verbs") as campaign:
+    with start_campaigns("tests.support.killed_commands") as campaign:
         yield campaign
 
 

@@ -132,7 +132,7 @@ def test_temporary_files_invisible_to_workers_are_reported_with_the_option(
         for directory in (tmp_path / "temporary").iterdir():
             shutil.rmtree(directory)
 
-    monkeypatch.setattr("jobs.command.engine.make_workers", lambda *_, **__: DisturbedWorkers(happens=hide))
+    monkeypatch.setattr("jobs.command_line.engine.make_workers", lambda *_, **__: DisturbedWorkers(happens=hide))
     without = run("verify", golden("b533-base"), "--quiet")
     given = run("verify", golden("b533-base"), "--quiet", "--scratch", tmp_path / "shared")
 

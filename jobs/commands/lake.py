@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.command.answer import ResultPrinter, answer_options, verbose_answer_options
-from jobs.command.configuration import verb
-from jobs.command.engine import engine_option, start_workers
+from jobs.command_line.answer import ResultPrinter, answer_options, verbose_answer_options
+from jobs.command_line.configuration import declare_command
+from jobs.command_line.engine import engine_option, start_workers
 from jobs.console.amounts import count_text, size_text
 from jobs.console.lines import printable_lines
 from jobs.console.log import log_message
@@ -132,7 +132,7 @@ def _check_name(ctx: click.Context, parameter: click.Parameter, value: str) -> s
     return value
 
 
-@verb("catalog /data/lake | spark-sql …", "catalog s3a://lake/rocketmq --for unity --schema main.rocketmq")
+@declare_command("catalog /data/lake | spark-sql …", "catalog s3a://lake/rocketmq --for unity --schema main.rocketmq")
 def catalog(
     *,
     lake: str = argument("LAKE", LAKE),
@@ -216,7 +216,7 @@ def _parse_kept_time(text: str) -> tuple[str, float]:
     return topic, seconds
 
 
-@verb(
+@declare_command(
     "optimize /data/lake",
     "optimize --dry-run /data/lake",
     "optimize /data/lake --by-topic",
@@ -324,7 +324,7 @@ def _text(saved: "Savings", *, dry_run: bool) -> str:
     return f"{saved.table}: {done if saved.merged else 'nothing to merge'}; {obsolete} deleted"
 
 
-@verb(
+@declare_command(
     "restore /data/lake --broker broker-a --out /data/restored",
     "restore LAKE --out DIR --until '2026-11-17 12:00'",
     "restore LAKE --out DIR --resume",

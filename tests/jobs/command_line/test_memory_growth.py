@@ -24,7 +24,7 @@ from _pytest.mark import ParameterSet
 from deltalake import write_deltalake
 
 from benchmarks.stores import Recipe, make_store
-from jobs.command import cli
+from jobs.command_line import cli
 from jobs.console.result import ExitCode
 from rmq_formats.commitlog.layout import BLANK, RECORD
 from rmq_formats.consumequeue.layout import UNIT
@@ -42,8 +42,8 @@ _ENDS = (ExitCode.CLEAN, ExitCode.DAMAGE, ExitCode.MISMATCH)
 _PROGRAM = r"""
 import os, re, sys
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
-verb, *words = sys.argv[1:]
-if verb == "browse":
+command, *words = sys.argv[1:]
+if command == "browse":
     from jobs.browse.pages import Pages
     from jobs.browse.requests import PageRequest
     from jobs.requests.query import QueryTarget
@@ -51,8 +51,8 @@ if verb == "browse":
     for path in ("/", "/messages", "/topics", "/groups"):
         code = 0 if pages.answer(0, PageRequest(path, {}, "en")).status == 200 else 1
 else:
-    from jobs.command import cli
-    code = int(cli.main([verb, *words]))
+    from jobs.command_line import cli
+    code = int(cli.main([command, *words]))
 status = open("/proc/self/status").read()
 kib = lambda name: int(re.search(name + r":\s+(\d+)", status)[1])
 print("ended with", code, "after", kib("VmHWM") - kib("RssFile") - kib("RssShmem"), "KiB", file=sys.stderr)
@@ -103,18 +103,20 @@ class Input(NamedTuple):
     broker: str = ""
     without: str = ""  # parts that the lake cannot restore
 
-    def line(self, verb: str) -> list[str]:
+    def line(self, command: str) -> list[str]:
         """Return the words of a command, with a new output directory and a new copy of the lake."""
         out, copy, lake = (self.directory / name for name in ("out", "copy", "lake"))
         shutil.rmtree(out, ignore_errors=True)
         shutil.rmtree(copy, ignore_errors=True)
-        if "{copy}" in LINES[verb]:
+        if "{copy}" in LINES[command]:
             shutil.copytree(lake, copy)
         segment = min((self.store / "commitlog").iterdir())
         words = {"store": self.store, "lake": lake, "out": out / "new", "copy": copy, "segment": segment, "id": ID}
         words |= {"types": self.directory / "types.toml", "without": self.without}
         out.mkdir()
-        return shlex.split(LINES[verb].format(forms=self.forms, release=RELEASE, broker=self.broker, key=KEY, **words))
+        return shlex.split(
+            LINES[command].format(forms=self.forms, release=RELEASE, broker=self.broker, key=KEY, **words)
+        )
 
 
 def make_input(  # noqa: PLR0913, PLR0917 - dimensions of the input
@@ -223,9 +225,11 @@ AXES: Mapping[str, tuple[int, Callable[[Path, int], Input], str, str]] = {
 
 def _cases() -> Iterator[ParameterSet]:
     for axis, (_, _, often, seldom) in AXES.items():
-        for verb in filter(None, dict.fromkeys([*often.split(", "), *seldom.split(", ")])):
+        for command in filter(None, dict.fromkeys([*often.split(", "), *seldom.split(", ")])):
             marks = [pytest.mark.slow, pytest.mark.xdist_group(f"memory: more {axis}")]
-            yield pytest.param(axis, verb, marks=marks if verb in often.split(", ") else [*marks, pytest.mark.campaign])
+            yield pytest.param(
+                axis, command, marks=marks if command in often.split(", ") else [*marks, pytest.mark.campaign]
+            )
 
 
 @pytest.fixture(scope="module")
@@ -243,18 +247,18 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[In
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is read from Linux's /proc")
-@pytest.mark.parametrize(("axis", "verb"), [*_cases()])
+@pytest.mark.parametrize(("axis", "command"), [*_cases()])
 def test_peak_memory_does_not_grow_with_the_size_of_the_input(
-    axis: str, verb: str, inputs: Callable[[str], tuple[Input, Input]]
+    axis: str, command: str, inputs: Callable[[str], tuple[Input, Input]]
 ) -> None:
     few, many = inputs(axis)
-    large = _peak(many.line(verb))
-    small = _peak(few.line(verb))
+    large = _peak(many.line(command))
+    small = _peak(few.line(command))
     for _ in range(_TRIES - 1):
         if large > 1.2 * small:
-            large = min(large, _peak(many.line(verb)))
+            large = min(large, _peak(many.line(command)))
 
-    print(axis, "·", verb, "·", small >> 10, large >> 10, "MiB")
+    print(axis, "·", command, "·", small >> 10, large >> 10, "MiB")
 
     assert large <= 1.2 * small
 

@@ -5,12 +5,12 @@ Run each command while one of its system calls fails with an error of a disk: a 
 seed draws a command of `failing_commands.txt`, the error and the call: first a file and a kind of call, because
 otherwise most draws would be reads of records. The command must fail and name the path, or produce the result of an
 undisturbed run; the next run must produce that result in any case. Run it as a program, which restarts itself with the
-library: `python -m tests.support.failing_verbs FIRST_SEED COUNT [VERB]`, or with these on a line of standard input for
-each campaign; it prints the result of each as a line of JSON. `ERROR KINDS [VERB]`, for example `EIO stat,close query`,
-does not draw: the first and the last call of each kind fail, for each file. `every NTH [VERB]` lists these calls for
-all kinds, with an error that suits each, and lets every n-th of them fail. With `sites NTH [VERB]`, one call of each
-kind fails for each place in our code that makes such calls, whatever the file: errors of the others are handled by the
-same lines. Of all commands that come to a place, the one with the fewest calls is run.
+library: `python -m tests.support.failing_commands FIRST_SEED COUNT [COMMAND]`, or with these on a line of standard
+input for each campaign; it prints the result of each as a line of JSON. `ERROR KINDS [COMMAND]`, for example `EIO
+stat,close query`, does not draw: the first and the last call of each kind fail, for each file. `every NTH [COMMAND]`
+lists these calls for all kinds, with an error that suits each, and lets every n-th of them fail. With `sites NTH
+[COMMAND]`, one call of each kind fails for each place in our code that makes such calls, whatever the file: errors of
+the others are handled by the same lines. Of all commands that come to a place, the one with the fewest calls is run.
 """
 
 import ctypes
@@ -36,7 +36,7 @@ from unittest.mock import patch
 
 from deltalake import DeltaTable
 
-from jobs.command import cli
+from jobs.command_line import cli
 from jobs.console import progress
 from jobs.console.result import ExitCode
 from jobs.requests.query import QueryTarget
@@ -292,7 +292,7 @@ class Commands:
         progress._PLAIN_INTERVAL = float("inf")  # noqa: SLF001 - otherwise slow machines print progress
         try:
             # No call fails in another process.
-            with patch("jobs.command.engine.count_worker_processes", lambda _: 0):
+            with patch("jobs.command_line.engine.count_worker_processes", lambda _: 0):
                 return _browse(words[1], words[2]) if words[0] == "browse" else int(cli.main(words))
         finally:
             sys.stdout.flush()
@@ -399,10 +399,10 @@ def _comparable_files(line: str, left: dict[str, str]) -> dict[str, str]:
 _LAKE_FILES = re.compile(r"^lake/|_delta_log/|\.parquet$|\.json$|^out/_|/\.")
 
 
-def draw(commands: Commands, seed: int, verb: str = "") -> tuple[str, Failure] | None:
+def draw(commands: Commands, seed: int, command: str = "") -> tuple[str, Failure] | None:
     """Return the command and the failing call of a seed."""
     random = Random(seed)
-    lines = [line for line in COMMANDS if line.startswith(verb)]
+    lines = [line for line in COMMANDS if line.startswith(command)]
     line = random.choice(lines)
     error = random.choice(sorted(ERRORS))
     calls = commands.undisturbed(line).calls
@@ -429,14 +429,15 @@ def list_first_and_last_calls(commands: Commands, line: str, kinds: Sequence[str
         yield kind, sum(call.startswith(f"{kind} ") for call in calls[: place + 1])
 
 
-def list_calls_of_sites(commands: Commands, verb: str = "") -> Iterator[tuple[str, str, int]]:
+def list_calls_of_sites(commands: Commands, command: str = "") -> Iterator[tuple[str, str, int]]:
     """
     Yield a command, the kind and the number of one call, for each kind of call of each site.
 
     Calls in threads of a library have no site; of these, one is yielded for each command and kind of file.
     """
     lines = sorted(
-        (line for line in ENUMERATED if line.startswith(verb)), key=lambda line: len(commands.undisturbed(line).calls)
+        (line for line in ENUMERATED if line.startswith(command)),
+        key=lambda line: len(commands.undisturbed(line).calls),
     )
     known = set[tuple[str, ...]]()
     for line in lines:
@@ -452,27 +453,29 @@ def list_calls_of_sites(commands: Commands, verb: str = "") -> Iterator[tuple[st
                 yield line, kind, numbers[kind]
 
 
-def every_file(commands: Commands, error: str, kinds: Sequence[str], verb: str) -> dict[str, Any]:
-    """Let the first and the last call of each kind on each file fail, for each command that begins with *verb*."""
+def every_file(commands: Commands, error: str, kinds: Sequence[str], command: str) -> dict[str, Any]:
+    """Let the first and the last call of each kind on each file fail, for each command that begins with *command*."""
     cases = (
         (number, line, Failure(error, (kind,), number))
         for line in COMMANDS
-        if line.startswith(verb)
+        if line.startswith(command)
         for kind, number in list_first_and_last_calls(commands, line, kinds)
     )
     return _run_cases(commands, cases)
 
 
-def campaign(commands: Commands, first: int, count: int, verb: str = "") -> dict[str, Any]:
+def campaign(commands: Commands, first: int, count: int, command: str = "") -> dict[str, Any]:
     """Run each seed."""
-    cases = ((seed, *case) for seed in range(first, first + count) if (case := draw(commands, seed, verb)) is not None)
+    cases = (
+        (seed, *case) for seed in range(first, first + count) if (case := draw(commands, seed, command)) is not None
+    )
     return _run_cases(commands, cases)
 
 
-def list_every_call(commands: Commands, verb: str = "") -> Iterator[tuple[str, str, int]]:
-    """Yield the first and the last call of each kind on each file, for each command that begins with *verb*."""
+def list_every_call(commands: Commands, command: str = "") -> Iterator[tuple[str, str, int]]:
+    """Yield the first and the last call of each kind on each file, for each command that begins with *command*."""
     for line in ENUMERATED:
-        if line.startswith(verb):
+        if line.startswith(command):
             for kind, number in list_first_and_last_calls(commands, line, ALL):
                 yield line, kind, number
 
@@ -518,20 +521,20 @@ def restart_with_library(module: str) -> None:
 
 
 def main() -> None:
-    restart_with_library("tests.support.failing_verbs")
+    restart_with_library("tests.support.failing_commands")
     load_everything()
     with tempfile.TemporaryDirectory() as directory:
         commands = Commands(Path(directory))
         commands.prepare()
         for line in [" ".join(sys.argv[1:])] if sys.argv[1:] else sys.stdin:
-            first, second, *verb = line.rstrip("\n").split(" ", 2)
+            first, second, *command = line.rstrip("\n").split(" ", 2)
             if first in _ENUMERATIONS:
-                listed = _ENUMERATIONS[first](commands, "".join(verb))
+                listed = _ENUMERATIONS[first](commands, "".join(command))
                 result = _run_cases(commands, enumerate_calls(listed, int(second)))
             elif first in ERRORS:
-                result = every_file(commands, first, second.split(","), "".join(verb))
+                result = every_file(commands, first, second.split(","), "".join(command))
             else:
-                result = campaign(commands, int(first), int(second), "".join(verb))
+                result = campaign(commands, int(first), int(second), "".join(command))
             print(json.dumps(result), flush=True)
 
 

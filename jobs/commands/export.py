@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import ResultPrinter, answer_options
-from jobs.command.configuration import ONE_SOURCE_NEEDED, verb
-from jobs.command.engine import engine_option, start_workers
+from jobs.command_line.answer import ResultPrinter, answer_options
+from jobs.command_line.configuration import ONE_SOURCE_NEEDED, declare_command
+from jobs.command_line.engine import engine_option, start_workers
 from jobs.console.amounts import TimeArgument, count_text, size_text
 from jobs.console.log import log_message
 from jobs.console.process import end_without_reader
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _SHOWN = 5
 
 
-@verb(
+@declare_command(
     "export --store /data/store -t Orders --format ndjson --out orders.ndjson",
     """export --lake LAKE --where "properties['region'] = 'eu'" --out eu.ndjson""",
     "export --store STORE --since 2h --out new.ndjson --dry-run",

@@ -7,8 +7,8 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.command import cli
-from jobs.command.engine import uses_s3
+from jobs.command_line import cli
+from jobs.command_line.engine import uses_s3
 from jobs.launch import engine
 from jobs.launch.engine import LOCAL, SPARK, choose_engine
 from jobs.store import worker_processes
@@ -56,7 +56,7 @@ def test_one_process_worker_processes_and_spark_print_and_write_the_same(
     store = golden("b551-base")
     broken = copy_store(store, tmp_path)
     min((broken / "index").iterdir()).unlink()
-    for number, command in enumerate(COMMANDS):
+    for number, line in enumerate(COMMANDS):
         results = []
         for one in (LOCAL, "processes", SPARK):
             out, lake = tmp_path / f"{one}-{number}", tmp_path / f"lake-{one}"
@@ -67,18 +67,18 @@ def test_one_process_worker_processes_and_spark_print_and_write_the_same(
                 "out": out,
                 "one_lake": tmp_path / f"lake-{LOCAL}",
             }
-            verb, *words = command.format(**places).split()
+            command, *words = line.format(**places).split()
             with monkeypatch.context() as patched:
                 if one == "processes":
-                    patched.setattr("jobs.command.engine.count_worker_processes", lambda *_: 2)
+                    patched.setattr("jobs.command_line.engine.count_worker_processes", lambda *_: 2)
                     patched.setattr(engine, "_MOST_THREADS", 1)
                     patched.setattr(worker_processes, "ProcessWorkers", partial(ProcessWorkers, patience_s=0))
-                ended = run(verb, "--engine", SPARK if one == SPARK else LOCAL, "--json", *words)
+                ended = run(command, "--engine", SPARK if one == SPARK else LOCAL, "--json", *words)
             files = _read_result_files(out) if out.exists() else {}
             results.append((ended.code, _without_volatile(ended.document), files))
 
-        assert results[0] == results[1], command
-        assert results[0] == results[2], command
+        assert results[0] == results[1], line
+        assert results[0] == results[2], line
 
 
 def test_auto_is_spark_only_if_a_spark_option_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

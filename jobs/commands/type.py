@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import ResultPrinter, answer_options
-from jobs.command.configuration import verb
-from jobs.command.engine import engine_option, start_workers
+from jobs.command_line.answer import ResultPrinter, answer_options
+from jobs.command_line.configuration import declare_command
+from jobs.command_line.engine import engine_option, start_workers
 from jobs.console.amounts import count_text, is_or_are
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, Result, Severity
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SHOWN = 5  # reasons, or unknown fields, of a topic
 
 
-@verb(
+@declare_command(
     "type /data/lake --types types.toml",
     "type /data/lake --types types.toml --retype Orders",
     "type /data/lake --types types.toml --retry",

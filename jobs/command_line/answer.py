@@ -14,7 +14,7 @@ from time import monotonic
 
 import click
 
-from jobs.command.engine import get_chosen_engine
+from jobs.command_line.engine import get_chosen_engine
 from jobs.console.lines import line_width_limit, printable_with_colors, wrap_line
 from jobs.console.log import mask_secrets
 from jobs.console.process import tool_command
@@ -62,8 +62,8 @@ class ResultPrinter:
                 values = {**values, **seconds, **({"engine": choice.to_dict()} if choice is not None else {})}
             click.echo(mask_secrets(json.dumps(values, indent=indent)))
         elif not self.quiet:
-            verb = click.get_current_context().info_name or ""
-            self.print_lines([*lines, *([result.line(verb)] if result is not None else [])])
+            command = click.get_current_context().info_name or ""
+            self.print_lines([*lines, *([result.line(command)] if result is not None else [])])
         return ExitCode.CLEAN if result is None else result.severity.exit_code
 
     def print_outcome(self, outcome: RatedOutcome, lines: Iterable[str], *, with_byte_count: bool = False) -> ExitCode:

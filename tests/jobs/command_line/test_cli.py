@@ -16,7 +16,7 @@ import click
 import pytest
 from py4j.protocol import Py4JError
 
-from jobs.command import VERBS, Verb, cli
+from jobs.command_line import COMMAND_TABLE, CommandEntry, cli
 from jobs.console import process
 from jobs.console.log import log_as_json
 from jobs.console.result import ExitCode
@@ -41,7 +41,9 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Probe:
         module = ModuleType("probe_verb")
         module.command = click.command("probe")(body)  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "probe_verb", module)
-        monkeypatch.setitem(VERBS, "probe", Verb("probe", "probe_verb:command", uses_spark=False, help="Probe."))
+        monkeypatch.setitem(
+            COMMAND_TABLE, "probe", CommandEntry("probe", "probe_verb:command", uses_spark=False, help="Probe.")
+        )
 
     return install
 
@@ -216,33 +218,33 @@ def test_a_traceback_is_printed_on_request_and_a_bug_is_raised(
         cli.main(["probe"])
 
 
-def test_help_lists_every_verb_without_loading_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_command_without_loading_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert ExitCode.CLEAN == cli.main(["--help"])
     text = " ".join(capsys.readouterr().out.split())
 
     assert ExitCode.USAGE == cli.main([])
     assert text == " ".join(capsys.readouterr().err.split())
-    assert [] == [verb.name for verb in VERBS.values() if f" {verb.name} {verb.help}" not in text]
+    assert [] == [command.name for command in COMMAND_TABLE.values() if f" {command.name} {command.help}" not in text]
 
 
-@pytest.mark.parametrize("verb", [(), *((name,) for name in VERBS)])
+@pytest.mark.parametrize("command", [(), *((name,) for name in COMMAND_TABLE)])
 def test_every_help_text_has_an_example_and_fits_into_a_terminal(
-    verb: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.command.cli.line_width_limit", lambda _stream: 80)
+    monkeypatch.setattr("jobs.command_line.cli.line_width_limit", lambda _stream: 80)
     monkeypatch.setenv("COLUMNS", "80")
 
-    assert ExitCode.CLEAN == cli.main([*verb, "--help"])
+    assert ExitCode.CLEAN == cli.main([*command, "--help"])
 
     text = capsys.readouterr().out
 
-    assert f"  {' '.join(('rmq-lake', *verb))} " in text
+    assert f"  {' '.join(('rmq-lake', *command))} " in text
     assert "\\b" not in text
     assert [] == [line for line in text.splitlines() if len(line) > 80 and "|" not in line]
 
 
 @pytest.mark.parametrize(
-    ("words", "verb"),
+    ("words", "command"),
     [
         (["--name", "ingest", "inspect", "nowhere"], "inspect"),
         (["--name=ingest", "inspect", "nowhere"], "inspect"),
@@ -251,13 +253,13 @@ def test_every_help_text_has_an_example_and_fits_into_a_terminal(
     ],
 )
 def test_log_lines_name_the_command_and_not_the_value_of_an_option(
-    words: list[str], verb: str | None, capsys: pytest.CaptureFixture[str]
+    words: list[str], command: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`--name ingest inspect STORE` was logged as `ingest`, and an interrupt gave the advice for it."""
     cli.main(["--log-json", *words])
     cli.main([*words[:-2], "--log-json", *words[-2:]])
 
-    assert {verb} == {event["command"] for event in events(capsys.readouterr().err)}
+    assert {command} == {event["command"] for event in events(capsys.readouterr().err)}
 
 
 @pytest.mark.parametrize(
@@ -508,12 +510,12 @@ FIRST = int(os.environ.get("FIRST", "1000"))
 def campaign() -> Iterator[Callable[..., dict[str, Any]]]:
     if shutil.which("cc") is None or not sys.platform.startswith("linux"):
         pytest.skip("the library that makes calls fail needs a C compiler, and Linux")
-    with start_campaigns("tests.support.failing_verbs") as campaign:
+    with start_campaigns("tests.support.failing_commands") as campaign:
         yield campaign
 
 
 @pytest.mark.parametrize(
-    ("first", "count", "verb", "least"),
+    ("first", "count", "command", "least"),
     [
         pytest.param(57, 1, "optimize", 0, marks=pytest.mark.slow),  # linking the commit fails
         pytest.param(55, 1, "optimize {lake} --", 0, marks=pytest.mark.slow),  # listing a table fails
@@ -536,11 +538,11 @@ def campaign() -> Iterator[Callable[..., dict[str, Any]]]:
         pytest.param(FIRST, SEEDS, "", SEEDS // 2, marks=[pytest.mark.campaign, pytest.mark.timeout(6 * 3600)]),
     ],
 )
-def test_a_verb_reports_a_failed_system_call(
-    campaign: Callable[..., dict[str, Any]], first: int | str, count: int, verb: str, least: int
+def test_a_command_reports_a_failed_system_call(
+    campaign: Callable[..., dict[str, Any]], first: int | str, count: int, command: str, least: int
 ) -> None:
     """The run after a disturbed ingest leaves the same rows as an undisturbed one."""
-    result = campaign(first, count, verb)
+    result = campaign(first, count, command)
 
     assert result["tried"] > least
     assert result["bad"] == []
@@ -576,7 +578,7 @@ def cut_power() -> Iterator[Callable[..., dict[str, Any]]]:
 
 
 @pytest.mark.parametrize(
-    ("first", "count", "verb"),
+    ("first", "count", "command"),
     [
         pytest.param(1, 1, "ingest", marks=pytest.mark.slow),  # the names of prepared files were not flushed
         pytest.param(8, 2, "ingest", marks=pytest.mark.slow),  # a lost note of the lock hid leftovers
@@ -587,10 +589,10 @@ def cut_power() -> Iterator[Callable[..., dict[str, Any]]]:
     ],
 )
 def test_a_power_failure_loses_nothing_that_was_reported_and_the_next_run_reaches_the_same_state(
-    cut_power: Callable[..., dict[str, Any]], first: int, count: int, verb: str
+    cut_power: Callable[..., dict[str, Any]], first: int, count: int, command: str
 ) -> None:
     """Commits, their directories and exports were not flushed, so a lake could be unreadable after "done"."""
-    result = cut_power(first, count, verb)
+    result = cut_power(first, count, command)
 
     assert count == result["tried"]
     assert result["bad"] == []

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from jobs.command.answer import ResultPrinter, typed_command_text, verbose_answer_options
-from jobs.command.configuration import verb
-from jobs.command.engine import engine_option, start_store_command
+from jobs.command_line.answer import ResultPrinter, typed_command_text, verbose_answer_options
+from jobs.command_line.configuration import declare_command
+from jobs.command_line.engine import engine_option, start_store_command
 from jobs.console.amounts import count_text
 from jobs.console.lines import PLAN_HEADING, abridged_lines_under_heading
 from jobs.console.process import tool_command
@@ -52,7 +52,7 @@ class _Installation:
         return self.dry_run and not self.is_wanted
 
 
-@verb(
+@declare_command(
     "rebuild-index /data/rocketmq/store --out /data/index",
     "rebuild-index STORE --out DIR --lost-only --dry-run",
     "rebuild-index STORE --out DIR --lost-only --install --dry-run",
@@ -93,7 +93,7 @@ def rebuild_index(
     return _print_end(result, outcome, answer, to_install, request.options)
 
 
-@verb(
+@declare_command(
     "rebuild-consumequeue /data/rocketmq/store --out /data/queues",
     "rebuild-consumequeue STORE --out DIR --broker-conf broker.conf --release 4.9.8",
     "rebuild-consumequeue STORE --out DIR --dry-run",

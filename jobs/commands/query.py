@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from jobs.command.configuration import ONE_SOURCE_NEEDED, examples, verb
+from jobs.command_line.configuration import ONE_SOURCE_NEEDED, declare_command, examples
 from jobs.console.amounts import TimeArgument
 from jobs.console.lines import line_width_limit, wrap_line
 from jobs.console.log import log_message
@@ -198,11 +198,11 @@ def query() -> None:
     """Find messages as mqadmin does, without a running broker."""
 
 
-_query_verb = partial(verb, group=query, ends_without_reader=True)
+_query_command = partial(declare_command, group=query, ends_without_reader=True)
 _topic = option("TOPIC", "The topic.", names="-t --topic", required=True)
 
 
-@_query_verb(name="by-key", short_help="Find messages by key (queryMsgByKey).")
+@_query_command(name="by-key", short_help="Find messages by key (queryMsgByKey).")
 def by_key(  # noqa: PLR0913 - one argument an option
     *,
     topic: str = _topic,
@@ -238,7 +238,7 @@ def by_key(  # noqa: PLR0913 - one argument an option
     return _merge(options, partial(merge_answers, ask=ask, newest=most), show)
 
 
-@_query_verb(name="by-id", short_help="Find messages by id (queryMsgById).")
+@_query_command(name="by-id", short_help="Find messages by id (queryMsgById).")
 def by_id(
     *,
     message_ids: str = option("ID[,ID…]", "Offset ids or unique keys.", names="-i --id", required=True),
@@ -252,7 +252,7 @@ def by_id(
     return _print_ids(options, texts, topic)
 
 
-@_query_verb(short_help="Find one message by an id of any kind.")
+@_query_command(short_help="Find one message by an id of any kind.")
 def message(
     *,
     message_id: str = option("ID", "An offset id or a unique key.", names="-i --id", required=True),
@@ -278,7 +278,7 @@ def _print_ids(options: QueryOptions, texts: Sequence[str], topic: str | None) -
     return _query(options, print_each)
 
 
-@_query_verb(name="by-unique-key", short_help="Find messages by unique key (queryMsgByUniqueKey).")
+@_query_command(name="by-unique-key", short_help="Find messages by unique key (queryMsgByUniqueKey).")
 def by_unique_key(
     *,
     topic: str = _topic,
@@ -304,7 +304,7 @@ def by_unique_key(
     return _merge(options, merge, lambda merged: options.printer.print_details(merged.answer, has_offset_id=False))
 
 
-@_query_verb(name="by-offset", short_help="Find a message by queue offset (queryMsgByOffset).")
+@_query_command(name="by-offset", short_help="Find a message by queue offset (queryMsgByOffset).")
 def by_offset(
     *,
     topic: str = _topic,
@@ -334,7 +334,7 @@ def by_offset(
     return _merge(options, partial(concatenate_answers, ask=ask), show)
 
 
-@_query_verb(name="list", short_help="List messages page by page, newest first.")
+@_query_command(name="list", short_help="List messages page by page, newest first.")
 def list_messages(  # noqa: PLR0913 - one argument an option
     *,
     topic: str | None = option("TOPIC", "Only messages of this topic.", names="-t --topic"),
@@ -369,7 +369,7 @@ def list_messages(  # noqa: PLR0913 - one argument an option
     return _merge(options, merge, show)
 
 
-@_query_verb(short_help="Show the history of a message.")
+@_query_command(short_help="Show the history of a message.")
 def story(
     *,
     message_id: str | None = argument("[ID]", required=False),
@@ -412,7 +412,7 @@ def story(
     return _merge(options, find, show)
 
 
-@_query_verb(short_help="Run SQL on a lake, without Java.")
+@_query_command(short_help="Run SQL on a lake, without Java.")
 def sql(  # noqa: PLR0913 - one argument an option
     *,
     statement: str | None = argument(None, required=False),
@@ -481,7 +481,7 @@ def sql(  # noqa: PLR0913 - one argument an option
     return ExitCode.FAILED if unlisted else ExitCode.CLEAN
 
 
-@_query_verb(name="decode-id", short_help="Decode a message id.", is_configured=False)
+@_query_command(name="decode-id", short_help="Decode a message id.", is_configured=False)
 def decode_id(
     *,
     message_id: str = argument("ID"),
@@ -500,7 +500,7 @@ def decode_id(
     return ExitCode.CLEAN
 
 
-@_query_verb(
+@_query_command(
     name="mqadmin",
     short_help="Run an mqadmin command line unchanged.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},

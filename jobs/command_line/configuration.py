@@ -20,8 +20,8 @@ from typing import Any, cast
 import click
 from click.core import ParameterSource
 
-from jobs.command import VERBS
-from jobs.command.old_names import explain_old_name
+from jobs.command_line import COMMAND_TABLE
+from jobs.command_line.old_names import explain_old_name
 from jobs.console.lines import line_width_limit, wrap_line
 from jobs.console.log import log_message, mask_secrets, mask_settings
 from jobs.console.process import end_without_reader
@@ -53,7 +53,7 @@ _GENERAL_VARIABLES = frozenset(
 )
 # The variables that Kubernetes sets for a service: `…_SERVICE_HOST`, `…_SERVICE_PORT_HTTP`, `…_PORT_80_TCP_ADDR`.
 _OF_SERVICE = r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$"
-_OF_A_VERB = "lake"  # this key is not shared by all commands, because its meaning differs between them
+_OF_A_COMMAND = "lake"  # this key is not shared by all commands, because its meaning differs between them
 # Keys that may be before the first table, although not every command has the option.
 _SHARED = frozenset(
     (
@@ -92,12 +92,12 @@ def _defaults(values: dict[str, object], ctx: click.Context) -> dict[str, object
     command. The narrower table wins.
     """
     known = {key: parameter for parameter in configurable_parameters(ctx.command) for key in parameter_keys(parameter)}
-    if _OF_A_VERB in values:
+    if _OF_A_COMMAND in values:
         raise _bad_file(
-            f"{_OF_A_VERB} cannot be set for all commands: set it in the table of one command, such as [ingest]", ctx
+            f"{_OF_A_COMMAND} cannot be set for all commands: set it in the table of one command, such as [ingest]", ctx
         )
     found: dict[str, object] = {}
-    keys, inner, table, place = {*known, *_SHARED}, set(VERBS), values, ""
+    keys, inner, table, place = {*known, *_SHARED}, set(COMMAND_TABLE), values, ""
     levels = [level for level in (ctx.parent, ctx) if level is not None and level.parent is not None]
     for level in (*levels, None):
         own: dict[str, object] = {}
@@ -121,7 +121,7 @@ def _defaults(values: dict[str, object], ctx: click.Context) -> dict[str, object
         found |= own
         if level is not None:
             table = cast("dict[str, object]", table.get(str(level.info_name), {}))
-            place = ".".join(_verbs(level))
+            place = ".".join(_command_names(level))
             keys = {
                 key
                 for _, below in leaf_commands(level.command, ())
@@ -162,7 +162,7 @@ def _bad_file(text: str, ctx: click.Context) -> click.BadParameter:
     return click.BadParameter(f"{ctx.meta[_CONFIG_FILE]}: {text}", ctx=ctx, param_hint="--config")
 
 
-def _verbs(ctx: click.Context) -> list[str]:
+def _command_names(ctx: click.Context) -> list[str]:
     return ctx.command_path.removeprefix(ctx.find_root().command_path).split()
 
 
@@ -189,7 +189,7 @@ def examples(*lines: str, exit_codes: str = "") -> str:
     return f"{text}\n\nExit codes: {exit_codes}\n" if exit_codes else text
 
 
-def verb(
+def declare_command(
     *lines: str,
     name: str | None = None,
     group: click.Group | None = None,
@@ -307,7 +307,7 @@ def bind_environment_variables(command: click.Command, *names: str) -> None:
                 variables = (environment_variable_name(*group, key) for key in parameter_keys(parameter))
                 parameter.envvar = [name for name in variables if not _is_of_service(name)]
                 known.update(parameter.envvar)
-    own, others = environment_variable_name(*names, ""), [environment_variable_name(name, "") for name in VERBS]
+    own, others = environment_variable_name(*names, ""), [environment_variable_name(name, "") for name in COMMAND_TABLE]
     given = {name for name in os.environ if name.startswith(f"{_PREFIX}_") and not _is_of_service(name)}
     for unknown in sorted(given - known - _GENERAL_VARIABLES):
         if unknown.startswith(own):
@@ -331,13 +331,15 @@ def environment_variable_name(*words: str) -> str:
     return "_".join((_PREFIX, *words)).upper().replace("-", "_")
 
 
-def leaf_commands(command: click.Command, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Yield each command below *command* that can be run, with its names."""
-    if isinstance(command, click.Group):
-        for name, verb in command.commands.items():
-            yield from leaf_commands(verb, (*names, name))
+def leaf_commands(
+    click_command: click.Command, names: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yield each command below *click_command* that can be run, with its names."""
+    if isinstance(click_command, click.Group):
+        for name, command in click_command.commands.items():
+            yield from leaf_commands(command, (*names, name))
     else:
-        yield names, command
+        yield names, click_command
 
 
 def _effective(ctx: click.Context, *, as_json: bool) -> str:
@@ -349,11 +351,11 @@ def _effective(ctx: click.Context, *, as_json: bool) -> str:
         )
         for parameter in configurable_parameters(ctx.command)
     }
-    verb = ".".join(_verbs(ctx))
+    command = ".".join(_command_names(ctx))
     if as_json:
         shown = {key: {"value": value, "from": origin} for key, (value, origin) in settings.items()}
         rule = {"engine_rule": ENGINE_RULE} if "engine" in settings else {}
-        return json.dumps({"command": verb, **rule, "settings": shown}, indent=1, ensure_ascii=False)
+        return json.dumps({"command": command, **rule, "settings": shown}, indent=1, ensure_ascii=False)
     lines = [
         (f"{key} = {json.dumps(value, ensure_ascii=False)}", origin)
         if value not in (None, [])
@@ -364,7 +366,7 @@ def _effective(ctx: click.Context, *, as_json: bool) -> str:
     origins = max(len(f"  # {origin}") for _, origin in lines)
     width = max((len(text) for text, _ in lines if limit is None or len(text) + origins <= limit), default=0)
     spark = shlex.join(mask_settings(given_spark_options()))
-    head = [f"[{verb}]", *([f"# Spark's options: {spark}"] if spark else [])]
+    head = [f"[{command}]", *([f"# Spark's options: {spark}"] if spark else [])]
     head += [f"# engine auto: {ENGINE_RULE}"] if "engine" in settings else []
     rows = (f"{text:{width}}  # {origin}" if len(text) <= width else f"# {origin}:\n{text}" for text, origin in lines)
     return "\n".join([*(piece for line in head for piece in wrap_line(line, limit)), *rows])

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import ResultPrinter, answer_options, typed_command_text, verbose_answer_options
-from jobs.command.configuration import verb
-from jobs.command.engine import engine_option, start_store_command
+from jobs.command_line.answer import ResultPrinter, answer_options, typed_command_text, verbose_answer_options
+from jobs.command_line.configuration import declare_command
+from jobs.command_line.engine import engine_option, start_store_command
+from jobs.commands.rebuild import refuse_running_broker
 from jobs.console.amounts import count_text
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, RecommendedStep, Result, Severity
@@ -24,7 +25,6 @@ from jobs.requests.repair import RepairRequest
 from jobs.requests.verify import VerifyRequest
 from jobs.storage.paths import path_exists
 from jobs.store.store import list_store
-from jobs.verbs.rebuild import refuse_running_broker
 
 if TYPE_CHECKING:
     from jobs.lake.runs import LakeStore
@@ -35,7 +35,7 @@ _SHOWN = 5
 _NOT_OF_INGEST = {"--consume-queue-size", "--time-zone"}
 
 
-@verb("verify /data/rocketmq/store", "verify STORE --broker-conf broker.conf --json")
+@declare_command("verify /data/rocketmq/store", "verify STORE --broker-conf broker.conf --json")
 def verify(  # noqa: PLR0913 - one argument an option
     *,
     request: VerifyRequest = bundle(VerifyRequest),
@@ -93,7 +93,7 @@ def _append_findings(lake: "Lake", lake_store: "LakeStore | None", broker: str |
         append_accepted_findings(lake, lake_store, broker, new)
 
 
-@verb(
+@declare_command(
     "diff /data/rocketmq/store /data/lake",
     "diff STORE LAKE --json",
     "diff /data/master/store /data/replica/store",
@@ -131,7 +131,7 @@ def diff(
     return answer.print_outcome(summary, summary.lines(limit), with_byte_count=True)
 
 
-@verb(
+@declare_command(
     "repair /data/rocketmq/store --out /data/repair --lake /data/lake",
     "repair STORE --out DIR --lake LAKE --apply",
     "repair STORE --out DIR --undo",

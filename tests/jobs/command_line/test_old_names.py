@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.command.old_names import NEW_NAMES, REMOVED
+from jobs.command_line.old_names import NEW_NAMES, REMOVED
 from jobs.console.result import ExitCode
 from tests.support.commands import Run
 

@@ -19,11 +19,11 @@ from types import FrameType
 import click
 
 from jobs import __version__
-from jobs.command import VERBS
-from jobs.command.answer import COMMAND_LINE_META_KEY
-from jobs.command.configuration import bind_environment_variables, leaf_commands
-from jobs.command.engine import uses_s3
-from jobs.command.old_names import explain_old_name
+from jobs.command_line import COMMAND_TABLE
+from jobs.command_line.answer import COMMAND_LINE_META_KEY
+from jobs.command_line.configuration import bind_environment_variables, leaf_commands
+from jobs.command_line.engine import uses_s3
+from jobs.command_line.old_names import explain_old_name
 from jobs.console import process
 from jobs.console.lines import line_width_limit, wrap_line
 from jobs.console.log import JsonLines, log_as_json, log_message
@@ -82,13 +82,13 @@ class _AsTyped(click.HelpFormatter):
 click.Context.formatter_class = _AsTyped
 
 
-class _Verbs(click.Group):
+class _CommandGroup(click.Group):
     """The group of all commands; `--help` prints their table without importing their modules."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands, in the order of their table."""
         del ctx
-        return list(VERBS)
+        return list(COMMAND_TABLE)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the arguments as they were typed, for messages that recommend the next command."""
@@ -99,9 +99,9 @@ class _Verbs(click.Group):
         """Load a command; for an unknown name, suggest the most similar one."""
         if cmd_name.startswith("-"):
             return None
-        if cmd_name not in VERBS:
-            raise click.exceptions.NoSuchCommand(cmd_name, possibilities=VERBS, ctx=ctx)
-        command = VERBS[cmd_name].load()
+        if cmd_name not in COMMAND_TABLE:
+            raise click.exceptions.NoSuchCommand(cmd_name, possibilities=COMMAND_TABLE, ctx=ctx)
+        command = COMMAND_TABLE[cmd_name].load()
         bind_environment_variables(command, cmd_name)
         return command
 
@@ -109,7 +109,7 @@ class _Verbs(click.Group):
         """List the commands without loading them."""
         del ctx
         with formatter.section("Commands"):
-            formatter.write_dl([(verb.name, verb.help) for verb in VERBS.values()])
+            formatter.write_dl([(command.name, command.help) for command in COMMAND_TABLE.values()])
 
 
 def _print_versions(ctx: click.Context, _parameter: click.Parameter, asked: str | None) -> None:
@@ -131,7 +131,7 @@ def _print_versions(ctx: click.Context, _parameter: click.Parameter, asked: str 
 
 
 @click.group(
-    cls=_Verbs,
+    cls=_CommandGroup,
     epilog=_EPILOG,
     subcommand_metavar="COMMAND [ARGS]…",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str]) -> ExitCode:
     process.set_resumption_text("")
     is_ours = not has_session()  # otherwise a notebook owns it, and continues to use it
     as_json = _is_given("--log-json", "RMQ_LAKE_LOG_JSON", arguments)
-    with log_as_json(_verb_of(arguments)) if as_json else nullcontext():
+    with log_as_json(_find_command_name(arguments)) if as_json else nullcontext():
         with _handle_termination_as_interrupt():
             try:
                 code = _run(arguments)
@@ -181,14 +181,14 @@ def main(arguments: Sequence[str]) -> ExitCode:
 
 def _is_given(switch: str, variable: str, arguments: Sequence[str]) -> bool:
     """Return whether a switch is set before the name of the command, or in the environment."""
-    before_verb = takewhile(lambda word: word.startswith("-"), _own_words(arguments))
-    return switch in before_verb or os.environ.get(variable, "").lower() not in _NOT_SET
+    before_command = takewhile(lambda word: word.startswith("-"), _own_words(arguments))
+    return switch in before_command or os.environ.get(variable, "").lower() not in _NOT_SET
 
 
-def _verb_of(arguments: Sequence[str]) -> str | None:
+def _find_command_name(arguments: Sequence[str]) -> str | None:
     """Return the name of the command: the first word that is neither a switch nor the value of a Spark option."""
-    verb = next((word for word in _own_words(arguments) if not word.startswith("-")), None)
-    return verb if verb in VERBS else None
+    command = next((word for word in _own_words(arguments) if not word.startswith("-")), None)
+    return command if command in COMMAND_TABLE else None
 
 
 def _own_words(arguments: Sequence[str]) -> Sequence[str]:
@@ -338,8 +338,8 @@ def run_nested(arguments: Sequence[str]) -> ExitCode:
 
 def _leave_for_cluster(own: Sequence[str]) -> None:
     """Replace this process by the spark-submit that starts the driver on the cluster, if that is requested."""
-    verb = _verb_of(own)
-    if verb is None or not VERBS[verb].uses_spark or "PYSPARK_GATEWAY_PORT" in os.environ:
+    command = _find_command_name(own)
+    if command is None or not COMMAND_TABLE[command].uses_spark or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
     options = given_spark_options()
     if find_option_value("--deploy-mode", options) != "cluster":
@@ -352,12 +352,14 @@ def _leave_for_cluster(own: Sequence[str]) -> None:
 
 def parse_command_line(words: Sequence[str]) -> click.Context | None:
     """Parse *words*, and return the context of the command with the places that it names; nothing is run or refused."""
-    verb = _verb_of(words)
+    command = _find_command_name(words)
     group = rmq_lake.make_context(tool_command(), list(words), resilient_parsing=True)
-    command = rmq_lake.get_command(group, verb) if verb is not None else None
-    if verb is None or command is None:
+    click_command = rmq_lake.get_command(group, command) if command is not None else None
+    if command is None or click_command is None:
         return None
-    return command.make_context(verb, list(words[words.index(verb) + 1 :]), parent=group, resilient_parsing=True)
+    return click_command.make_context(
+        command, list(words[words.index(command) + 1 :]), parent=group, resilient_parsing=True
+    )
 
 
 @contextmanager
@@ -376,8 +378,8 @@ def _spark_options(options: Sequence[str]) -> Iterator[None]:
 
 def _report_interrupt(arguments: Sequence[str]) -> ExitCode:
     process.discard_unwritten_output()
-    verb = _verb_of(arguments)
-    left = process.get_resumption_text() or (VERBS[verb].interrupt_advice if verb else "")
+    command = _find_command_name(arguments)
+    left = process.get_resumption_text() or (COMMAND_TABLE[command].interrupt_advice if command else "")
     log_message(f"rmq-lake: interrupted. {left}".rstrip(), "error")
     return ExitCode.INTERRUPTED
 

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 
 import click
 
-from jobs.command.answer import ResultPrinter, verbose_answer_options
-from jobs.command.configuration import verb
+from jobs.command_line.answer import ResultPrinter, verbose_answer_options
+from jobs.command_line.configuration import declare_command
 from jobs.console.lines import line_width_limit, printable_text, wrap_line
 from jobs.console.log import log_message
 from jobs.console.process import STANDARD_OUTPUT
@@ -29,7 +29,7 @@ _KINDS = click.Choice(tuple(KINDS_BY_NAME))
 _NEEDED = ("jinja2", "starlette", "uvicorn")  # modules that the pages need
 
 
-@verb(
+@declare_command(
     "inspect /data/rocketmq/store",
     "inspect --deep --json /backup/store | jq .problems",
     "inspect --broker-conf broker.conf /data/rocketmq/store",
@@ -79,7 +79,7 @@ def inspect(
     return report.health.exit_code
 
 
-@verb(
+@declare_command(
     "dump store/commitlog/00000000000000000000",
     "dump --from 16626 --limit 1 --fields store/commitlog/00000000000000000000",
     """dump --json store/dledger-n0/data/00000000000000016384 | jq 'select(.kind == "record") | .topic'""",
@@ -162,7 +162,7 @@ def _print(line: str) -> None:
     sys.stdout.write(line.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
 
 
-@verb(
+@declare_command(
     "browse /data/rocketmq/store",
     "browse --port 8080 --no-open LAKE      # on a server; then: ssh -L 8080:127.0.0.1:8080 SERVER",
     exit_codes="0 stopped with Ctrl-C · 1 failed · 2 usage error",

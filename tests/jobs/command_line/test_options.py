@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
-from jobs.command.cli import rmq_lake
-from jobs.command.configuration import bind_environment_variables, verb
+from jobs.command_line.cli import rmq_lake
+from jobs.command_line.configuration import bind_environment_variables, declare_command
 from jobs.console.amounts import parse_time
 from jobs.console.result import ExitCode
 from jobs.options.declaration import argument, option
@@ -48,7 +48,9 @@ def test_every_variable_that_the_code_reads_is_documented() -> None:
 
 
 @pytest.mark.parametrize("example", _EXAMPLES)
-def test_every_example_is_accepted_by_its_verb(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_example_is_accepted_by_its_command(
+    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("broker.conf", "types.toml"):
         (tmp_path / name).touch()
@@ -94,7 +96,7 @@ def seen() -> list[tuple[str | None, str | None]]:
 def look(seen: list[tuple[str | None, str | None]]) -> click.Command:
     """Return a command that reads a store, which is an argument, or a lake, which is an option."""
 
-    @verb()
+    @declare_command()
     def look(
         *, store: str | None = argument("[STORE]", required=False), lake: str | None = option("LAKE", "The lake.")
     ) -> ExitCode:

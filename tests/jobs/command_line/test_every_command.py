@@ -20,8 +20,8 @@ from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 from pyspark.sql import SparkSession
 
-from jobs.command import VERBS, cli
-from jobs.command.cli import run_nested
+from jobs.command_line import COMMAND_TABLE, cli
+from jobs.command_line.cli import run_nested
 from jobs.console import process
 from jobs.console.result import ExitCode, OtherRunActiveError, RequestError
 from jobs.demo.tour import demo, extract, list_steps, unpack
@@ -135,10 +135,10 @@ def test_schemas_describe_every_key(path: Path) -> None:
     assert [] == undescribed
 
 
-def _check(verb: str, *documents: object) -> None:
-    schema = json.loads((SCHEMAS / f"{verb}.json").read_text(encoding="utf-8"))
+def _check(command: str, *documents: object) -> None:
+    schema = json.loads((SCHEMAS / f"{command}.json").read_text(encoding="utf-8"))
     Draft202012Validator.check_schema(schema)
-    judge = Draft202012Validator(_strict(schema, is_whole=True) | {"unevaluatedProperties": verb == "dump"})
+    judge = Draft202012Validator(_strict(schema, is_whole=True) | {"unevaluatedProperties": command == "dump"})
     for document in documents:
         judge.validate(document)
 
@@ -178,10 +178,14 @@ def test_answers_of_several_brokers_match_their_schema(tmp_path: Path, run: Run)
     assert story.lines[0]["brokers"] == ["broker-a", "broker-b"]
 
 
-def test_every_verb_that_prints_json_has_a_schema() -> None:
+def test_every_command_that_prints_json_has_a_schema() -> None:
     context = click.Context(cli.rmq_lake)
-    verbs = {name: cli.rmq_lake.get_command(context, name) for name in VERBS}
-    options = {name: {option for param in verb.params for option in param.opts} for name, verb in verbs.items() if verb}
+    commands = {name: cli.rmq_lake.get_command(context, name) for name in COMMAND_TABLE}
+    options = {
+        name: {option for param in command.params for option in param.opts}
+        for name, command in commands.items()
+        if command
+    }
 
     assert {name for name, has in options.items() if "--json" in has} | {"query"} == {
         path.stem for path in SCHEMAS.iterdir()
@@ -190,34 +194,34 @@ def test_every_verb_that_prints_json_has_a_schema() -> None:
 
 @pytest.mark.parametrize("text", _EVERY)
 def test_json_output_matches_its_schema(text: str, words: Callable[[str], list[str]], run: Run) -> None:
-    verb, *others = _prepare_line(text, words)
+    command, *others = _prepare_line(text, words)
 
-    _check(verb, run(verb, "--json", *others).document)
+    _check(command, run(command, "--json", *others).document)
 
 
 @pytest.mark.parametrize("text", _EVERY)
 def test_output_fits_80_columns_and_ends_with_the_result(
     text: str, words: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = _prepare_line(text, words)
+    command_words = _prepare_line(text, words)
     terminal = StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr("sys.stdout", terminal)
     monkeypatch.setenv("COLUMNS", "80")
 
-    cli.main(command)
+    cli.main(command_words)
 
     output = click.unstyle(terminal.getvalue())
     lines = output.splitlines()
-    verb = command[0]
-    if verb not in _AS_IT_IS:
+    command = command_words[0]
+    if command not in _AS_IT_IS:
         assert [] == [line for line in lines if len(line) > 80 and len(line.removesuffix(" \\").split()) > 1]
         assert [] == _TORN.findall(output)
     if text in COMMANDS:
-        begun = max(number for number, line in enumerate(lines) if line.startswith(f"{verb}: "))
+        begun = max(number for number, line in enumerate(lines) if line.startswith(f"{command}: "))
         result = " ".join(line.strip() for line in lines[begun:])
 
-        assert re.fullmatch(_RESULT.format(verb), result), result
+        assert re.fullmatch(_RESULT.format(command), result), result
 
 
 @pytest.mark.parametrize(

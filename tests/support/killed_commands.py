@@ -1,5 +1,5 @@
 """
-Kill `type`, `restore` and commits in Spark: `python -m tests.support.killed_verbs SCENARIO DIRECTORY NUMBER`.
+Kill `type`, `restore` and commits in Spark: `python -m tests.support.killed_commands SCENARIO DIRECTORY NUMBER`.
 
 Only forks open a lake.
 """

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from jobs.command import VERBS
-from jobs.command.cli import rmq_lake
-from jobs.command.configuration import configurable_parameters, leaf_commands, parameter_key
+from jobs.command_line import COMMAND_TABLE
+from jobs.command_line.cli import rmq_lake
+from jobs.command_line.configuration import configurable_parameters, leaf_commands, parameter_key
 from jobs.console.result import ExitCode
 from jobs.launch.cache import CONF_DIRECTORY
 from jobs.options.places import CHANGED_LAKE, LAKE, NEW_STORE, OUTPUT_FILE, STORE, LocationType
@@ -30,15 +30,15 @@ from tests.support.stores import tree_state
 class Option(NamedTuple):
     """A parameter of a command."""
 
-    verb: tuple[str, ...]
+    names: tuple[str, ...]
     parameter: click.Parameter
     command: click.Command
 
 
 def _options() -> Iterator[Option]:
     yield from (Option((), parameter, rmq_lake) for parameter in rmq_lake.params)
-    for verb in VERBS.values():
-        for names, command in leaf_commands(verb.load(), (verb.name,)):
+    for entry in COMMAND_TABLE.values():
+        for names, command in leaf_commands(entry.load(), (entry.name,)):
             yield from (Option(names, parameter, command) for parameter in command.params)
 
 
@@ -47,7 +47,7 @@ OUTPUTS = [option for option in OPTIONS if getattr(option.parameter.type, "is_ou
 
 
 def _name(option: Option) -> str:
-    return " ".join((*option.verb, max(option.parameter.opts, key=len)))
+    return " ".join((*option.names, max(option.parameter.opts, key=len)))
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def _is_guarded(parameter: click.Parameter) -> bool:
 
 
 def _command_line(option: Option, place: Path, store: Path | str) -> list[str]:
-    words = list(option.verb)
+    words = list(option.names)
     arguments = []
     for parameter in option.command.params:
         named = parameter is option.parameter
@@ -181,10 +181,10 @@ def test_a_missing_store_or_lake_is_refused_before_anything_is_created(
 
 def test_only_ingest_and_repair_get_the_lake_of_the_sample(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """`query` and `export` refused the sample, and `verify` wrote tables into a lake that its line does not name."""
-    monkeypatch.setattr("jobs.command.configuration.line_width_limit", lambda _: 60)
+    monkeypatch.setattr("jobs.command_line.configuration.line_width_limit", lambda _: 60)
     lakes = set()
     stores = {}
-    for names in {option.verb for option in OPTIONS if option.parameter.name == "config"}:
+    for names in {option.names for option in OPTIONS if option.parameter.name == "config"}:
         shown = run(*names, "--config", CONF_DIRECTORY / "job.toml", "--show-config")
 
         assert all(len(line) <= 60 or "job.toml" in line for line in shown.out.splitlines())
@@ -201,15 +201,17 @@ def test_only_ingest_and_repair_get_the_lake_of_the_sample(run: Run, monkeypatch
 def test_settings_are_shown_on_a_terminal_that_is_narrower_than_each_of_their_origins(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.command.configuration.line_width_limit", lambda _: 20)
+    monkeypatch.setattr("jobs.command_line.configuration.line_width_limit", lambda _: 20)
     shown = run("ingest", "--config", CONF_DIRECTORY / "job.toml", "--show-config")
 
     assert tomllib.loads(shown.out)["ingest"]["lake"] == "/data/lake"
 
 
 # Any value of an option is accepted, or refused with a message, but never with a traceback.
-VERB_OPTIONS = [option for option in OPTIONS if option.verb and option.parameter.name not in {"help", "show_config"}]
-CONFIGURED = [option for option in VERB_OPTIONS if option.parameter in configurable_parameters(option.command)]
+COMMAND_OPTIONS = [
+    option for option in OPTIONS if option.names and option.parameter.name not in {"help", "show_config"}
+]
+CONFIGURED = [option for option in COMMAND_OPTIONS if option.parameter in configurable_parameters(option.command)]
 TEXTS = st.one_of(
     st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40),
     st.from_regex(r"\A-?[0-9]{1,400}\Z"),
@@ -233,14 +235,14 @@ def _toml(value: object) -> str:
 
 def _parse(option: Option, words: list[str]) -> None:
     parent = click.Context(click.Group("rmq-lake"), info_name="rmq-lake")
-    for name in option.verb[:-1]:
-        parent = click.Context(VERBS[name].load(), info_name=name, parent=parent)
+    for name in option.names[:-1]:
+        parent = click.Context(COMMAND_TABLE[name].load(), info_name=name, parent=parent)
     with suppress(click.ClickException, click.exceptions.Exit):
-        option.command.make_context(option.verb[-1], words, parent=parent)
+        option.command.make_context(option.names[-1], words, parent=parent)
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
-@given(option=st.sampled_from(VERB_OPTIONS), text=TEXTS)
+@given(option=st.sampled_from(COMMAND_OPTIONS), text=TEXTS)
 def test_any_text_for_any_option_is_accepted_or_refused_with_a_message(option: Option, text: str) -> None:
     if isinstance(option.parameter, click.Argument):
         _parse(option, ["--", text])
@@ -257,7 +259,7 @@ def test_any_toml_for_any_option_is_accepted_or_refused_with_a_message(
     if not any(parameter.name == "config" for parameter in option.command.params):
         return
     config = tmp_path / "job.toml"
-    table = f"[{'.'.join(option.verb)}]\n" if in_table else ""
+    table = f"[{'.'.join(option.names)}]\n" if in_table else ""
     config.write_text(f"{table}{parameter_key(option.parameter)} = {_toml(value)}\n", encoding="utf-8")
     _parse(option, ["--config", str(config)])
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import ResultPrinter, verbose_answer_options
-from jobs.command.configuration import verb
-from jobs.command.engine import engine_option, make_workers, start_workers
+from jobs.command_line.answer import ResultPrinter, verbose_answer_options
+from jobs.command_line.configuration import declare_command
+from jobs.command_line.engine import engine_option, make_workers, start_workers
+from jobs.commands.lake import IcebergRegistrations, iceberg_option_of_ingest
 from jobs.console.log import log_message
 from jobs.console.result import ExitCode, RequestError, Severity
 from jobs.ingest import Summary
@@ -24,7 +25,6 @@ from jobs.options.places import OUTPUT_FILE
 from jobs.options.values import DURATION, DURATION_OR_TIME
 from jobs.requests.ingest import IngestRequest
 from jobs.storage.locations import is_local
-from jobs.verbs.lake import IcebergRegistrations, iceberg_option_of_ingest
 
 if TYPE_CHECKING:
     from jobs.store.workers import Workers
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"  # Arrow reads this variable once, when it is loaded
 
 
-@verb(
+@declare_command(
     "ingest /data/rocketmq/store --lake /data/lake",
     "ingest STORE --lake LAKE --broker broker-a --exclude-topics 'RMQ_SYS_*'",
 )
