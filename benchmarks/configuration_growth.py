@@ -21,7 +21,7 @@ from benchmarks.stores import DIRECTORY, LiveStore, Recipe
 from jobs.ingest.run import ingest
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
-from jobs.lake.runs import list_lake_stores
+from jobs.lake.lake_stores import list_lake_stores
 from jobs.lake.snapshot_files import list_snapshot_files
 from jobs.lake.tables import CONFIG_FILES, CONSUMER_OFFSETS
 from jobs.lake.thinning import RunPeriods

@@ -33,7 +33,7 @@ from jobs.diagnosis.findings import CONFIGURATION, Finding
 from jobs.diagnosis.log_check import RangeCheck
 from jobs.lake.identity import identify_store, list_last_units
 from jobs.lake.lake import Lake
-from jobs.lake.runs import Expiry, LakeStore, list_lake_stores
+from jobs.lake.lake_stores import Expiry, LakeStore, list_lake_stores
 from jobs.lake.tables import RECORD_CRC
 from jobs.products.broker_config import FILES_KEY, GROUP_KIND, read_state
 from jobs.requests.diff import DiffRequest

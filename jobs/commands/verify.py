@@ -27,7 +27,7 @@ from jobs.storage.paths import path_exists
 from jobs.store.store import list_store
 
 if TYPE_CHECKING:
-    from jobs.lake.runs import LakeStore
+    from jobs.lake.lake_stores import LakeStore
     from jobs.repair.run import RepairSummary
     from jobs.verify.verdict import Verdict
 

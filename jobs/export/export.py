@@ -37,7 +37,7 @@ from jobs.export import (
 from jobs.export.condition import Condition
 from jobs.lake.bodies import Body
 from jobs.lake.lake import DEFAULT_BROKER, Lake
-from jobs.lake.runs import list_broker_stores, open_complete_table
+from jobs.lake.lake_stores import list_broker_stores, open_complete_table
 from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files
 from jobs.lake.tables import MESSAGES
 from jobs.products.index.settings import determine_releases

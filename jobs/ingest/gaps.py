@@ -16,7 +16,8 @@ import pyarrow.dataset as ds
 from jobs.lake.commit import read_rows
 from jobs.lake.identity import read_first_record
 from jobs.lake.lake import Lake
-from jobs.lake.runs import OPEN_RANGES_KEY, LakeStore, read_gaps_and_filled
+from jobs.lake.lake_stores import LakeStore, read_gaps_and_filled
+from jobs.lake.manifest import OPEN_RANGES_KEY
 from jobs.lake.tables import MESSAGES, QUARANTINE, RECORD_CRC
 from jobs.products.log_pieces import ENTRY_HEADER_SIZE
 from jobs.store.intervals import Interval, merge_intervals, subtract_intervals

@@ -7,14 +7,10 @@ from jobs.console.log import log_message
 from jobs.lake.commit import find_lost_files, find_newest_transaction, lost_file_text
 from jobs.lake.integrity import tables_of_run
 from jobs.lake.lake import Lake
-from jobs.lake.runs import (
-    COMMAND_ID_KEY,
-    TABLES_BEFORE_KEY,
-    LakeStore,
-    Manifest,
-    read_manifest,
-    replace_prepared_manifest,
-)
+from jobs.lake.lake_stores import LakeStore
+from jobs.lake.manifest import COMMAND_ID_KEY, TABLES_BEFORE_KEY, Manifest
+from jobs.lake.run_rows import read_manifest
+from jobs.lake.runs import replace_prepared_manifest
 from jobs.lake.tables import SUPERSEDED_MESSAGES
 from jobs.products import PRODUCTS
 

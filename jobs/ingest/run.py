@@ -35,30 +35,34 @@ from jobs.lake.commit import ExpiredRows, open_table, read_rows
 from jobs.lake.history import find_superseded_rows
 from jobs.lake.identity import has_fingerprint, identify_store, refuse_other_label
 from jobs.lake.lake import Lake
+from jobs.lake.lake_stores import (
+    LakeStore,
+    list_broker_stores,
+    list_lake_stores,
+    read_time_of_gap,
+    refresh_newest_run,
+    register_store,
+)
 from jobs.lake.lock import hold_lock
-from jobs.lake.runs import (
+from jobs.lake.manifest import (
     COMMAND_ID_KEY,
     OPEN_RANGES_KEY,
     TABLES_BEFORE_KEY,
     BackfilledTopic,
     FilledRange,
     GapRow,
-    LakeStore,
     Manifest,
     SupersededRows,
+    recorded_release,
+)
+from jobs.lake.runs import (
     commit_prepared,
     delete_files_outside_manifest,
     find_unfinished_run,
     has_leftover_files,
-    list_broker_stores,
-    list_lake_stores,
     prepare_run,
-    read_time_of_gap,
-    recorded_release,
-    refresh_newest_run,
     refuse_deletion_vectors,
     refuse_taken_run,
-    register_store,
     thin_fingerprints,
 )
 from jobs.lake.shorter_log import (

@@ -9,7 +9,7 @@ from jobs.console.amounts import count_text, size_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
 
 if TYPE_CHECKING:
-    from jobs.lake.runs import GapRow
+    from jobs.lake.manifest import GapRow
 
 _INDEX = "index"  # one of `PRODUCT_NAMES`
 OPEN_DAMAGE_KEY = "open"  # key in a manifest's state

@@ -26,7 +26,8 @@ from deltalake import DeltaTable
 from jobs.lake.commit import open_table
 from jobs.lake.identity import compare_fingerprints
 from jobs.lake.lake import Lake
-from jobs.lake.runs import LakeStore, SupersededRows
+from jobs.lake.lake_stores import LakeStore
+from jobs.lake.manifest import SupersededRows
 from jobs.lake.snapshot_files import has_rows_within, read_rows_where
 from jobs.lake.tables import MESSAGES
 from jobs.store.range_reader import RangeReader

@@ -25,7 +25,7 @@ from jobs.console.result import OtherRunActiveError, RequestError
 from jobs.lake.commit import read_rows
 from jobs.lake.integrity import refuse_tables_without_runs
 from jobs.lake.lake import DEFAULT_BROKER, Lake
-from jobs.lake.runs import LakeStore, list_lake_stores, register_store
+from jobs.lake.lake_stores import LakeStore, list_lake_stores, register_store
 from jobs.lake.tables import MESSAGES, Table
 from jobs.store.epochs import tail_evidence
 from jobs.store.queue_files import queues_in_files

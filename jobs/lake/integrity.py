@@ -29,13 +29,9 @@ from jobs.lake.commit import (
 )
 from jobs.lake.features import refuse_unsupported_features
 from jobs.lake.lake import DEFAULT_BROKER, Lake
-from jobs.lake.runs import (
-    LakeStore,
-    Manifest,
-    list_lake_stores,
-    refuse_lost_registrations,
-    tables_with_superseded_rows,
-)
+from jobs.lake.lake_stores import LakeStore, list_lake_stores, refuse_lost_registrations
+from jobs.lake.manifest import Manifest
+from jobs.lake.runs import tables_with_superseded_rows
 from jobs.lake.snapshot_files import read_rows_where
 from jobs.lake.snapshots import read_newest_transaction
 from jobs.lake.table_file import FileNaming

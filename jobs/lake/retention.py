@@ -31,17 +31,9 @@ from jobs.lake.commit import (
     rewrite_without_rows,
 )
 from jobs.lake.lake import Lake
-from jobs.lake.runs import (
-    Expiry,
-    LakeStore,
-    expiry_app,
-    find_unfinished_run,
-    finish_expiry,
-    is_expiry_finished,
-    list_broker_stores,
-    record_expiry,
-    vectors_error,
-)
+from jobs.lake.lake_stores import Expiry, LakeStore, list_broker_stores
+from jobs.lake.run_rows import expiry_app
+from jobs.lake.runs import find_unfinished_run, finish_expiry, is_expiry_finished, record_expiry, vectors_error
 from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files, read_batches
 from jobs.lake.snapshots import read_newest_transaction
 from jobs.lake.tables import (

@@ -12,28 +12,17 @@ at least one of the two tables. The files with these rows are determined when th
 contain the rows by then.
 """
 
-import gzip
 import json
-import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from types import NoneType
-from typing import Any, NamedTuple, TypedDict, TypeVar, cast
-from uuid import uuid4
+from typing import Any, cast
 
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
-from deltalake import DeltaTable
-
-from jobs.console.amounts import names_text, utc_time_text
 from jobs.console.result import OtherRunActiveError
 from jobs.lake.commit import (
     VECTORS_ONLY_LOCAL_ERROR,
-    ExpiredRows,
     FileShare,
     LaterEntries,
     LaterUnits,
@@ -43,30 +32,37 @@ from jobs.lake.commit import (
     TransactionTakenError,
     abort_file_replacements,
     commit,
-    commit_rows,
     file_paths,
     find_newest_transaction,
     list_files_with_rows,
     open_table,
-    read_rows,
-    read_snapshot,
     refuse_lost_files,
     rewrite_without_rows,
 )
-from jobs.lake.lake import (
-    BACKFILLED_KEY,
-    EXPIRY_DETAIL_SHAPE,
-    FILLED_KEY,
-    FULL_STATE_KEY,
-    GAPS_SHAPE,
-    REGISTRATION_DETAIL_SHAPE,
-    UNDONE_KEY,
-    Lake,
-    drop_undone_runs,
-    parse_run_detail,
+from jobs.lake.lake import BACKFILLED_KEY, FILLED_KEY, FULL_STATE_KEY, UNDONE_KEY, Lake
+from jobs.lake.lake_stores import Expiry, LakeStore
+from jobs.lake.manifest import (
+    BROKER_CONFIG_STATE,
+    COMMAND_ID_KEY,
+    MANIFEST_DIRECTORY,
+    QUEUES_STATE,
+    Manifest,
+    SupersededRows,
+    read_plain_queue_ends,
+    storing_manifest,
 )
-from jobs.lake.snapshot_files import SnapshotFile, read_batches, read_rows_where, table_for_rewriting
-from jobs.lake.snapshots import UnsupportedTableError, read_newest_transaction, refuse_older_version
+from jobs.lake.run_rows import (
+    DONE_STATE,
+    EXPIRED_STATE,
+    PREPARED_STATE,
+    append_run_row,
+    done_transaction_app,
+    expiry_app,
+    find_prepared_row,
+    read_manifest,
+)
+from jobs.lake.snapshot_files import SnapshotFile, read_batches, table_for_rewriting
+from jobs.lake.snapshots import UnsupportedTableError, read_newest_transaction
 from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming, TableFile
 from jobs.lake.tables import (
     CONSUME_QUEUE,
@@ -81,34 +77,13 @@ from jobs.lake.tables import (
     WRITTEN_BY_RUNS,
     Table,
 )
-from jobs.storage.json_file import find_problem, parse_json_file
 from jobs.storage.locations import is_local
-from jobs.store.intervals import Interval, merge_intervals, subtract_intervals
 from jobs.store.record_places import Fingerprint
-from jobs.store.release import RELEASE_SETTING, RELEASES, RELEASES_ORIGIN
+from jobs.store.release import RELEASE_SETTING
 from jobs.store.selection import TOPIC_CHOICES_KEY, Selection, TopicChoices
-from rmq_formats.consumequeue.dispatch import QueueKind
-from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import IndexHeader
-from rmq_formats.release import Release
-from rmq_formats.store import FileKind
 
-MANIFEST_VERSION = 2
-_VERSION_WITHOUT_FILES = 1  # of manifests without a file for the ends of queues, which all releases can read
-MANIFEST_DIRECTORY = "_manifests"
-QUEUE_ENDS_MARK = "queue-ends"  # in the names of files with the ends of all queues, which are next to the manifests
-ALL_ENDS_KEY = "all_ends"  # key in the state of the queues: the path of such a file, if the store has many queues
-ALL_SETTINGS_KEY = "all_settings"  # key in the state of the configuration: the path of a file with all of it
-QUEUES_STATE, BROKER_CONFIG_STATE = "queues", "broker_config"  # keys of the states of products
-REGISTERED_STATE = "registered"
-PREPARED_STATE = "prepared"
 UNKNOWN_PIECE = "unknown"  # kind of rows of `log_pieces`: bytes that the lake does not have
-DONE_STATE = "done"
-EXPIRED_STATE = "expired"
-OPEN_RANGES_KEY = "open_ranges"  # key in a manifest's state: missing and damaged ranges that a run may fill
-COMMAND_ID_KEY = "command"  # key in a manifest's state and in `detail`; the steps of one command share its value
-TABLES_BEFORE_KEY = "tables"  # key in a manifest's state: the newest earlier run of each table
-_NO_GAPS = '"gaps": []'  # part of the detail of a run
 _NEWEST_KEPT = 32
 # Columns from which `LaterUnits` and `LaterEntries` are recognized.
 _OF_UNDONE_ROWS = (
@@ -117,449 +92,6 @@ _OF_UNDONE_ROWS = (
 )
 _REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name, LOG_PIECES.name)
 _DEAD_AFTER_MS = 600_000  # a commit takes milliseconds
-# Errors from parsing an invalid manifest.
-_NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, FormatError)
-REGISTRY_TRANSACTION = "stores"  # the transaction that serializes registrations
-T = TypeVar("T")
-# A range of a log that a lake will never have, as in manifests and summaries.
-GapRow = TypedDict("GapRow", {"broker": str, "from": int, "to": int, "why": str})
-
-
-_TOPICS = {"topics?": [str], "exclude_topics?": [str]}
-BROKER_CONFIG_SHAPE = {
-    "settings": [[str, str, str]],
-    "offsets": [[str, (str, NoneType), str, {str: (int, NoneType)}]],
-    f"{ALL_SETTINGS_KEY}?": str,
-    f"{FULL_STATE_KEY}?": [int, int],
-}
-# The saved state in a manifest, by key: the current format of each product, and the formats of earlier versions.
-_STATE = {
-    f"{TABLES_BEFORE_KEY}?": {str: int},
-    f"{COMMAND_ID_KEY}?": str,
-    f"{RELEASE_SETTING}?": str,
-    f"{QUEUES_STATE}?": {
-        **dict.fromkeys(("dispatched", "boundary"), int),
-        "queues": [[frozenset(QueueKind), str, int, int]],
-        f"{ALL_ENDS_KEY}?": str,
-    },
-    "index?": {
-        **dict.fromkeys(("to_offset", "file", "left_out?"), int),
-        "header?": [int, int, int, int, int, int],
-        "geometry": [int, int],
-        "stated?": [int, int],
-        "geometry_origin": str,
-        "rules": [[int, str]],
-        f"{RELEASES}?": str,
-        f"{RELEASES_ORIGIN}?": str,
-    },
-    "config_files?": {"files?": {str: str}},
-    f"{BROKER_CONFIG_STATE}?": BROKER_CONFIG_SHAPE,
-    "chosen_until?": int,
-    "choices?": [[[str], [str]]],
-    "backfilled?": [[str, int, int]],
-    "selected_since?": int,
-    f"{OPEN_RANGES_KEY}?": [[int, int]],
-    "directories?": [[str, int, int, int, int]],
-    "seen_queues?": {"sizes?": [[frozenset(FileKind), int, str]], "batch_topics?": [str]},
-    "open?": {
-        **dict.fromkeys(("since_run", "quarantined", "superseded", "contradictions", "gap_count", "unreadable?"), int),
-        "gaps": GAPS_SHAPE,
-    },
-}
-_MANIFEST = {
-    **dict.fromkeys(("store_id", "broker", "started?"), str),
-    **dict.fromkeys(("run", "from_offset", "to_offset", "store_timestamp?"), int),
-    "fingerprints": [[int, int, str]],
-    "tables": {str: [[str, int, int, str, int]]},
-    "selection": _TOPICS,
-    "state": _STATE,
-    "counts?": {str: int},
-    "gaps": GAPS_SHAPE,
-    "superseded?": [str, int, int, int, str],
-    "filled?": [[int, int, str]],
-    "backfilled?": [[str, int, int, str]],
-    "undone_from?": int,
-}
-
-
-class FilledRange(NamedTuple):
-    """A range of the log that earlier runs found missing or damaged, and that a run has read."""
-
-    start: int
-    end: int
-    source: str  # the directory from which it was read
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the form in the column `detail` of `runs`."""
-        return {"from": self.start, "to": self.end, "source": self.source}
-
-
-class BackfilledTopic(NamedTuple):
-    """A topic that earlier runs left out, and the range of the log from which a run has read its messages."""
-
-    topic: str
-    start: int
-    end: int
-    source: str  # the directory from which it was read
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the form in the column `detail` of `runs`."""
-        return {"topic": self.topic, "from": self.start, "to": self.end, "source": self.source}
-
-
-class Expiry(NamedTuple):
-    """The rows of a store that have expired by `optimize --keep`."""
-
-    number: int  # counts the expiries of the store
-    cutoffs: Mapping[str, int]  # by topic: messages stored before this time, in ms, have expired; "": other topics
-    to_offset: int  # every message before this offset of the log has expired
-    until: int  # no message at or after this offset has expired
-    messages: int  # number of messages that have expired since the previous expiry
-
-    @property
-    def text(self) -> str:
-        """Which messages have expired."""
-        times = {topic: utc_time_text(cutoff) for topic, cutoff in sorted(self.cutoffs.items()) if cutoff > 0}
-        every = [f"before {times.pop('')}"] if "" in times else []
-        of_topics = [f"of {topic!r} before {time}" for topic, time in times.items()]
-        return f"`optimize --keep` has removed messages that were stored {names_text([*every, *of_topics])}"
-
-    def rows_of(self, store_id: str) -> ExpiredRows:
-        """Return the rows to remove from tables."""
-        return ExpiredRows(store_id, self.cutoffs, self.to_offset)
-
-
-class SupersededRows(NamedTuple):
-    """Outdated rows of a store, and the run that found them."""
-
-    store_id: str
-    run: int
-    from_offset: int  # the log differs from here on
-    to_offset: int  # the rows reached up to here
-    why: str = ""
-
-    @property
-    def obsolete_rows(self) -> ObsoleteRows:
-        """The rows."""
-        return ObsoleteRows({"store_id": self.store_id}, self.from_offset)
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """Everything that a run will commit, and the start of the next run."""
-
-    store_id: str
-    broker: str
-    run: int
-    from_offset: int
-    to_offset: int
-    store_timestamp: int | None  # store time of the last record before to_offset
-    fingerprints: tuple[Fingerprint, ...]
-    tables: Mapping[str, tuple[AddedFile, ...]]  # in commit order; a table without files only gets the run's number
-    selection: Mapping[str, object] = field(default_factory=dict)
-    state: Mapping[str, object] = field(default_factory=dict)  # the saved state of each product, under its own key
-    counts: Mapping[str, int] = field(default_factory=dict)
-    gaps: tuple[GapRow, ...] = ()
-    superseded: SupersededRows | None = None  # rows of earlier runs that are no longer in the log
-    # A run with one of these reads only parts of the log before the watermark.
-    filled: tuple[FilledRange, ...] = ()
-    backfilled: tuple[BackfilledTopic, ...] = ()
-    undone_from: int | None = None  # the first run that this one has undone: it removes rows, and adds none
-    started: str = ""
-    version: int = _VERSION_WITHOUT_FILES
-
-    def make_empty_successor(self, run: int, started: str) -> "Manifest":
-        """Return a run that begins where this one ended, with its state, and changes no row."""
-        return replace(
-            self,
-            run=run,
-            from_offset=self.to_offset,
-            tables={},
-            counts={},
-            gaps=(),
-            superseded=None,
-            filled=(),
-            backfilled=(),
-            undone_from=None,
-            started=started,
-        )
-
-    @property
-    def state_files(self) -> frozenset[str]:
-        """The paths of files with large parts of the state: the manifest has only what has changed since."""
-        keys = ((QUEUES_STATE, ALL_ENDS_KEY), (BROKER_CONFIG_STATE, ALL_SETTINGS_KEY))
-        found = (cast("dict[str, Any]", self.state.get(product) or {}).get(key) for product, key in keys)
-        return frozenset(path for path in found if path)
-
-    @property
-    def tables_before(self) -> Mapping[str, int]:
-        """The newest run of each table before this one."""
-        return cast("Mapping[str, int]", self.state.get(TABLES_BEFORE_KEY, {}))
-
-    def to_json(self) -> bytes:
-        """Return the stored form."""
-        # No indentation: the first run of a huge store lists 100,000 files, and `json` writes only this form quickly.
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        version = MANIFEST_VERSION if self.state_files else _VERSION_WITHOUT_FILES
-        return json.dumps({**values, "version": version}).encode()
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "Manifest":
-        """Return the manifest with these stored values."""
-        problem = find_problem(values, _MANIFEST)
-        if problem is not None:
-            raise TypeError(problem)
-        for _, release in (values["state"].get("index") or {"rules": ()})["rules"]:
-            Release.from_version(release)
-        recorded_release(values["state"])
-        values["fingerprints"] = tuple(Fingerprint(*item) for item in values["fingerprints"])
-        values["tables"] = {name: tuple(AddedFile(*item) for item in items) for name, items in values["tables"].items()}
-        values["gaps"] = tuple(values["gaps"])
-        superseded = values.get("superseded")
-        values["superseded"] = SupersededRows(*superseded) if superseded else None
-        values["filled"] = tuple(FilledRange(*item) for item in values.get("filled") or ())
-        values["backfilled"] = tuple(BackfilledTopic(*item) for item in values.get("backfilled") or ())
-        values["version"] = _VERSION_WITHOUT_FILES
-        return cls(**values)
-
-
-@dataclass(frozen=True, slots=True)
-class LakeStore:
-    """A store as a lake has it: its labels and fingerprints, and the manifest of its newest run."""
-
-    store_id: str
-    broker: str
-    registered_fingerprints: tuple[Fingerprint, ...]
-    newest_manifest: Manifest | None = None
-    is_tier: bool = False  # tiered storage, which rmq-lake 1.0 also read; such a store is never continued
-    expiry: Expiry | None = None
-
-    @property
-    def newest_fingerprints(self) -> tuple[Fingerprint, ...]:
-        """The fingerprints of the newest run, or of the registration before the first run; newest first."""
-        return tuple(
-            sorted(
-                self.newest_manifest.fingerprints if self.newest_manifest else self.registered_fingerprints,
-                reverse=True,
-            )
-        )
-
-    @property
-    def lowest_fingerprint_offset(self) -> int:
-        """The lowest offset of a fingerprint, approximately the start of the log when it was first read."""
-        newest = self.newest_manifest.fingerprints if self.newest_manifest else ()
-        return min((one.offset for one in (*self.registered_fingerprints, *newest)), default=0)
-
-    @property
-    def topic_choices(self) -> TopicChoices:
-        """The part of the log from which runs took only selected topics."""
-        return (
-            TopicChoices.from_state(self.newest_manifest.state, self.newest_manifest.selection)
-            if self.newest_manifest
-            else TopicChoices()
-        )
-
-    @property
-    def next_run(self) -> int:
-        """The number of the next run."""
-        return self.newest_manifest.run + 1 if self.newest_manifest else 1
-
-
-def list_lake_stores(lake: Lake) -> list[LakeStore]:
-    """
-    Return every store of the lake, in the order of registration, each with its newest run.
-
-    All are read from one snapshot of `runs`: on an object store, each snapshot loads Delta's log.
-    """
-    return read_snapshot(lake, RUNS.name, partial(_read_stores, lake)) or []
-
-
-def _read_stores(lake: Lake, snapshot: DeltaTable) -> list[LakeStore]:
-    stores = _read_registrations(lake, snapshot)
-    numbers = {store.store_id: read_newest_transaction(snapshot, store.store_id) for store in stores}
-    wanted = sorted({number for number in numbers.values() if number})
-    names = ["store_id", "run", "state", "manifest"]
-    prepared = read_rows_where(lake, snapshot, names, ds.field("run").isin(wanted)).to_pylist() if wanted else []
-    manifests = {(row["store_id"], row["run"]): row["manifest"] for row in prepared if row["state"] == PREPARED_STATE}
-    found = []
-    for store in stores:
-        run = numbers[store.store_id]
-        if run:
-            path = manifests.get((store.store_id, run))
-            if path is None:
-                raise _missing_row_error(lake, store.store_id, run)
-            found.append(replace(store, newest_manifest=read_manifest_at(lake, path, run)))
-        else:
-            _refuse_forgotten_runs(lake, store)
-            found.append(store)
-    return found
-
-
-def _read_registrations(lake: Lake, snapshot: DeltaTable) -> list[LakeStore]:
-    found = []
-    expired = dict[str, Expiry]()
-    columns = ["store_id", "broker", "state", "time", "detail"]
-    for row in read_rows_where(lake, snapshot, columns, ds.field("run") == 0).to_pylist():
-        store_id = row["store_id"]
-        if row["state"] == EXPIRED_STATE:
-            expiry = Expiry(**parse_run_detail(lake.location, row["detail"], EXPIRY_DETAIL_SHAPE)["expired"])
-            expired[store_id] = max(expired.get(store_id, expiry), expiry, key=lambda one: one.number)
-        if row["state"] != REGISTERED_STATE:  # otherwise a row of another engine
-            continue
-        if "/" in store_id:  # files are named after it
-            raise OSError(f"{lake.locate(RUNS.name)}: {store_id!r} is not a valid store id")
-        detail = parse_run_detail(lake.location, row["detail"], REGISTRATION_DETAIL_SHAPE)
-        registered = tuple(Fingerprint(*item) for item in detail["fingerprints"])
-        # A clock may be set back, but lakes of older versions have only the time.
-        order = detail.get("registration") or 0, row["time"]
-        found.append((order, LakeStore(store_id, row["broker"], registered, is_tier="tier" in detail)))
-    # Another engine may have inserted a row twice.
-    stores = {store.store_id: store for _, store in sorted(found, key=lambda item: item[0])}
-    return [replace(store, expiry=expired.get(store_id)) for store_id, store in stores.items()]
-
-
-def open_complete_table(lake: Lake, name: str) -> DeltaTable | None:
-    """
-    Return the newest snapshot of a table for reading; None if the table does not exist.
-
-    Raises `OSError` if it is older than the newest finished run of any store recorded. It may be newer: other engines
-    commit, too.
-    """
-    recorded = read_snapshot(lake, RUNS.name, partial(_read_recorded_versions, lake)) or {}
-    snapshot = open_table(lake, name)
-    if snapshot is not None:
-        refuse_older_version(lake.locate(name), snapshot.version(), recorded.get(name, 0))
-    return snapshot
-
-
-def _read_recorded_versions(lake: Lake, snapshot: DeltaTable) -> dict[str, int]:
-    """Return the version of each table that the newest finished runs recorded."""
-    stores = [store.store_id for store in _read_registrations(lake, snapshot)]
-    done = {store_id: read_newest_transaction(snapshot, done_transaction_app(store_id)) for store_id in stores}
-    names = ["store_id", "run", "state", "detail"]
-    rows = read_rows_where(lake, snapshot, names, ds.field("run").isin(sorted({*done.values()} - {0}))).to_pylist()
-    found: dict[str, int] = {}
-    for row in rows:
-        if row["state"] == DONE_STATE and row["run"] == done.get(row["store_id"]):
-            versions = parse_run_detail(lake.location, row["detail"]).get("versions") or {}
-            found |= {name: max(version, found.get(name, 0)) for name, version in versions.items()}
-    return found
-
-
-def refresh_newest_run(lake: Lake, store: LakeStore) -> LakeStore:
-    """Return *store* with its current newest run."""
-    run = find_newest_transaction(lake, RUNS.name, store.store_id)
-    if store.newest_manifest is not None and store.newest_manifest.run == run:
-        return store
-    if not run:
-        _refuse_forgotten_runs(lake, store)
-    return replace(store, newest_manifest=read_manifest(lake, store.store_id, run))
-
-
-def _refuse_forgotten_runs(lake: Lake, store: LakeStore) -> None:
-    """Raise `OSError` if `runs` has runs that Delta's log does not know: every message would be ingested twice."""
-    found = read_rows(lake, RUNS.name, ("run", "state"), ds.field("store_id") == store.store_id)
-    numbers = [run for run, state in found if state == PREPARED_STATE]
-    if numbers and not find_newest_transaction(lake, RUNS.name, store.store_id):
-        raise OSError(
-            f"{lake.locate(RUNS.name)}: this table has rows of run {max(numbers)} of store {store.store_id}, but its "
-            "Delta log has no transaction of this store. Without it, every message would be ingested twice. Another "
-            "engine has probably rewritten the table (CREATE TABLE … AS SELECT, CLONE), or set "
-            "delta.setTransactionRetentionDuration. Restore the table from a backup, including `_delta_log`, or "
-            "ingest the store into a new lake"
-        )
-
-
-def read_manifest(lake: Lake, store_id: str, run: int) -> Manifest | None:
-    """Return the manifest of a prepared run; None for run 0."""
-    return read_manifest_at(lake, read_prepared_row(lake, store_id, run)["manifest"], run) if run else None
-
-
-def read_manifest_at(lake: Lake, path: str, run: int) -> Manifest:
-    """Read the manifest of a run at a path below the lake."""
-    missing = (
-        f"this manifest of run {run} is missing; without it, the store cannot be ingested further. Restore the "
-        "file from a backup of the lake"
-    )
-    return read_stored_manifest(lake, path, Manifest.from_json, "run", missing)
-
-
-def read_stored_manifest(
-    lake: Lake, path: str, parse: Callable[[dict[str, Any]], T], kind_of_run: str, missing_reason: str
-) -> T:
-    """Read the manifest of a run or of a run of `type`; raise `OSError` if it is missing or invalid."""
-    location = lake.locate(path)
-    try:
-        values = json.loads(lake.read(path))
-        if values["version"] > MANIFEST_VERSION:
-            raise OSError(
-                f"manifest version {values['version']}: this lake was written by a newer release of rmq-lake; "
-                "upgrade rmq-lake"
-            )
-        return parse(values)
-    except FileNotFoundError as error:
-        raise OSError(f"{location}: {missing_reason}") from error
-    except _NOT_OURS as error:
-        raise OSError(f"{location}: not a valid manifest of a {kind_of_run}: {error}") from error
-
-
-def read_prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any]:
-    """Return the row of `runs` that prepares a run; raise `OSError` if it is missing."""
-    row = _find_prepared_row(lake, store_id, run)
-    if row is None:
-        raise _missing_row_error(lake, store_id, run)
-    return row
-
-
-def _missing_row_error(lake: Lake, store_id: str, run: int) -> OSError:
-    return OSError(
-        f"{lake.location}: run {run} of store {store_id} is prepared, but its row in `runs` is missing. Restore `runs` "
-        "from a backup"
-    )
-
-
-def _find_prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any] | None:
-    names = ("store_id", "state", "time", "host", "to_offset", "manifest")
-    found = read_rows(lake, RUNS.name, names, ds.field("run") == run)
-    return next((dict(zip(names, row, strict=True)) for row in found if row[:2] == (store_id, PREPARED_STATE)), None)
-
-
-def list_broker_stores(lake: Lake) -> list[LakeStore]:
-    """Return the stores that have a broker's log, that is, all except tiers."""
-    return [store for store in list_lake_stores(lake) if not store.is_tier]
-
-
-def refuse_lost_registrations(lake: Lake) -> None:
-    """Raise `OSError` if another engine has deleted registrations: their messages would be ingested twice."""
-    registrations = find_newest_transaction(lake, RUNS.name, REGISTRY_TRANSACTION)
-    lake_store = len(list_lake_stores(lake))  # read last: a store registered meanwhile only increases it
-    if registrations > lake_store:
-        location = lake.locate(RUNS.name)
-        statement = (
-            "INSERT INTO {0} SELECT * FROM {0} VERSION AS OF <an earlier version from DESCRIBE HISTORY> WHERE "
-            "state = '{1}' AND store_id NOT IN (SELECT store_id FROM {0} WHERE state = '{1}')"
-        )
-        raise OSError(
-            f"{location}: {registrations} stores were registered, but only the rows of {lake_store} are left: another "
-            "engine has deleted the others, and their messages would be ingested twice. To restore the rows, run in "
-            "Spark SQL: " + statement.format(f"delta.`{location}`", REGISTERED_STATE)
-        )
-
-
-def register_store(lake: Lake, store: LakeStore, registrations: int) -> LakeStore:
-    """
-    Register a store under a new id; *registrations* is the number of lake stores when it was found to be new.
-
-    Raises `OtherRunActiveError` if another store was registered in between: it may be this one.
-    """
-    named = replace(store, store_id=store.store_id or str(uuid4()))
-    detail = {"fingerprints": named.registered_fingerprints, "registration": registrations + 1}
-    naming, transaction = FileNaming(named.store_id, 0), (REGISTRY_TRANSACTION, registrations + 1)
-    try:
-        _append_row(lake, naming, named.broker, REGISTERED_STATE, transaction, detail=json.dumps(detail))
-    except TransactionTakenError as error:
-        raise OtherRunActiveError("another store was registered at the same moment") from error
-    return named
 
 
 def refuse_taken_run(lake: Lake, store_id: str, run: int, cause: Exception) -> None:
@@ -600,13 +132,6 @@ def replace_prepared_manifest(lake: Lake, manifest: Manifest, replaced: Manifest
         raise _faster_run_error(lake, replaced.store_id, replaced.run) from error
 
 
-def recorded_release(state: Mapping[str, Any]) -> Release | None:
-    """Return the release whose rules a run applied to the end of the log; None if no run has recorded it."""
-    rules = (state.get("index") or {}).get("rules")  # where earlier versions recorded it
-    name = state.get(RELEASE_SETTING) or (rules[-1][1] if rules else None)
-    return None if name is None else Release.from_version(name)
-
-
 def _append_prepared(
     lake: Lake, manifest: Manifest, transaction: tuple[str, int], rewrite: SnapshotRewrite | None = None
 ) -> None:
@@ -632,27 +157,7 @@ def _append_prepared(
     }
     naming = FileNaming(manifest.store_id, manifest.run)
     with storing_manifest(lake, naming, manifest.to_json(), manifest.tables) as path:
-        _append_row(lake, naming, manifest.broker, PREPARED_STATE, transaction, rewrite, manifest=path, **values)
-
-
-@contextmanager
-def storing_manifest(
-    lake: Lake, naming: FileNaming, data: bytes, files: Mapping[str, Sequence[AddedFile]]
-) -> Iterator[str]:
-    """
-    Store a manifest for a row that names it; delete it again if the row's transaction is taken.
-
-    The names of its *files*, by table, are made durable first: a power failure must not leave the row without them.
-    """
-    for table in (name for name, added in files.items() if added):
-        lake.flush_directory(table)
-    path = f"{MANIFEST_DIRECTORY}/{naming.prefix}{uuid4()}.json"
-    lake.create(path, data)
-    try:
-        yield path
-    except TransactionTakenError:
-        lake.delete(path)
-        raise
+        append_run_row(lake, naming, manifest.broker, PREPARED_STATE, transaction, rewrite, manifest=path, **values)
 
 
 def discard_files(lake: Lake, files: Mapping[str, Iterable[AddedFile]]) -> None:
@@ -663,7 +168,7 @@ def discard_files(lake: Lake, files: Mapping[str, Iterable[AddedFile]]) -> None:
 
 
 def _faster_run_error(lake: Lake, store_id: str, run: int) -> OtherRunActiveError:
-    row = _find_prepared_row(lake, store_id, run)
+    row = find_prepared_row(lake, store_id, run)
     by_whom = f" on {row['host']} at {row['time']:%Y-%m-%d %H:%M:%S} UTC" if row else ""
     return OtherRunActiveError(
         f"run {run} of this store was prepared by another process{by_whom}. Run the command again"
@@ -694,7 +199,7 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
             versions[table.name] = commit(lake, table, actions, transaction, note, change)
     naming, done = FileNaming(*transaction), (done_transaction_app(manifest.store_id), manifest.run)
     with suppress(TransactionTakenError):  # another process finished it
-        _append_row(lake, naming, manifest.broker, DONE_STATE, done, detail=json.dumps({"versions": versions}))
+        append_run_row(lake, naming, manifest.broker, DONE_STATE, done, detail=json.dumps({"versions": versions}))
     return versions
 
 
@@ -708,17 +213,6 @@ def _list_replaced_rows(manifest: Manifest, table: Table) -> list[ObsoleteRows]:
         # The lake may have bytes that could belong to any message only if no topic is left out.
         replaced += [ObsoleteRows({**whose, "kind": UNKNOWN_PIECE}, one.start, one.end) for one in manifest.backfilled]
     return replaced
-
-
-def read_time_of_gap(lake: Lake, lake_store: LakeStore, gap: GapRow) -> datetime | None:
-    """Return when a run first recorded a gap; None if no row of `runs` has it."""
-    wanted = (pc.field("store_id") == lake_store.store_id) & (pc.field("state") == PREPARED_STATE)
-    wanted &= ~pc.match_substring(pc.field("detail"), _NO_GAPS)
-    rows = read_rows(lake, RUNS.name, ["time", "detail"], wanted)
-    return min(
-        (time for time, detail in rows if gap in (parse_run_detail(lake.location, detail).get("gaps") or ())),
-        default=None,
-    )
 
 
 def _list_undone_rows(lake: Lake, manifest: Manifest, table: Table) -> Iterator[RemovedRows]:
@@ -753,49 +247,6 @@ def _find_undone_share(lake: Lake, table: Table, undone: Sequence[RemovedRows], 
         count += batch.num_rows
         gone += sum(one.mask_rows(batch).true_count for one in undone)
     return FileShare.NONE if not gone else FileShare.ALL if gone == count else FileShare.SOME
-
-
-def read_plain_queue_ends(lake: Lake, state: Mapping[str, Any]) -> dict[tuple[str, int], int]:
-    """Return the ends of plain queues, by topic and queue id, that `jobs.products.queues.processed_ends` has stored."""
-    path, kind = state.get(ALL_ENDS_KEY), QueueKind.PLAIN.value
-    stored = {}
-    if path:
-        shape = {f"{kind}?": {str: [[int, int]]}}
-        stored = parse_json_file(gzip.decompress(lake.read(path)), shape, lake.locate(path)).get(kind, {})
-    ends = {(topic, queue_id): end for topic, queues in stored.items() for queue_id, end in queues}
-    return ends | {(topic, queue_id): end for one, topic, queue_id, end in state["queues"] if one == kind}
-
-
-def find_undone_offset(lake: Lake, store_id: str, after: int, until: int) -> int | None:
-    """Return the lowest offset from which the runs later than *after*, up to *until*, have undone earlier ones."""
-    wanted = (pc.field("store_id") == store_id) & (pc.field("state") == PREPARED_STATE)
-    wanted &= (pc.field("run") > after) & (pc.field("run") <= until)
-    wanted &= pc.match_substring(pc.field("detail"), f'"{UNDONE_KEY}"')
-    details = [parse_run_detail(lake.location, detail) for (detail,) in read_rows(lake, RUNS.name, ["detail"], wanted)]
-    return min((detail[UNDONE_KEY]["from"] for detail in details), default=None)
-
-
-def read_gaps_and_filled(lake: Lake, lake_store: LakeStore) -> tuple[list[GapRow], list[Interval]]:
-    """
-    Return the gaps that runs of a store have found, and the ranges that later runs have filled.
-
-    The part of a gap after the end of its run is left out up to the offset that later runs have read.
-    """
-    newest_end = lake_store.newest_manifest.to_offset if lake_store.newest_manifest else 0
-    wanted = (pc.field("store_id") == lake_store.store_id) & (pc.field("state") == PREPARED_STATE)
-    # There may be millions of rows without gaps.
-    has_others = pc.match_substring_regex(pc.field("detail"), f'"({FILLED_KEY}|{UNDONE_KEY})"')
-    wanted &= ~pc.match_substring(pc.field("detail"), _NO_GAPS) | has_others
-    rows = read_rows(lake, RUNS.name, ["run", "to_offset", "detail"], wanted)
-    details = drop_undone_runs((run, end, parse_run_detail(lake.location, detail)) for run, end, detail in rows)
-    found = [(end, gap) for end, detail in details for gap in detail.get("gaps") or ()]
-    gaps = [
-        cast("GapRow", {**gap, "from": start, "to": stop})
-        for run_end, gap in found
-        for start, stop in subtract_intervals([(gap["from"], gap["to"])], [(run_end, max(run_end, newest_end))])
-    ]
-    filled = [(one["from"], one["to"]) for _, detail in details for one in detail.get(FILLED_KEY) or ()]
-    return gaps, merge_intervals(filled)
 
 
 def tables_with_superseded_rows(newest_runs: Mapping[str, int]) -> frozenset[str]:
@@ -850,11 +301,6 @@ def copy_superseded_rows(
         commit(lake, moved, [action] if action else [], transaction, note)
 
 
-def expiry_app(store_id: str) -> str:
-    """Return the application whose transactions count the expiries of a store."""
-    return f"{store_id}/expired"
-
-
 def record_expiry(lake: Lake, store: LakeStore, expiry: Expiry) -> None:
     """
     Record which rows of a store have expired; they can then be removed from each table.
@@ -866,7 +312,7 @@ def record_expiry(lake: Lake, store: LakeStore, expiry: Expiry) -> None:
     change = rewrite_without_rows(lake, RUNS, [before], naming)
     detail, transaction = json.dumps({"expired": expiry._asdict()}), (expiry_app(store.store_id), expiry.number)
     try:
-        _append_row(lake, naming, store.broker, EXPIRED_STATE, transaction, change, detail=detail)
+        append_run_row(lake, naming, store.broker, EXPIRED_STATE, transaction, change, detail=detail)
     except TransactionTakenError as error:
         raise OtherRunActiveError(
             f"another process removes expired rows of broker {store.broker} at this moment. Run the command again"
@@ -879,7 +325,9 @@ def finish_expiry(lake: Lake, store: LakeStore, expiry: Expiry) -> None:
     transaction = (f"{expiry_app(store.store_id)}/done", expiry.number)
     naming, detail = FileNaming(store.store_id, run), json.dumps({"expired": expiry._asdict()})
     with suppress(TransactionTakenError):  # another process finished it
-        _append_row(lake, naming, store.broker, EXPIRED_STATE, transaction, to_offset=expiry.to_offset, detail=detail)
+        append_run_row(
+            lake, naming, store.broker, EXPIRED_STATE, transaction, to_offset=expiry.to_offset, detail=detail
+        )
 
 
 def is_expiry_finished(lake: Lake, store: LakeStore) -> bool:
@@ -914,7 +362,7 @@ def delete_files_outside_manifest(lake: Lake, manifest: Manifest) -> None:
                 lake.delete(f"{log}/{info.name}")
         kept_names = {action.path for action in manifest.tables.get(table.name, ())}
         _delete_uncommitted(lake, table.name, {name for name in names if name.startswith(naming.prefix)} - kept_names)
-    row = _find_prepared_row(lake, manifest.store_id, manifest.run)
+    row = find_prepared_row(lake, manifest.store_id, manifest.run)
     kept = {
         (path or "").removeprefix(f"{MANIFEST_DIRECTORY}/") for path in (row and row["manifest"], *manifest.state_files)
     }
@@ -974,22 +422,3 @@ def thin_fingerprints(fingerprints: Iterable[Fingerprint]) -> tuple[Fingerprint,
         bits = max(distance.bit_length() - 2, 0)
         kept.setdefault((str(bits), fingerprint.offset >> bits), fingerprint)
     return tuple(sorted(kept.values(), reverse=True))
-
-
-def done_transaction_app(store_id: str) -> str:
-    """Return the application whose transactions state which runs of a store are done."""
-    return f"{store_id}/done"
-
-
-def _append_row(  # noqa: PLR0913, PLR0917 - the parts of a row and of its commit
-    lake: Lake,
-    naming: FileNaming,
-    broker: str,
-    state: str,
-    transaction: tuple[str, int],
-    rewrite: SnapshotRewrite | None = None,
-    **values: object,
-) -> None:
-    constants = {"broker": broker, "store_id": naming.store_id}
-    row = {"run": naming.run, "state": state, "time": datetime.now(UTC), "host": socket.gethostname(), **values}
-    commit_rows(lake, RUNS, naming.new_file_name(state), constants, [row], transaction, rewrite)

@@ -22,7 +22,8 @@ from jobs.console.process import tool_command
 from jobs.lake.commit import open_table
 from jobs.lake.identity import find_stores_with_record, has_fingerprint, read_first_record
 from jobs.lake.lake import Lake
-from jobs.lake.runs import LakeStore, SupersededRows
+from jobs.lake.lake_stores import LakeStore
+from jobs.lake.manifest import SupersededRows
 from jobs.lake.snapshot_files import has_rows_within
 from jobs.lake.tables import MESSAGES, SUPERSEDED_MESSAGES, Table
 from jobs.storage.local import read_creation_time

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from jobs.lake.commit import read_rows
 from jobs.lake.lake import Lake
-from jobs.lake.runs import PREPARED_STATE
+from jobs.lake.run_rows import PREPARED_STATE
 from jobs.lake.snapshot_files import SnapshotFile
 from jobs.lake.tables import CONFIG_FILES, RUNS, Table
 from jobs.store.broker_config import OFFSET_FILES

@@ -15,21 +15,11 @@ from jobs.console.result import RequestError
 from jobs.lake import integrity
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
+from jobs.lake.lake_stores import LakeStore, refresh_newest_run
 from jobs.lake.lock import hold_lock
-from jobs.lake.runs import (
-    QUEUES_STATE,
-    TABLES_BEFORE_KEY,
-    LakeStore,
-    Manifest,
-    commit_prepared,
-    find_unfinished_run,
-    prepare_run,
-    read_manifest_at,
-    read_plain_queue_ends,
-    read_prepared_row,
-    refresh_newest_run,
-    vectors_error,
-)
+from jobs.lake.manifest import QUEUES_STATE, TABLES_BEFORE_KEY, Manifest, read_manifest_at, read_plain_queue_ends
+from jobs.lake.run_rows import read_prepared_row
+from jobs.lake.runs import commit_prepared, find_unfinished_run, prepare_run, vectors_error
 from jobs.lake.snapshot_files import list_snapshot_files
 from jobs.lake.tables import PRODUCT_TABLES, TABLES_BY_NAME, WRITTEN_BY_RUNS
 from jobs.storage.locations import is_local

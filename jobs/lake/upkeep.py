@@ -65,7 +65,9 @@ from jobs.lake.commit import (
 from jobs.lake.features import needs_spark, refuse_unsupported_features
 from jobs.lake.integrity import find_newest_run_by_table, refuse_unsupported_tables
 from jobs.lake.lake import Lake
-from jobs.lake.runs import Manifest, commit_prepared, delete_manifests_up_to, find_unfinished_run, list_lake_stores
+from jobs.lake.lake_stores import list_lake_stores
+from jobs.lake.manifest import Manifest
+from jobs.lake.runs import commit_prepared, delete_manifests_up_to, find_unfinished_run
 from jobs.lake.snapshot_files import (
     SnapshotFile,
     list_snapshot_files,

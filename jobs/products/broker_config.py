@@ -15,7 +15,7 @@ from sys import intern
 from typing import Any
 
 from jobs.lake.lake import FULL_STATE_KEY, Lake
-from jobs.lake.runs import ALL_SETTINGS_KEY, BROKER_CONFIG_SHAPE
+from jobs.lake.manifest import ALL_SETTINGS_KEY, BROKER_CONFIG_SHAPE
 from jobs.lake.tables import BROKER_CONFIG, CONFIG_FILES, CONSUMER_OFFSETS
 from jobs.products import state_file
 from jobs.products.product import FinishedProduct, Run, RunOutput, StartedProduct, State

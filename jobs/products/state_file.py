@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 from zlib import error as ZlibError  # noqa: N812 - the name of an exception
 
 from jobs.lake.lake import Lake
-from jobs.lake.runs import MANIFEST_DIRECTORY
+from jobs.lake.manifest import MANIFEST_DIRECTORY
 from jobs.products.product import RunOutput
 from jobs.storage.json_file import Shape, find_problem
 

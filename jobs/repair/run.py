@@ -31,7 +31,7 @@ from jobs.diff import ONLY_IN_LAKE, ONLY_IN_STORE, DiffSummary, compare_broker_s
 from jobs.lake.commit import read_snapshot
 from jobs.lake.integrity import list_findings_options, read_accepted_findings
 from jobs.lake.lake import Lake
-from jobs.lake.runs import LakeStore
+from jobs.lake.lake_stores import LakeStore
 from jobs.lake.snapshot_files import read_rows_where
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.queues.join_result import DifferenceKind

@@ -9,7 +9,7 @@ from jobs.options.values import label_option
 from jobs.store.request import StoreRequest
 
 if TYPE_CHECKING:
-    from jobs.lake.runs import LakeStore
+    from jobs.lake.lake_stores import LakeStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from jobs.console.amounts import count_text, utc_time_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_severity
-from jobs.lake.runs import LakeStore, list_broker_stores
+from jobs.lake.lake_stores import LakeStore, list_broker_stores
 from jobs.lake.snapshot_files import DamagedFileError
 from jobs.requests.restore import RestoreRequest
 from jobs.restore import NothingToRestoreError, read_first_store_timestamp, read_last_store_timestamp

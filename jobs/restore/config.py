@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from jobs.console.result import RequestError
 from jobs.lake.commit import read_rows
 from jobs.lake.lake import Lake
-from jobs.lake.runs import LakeStore
+from jobs.lake.lake_stores import LakeStore
 from jobs.lake.snapshot_files import read_batches
 from jobs.lake.tables import CONFIG_FILES, INDEX_ENTRIES, INDEX_FILES, MESSAGES
 from jobs.products.index.file_builder import NO_RECORDED_NAMES, RecordedNames, detect_zone

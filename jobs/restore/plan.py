@@ -18,7 +18,7 @@ from jobs.console.amounts import count_text
 from jobs.console.result import RequestError
 from jobs.lake.commit import open_table, read_snapshot
 from jobs.lake.lake import Lake
-from jobs.lake.runs import LakeStore, read_gaps_and_filled
+from jobs.lake.lake_stores import LakeStore, read_gaps_and_filled
 from jobs.lake.snapshot_files import Limits, SnapshotFile, is_readable_parquet, list_snapshot_files, read_batches
 from jobs.lake.tables import (
     BODY_ERROR,

@@ -19,7 +19,7 @@ from jobs.console.amounts import TimeArgument, count_text, utc_time_text
 from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_severity_met
 from jobs.diagnosis import gather_start_facts
 from jobs.lake.lake import Lake
-from jobs.lake.runs import LakeStore, list_broker_stores
+from jobs.lake.lake_stores import LakeStore, list_broker_stores
 from jobs.products.index.file_builder import BuiltFileKind
 from jobs.products.index.survivors import list_index_files
 from jobs.rebuild import index as index_builder

@@ -37,7 +37,7 @@ from pyspark.sql.types import StructType
 
 from jobs.export.items import DELETED_WHILE_READ, convert_to_table_rows, read_range_messages
 from jobs.lake.lake import Lake
-from jobs.lake.runs import open_complete_table
+from jobs.lake.lake_stores import open_complete_table
 from jobs.lake.tables import MESSAGES, STORED_MESSAGES
 from jobs.launch.session import hadoop_options
 from jobs.query.store_reader import StoreReader

@@ -20,7 +20,8 @@ from jobs.lake.commit import open_table
 from jobs.lake.history import chain_leads_to, find_superseded_rows
 from jobs.lake.identity import has_fingerprint, identify_store
 from jobs.lake.lake import DEFAULT_BROKER, Lake
-from jobs.lake.runs import LakeStore, read_prepared_row
+from jobs.lake.lake_stores import LakeStore
+from jobs.lake.run_rows import read_prepared_row
 from jobs.lake.snapshots import read_newest_transaction
 from jobs.lake.tables import MESSAGES
 from jobs.products.index.settings import determine_releases

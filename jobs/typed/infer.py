@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from jobs.console.amounts import count_text
 from jobs.lake.lake import Lake
-from jobs.lake.runs import open_complete_table
+from jobs.lake.lake_stores import open_complete_table
 from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files
 from jobs.lake.tables import MESSAGES, sql_columns
 from jobs.store.workers import Workers

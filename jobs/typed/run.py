@@ -22,8 +22,10 @@ from jobs.console.result import RequestError
 from jobs.lake.commit import ObsoleteRows, find_lost_files, lost_file_text, open_table
 from jobs.lake.integrity import refuse_unsupported_tables
 from jobs.lake.lake import Lake
+from jobs.lake.lake_stores import open_complete_table
 from jobs.lake.lock import hold_lock
-from jobs.lake.runs import discard_files, find_undone_offset, open_complete_table
+from jobs.lake.run_rows import find_undone_offset
+from jobs.lake.runs import discard_files
 from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files, read_rows_where, read_topics
 from jobs.lake.snapshots import cache_snapshots, read_newest_transaction
 from jobs.lake.tables import (

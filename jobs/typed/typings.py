@@ -30,13 +30,8 @@ from jobs.lake.commit import (
 )
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
-from jobs.lake.runs import (
-    delete_manifests_up_to,
-    delete_uncommitted_files,
-    discard_files,
-    read_stored_manifest,
-    storing_manifest,
-)
+from jobs.lake.manifest import read_stored_manifest, storing_manifest
+from jobs.lake.runs import delete_manifests_up_to, delete_uncommitted_files, discard_files
 from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import DEAD_LETTERS, TYPING_APPLICATION, TYPINGS, Table, sql_columns
 from jobs.storage.json_file import find_problem

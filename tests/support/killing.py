@@ -41,7 +41,7 @@ from jobs.ingest.run import ingest
 from jobs.lake import commit, features, runs, upkeep
 from jobs.lake import table_file as writing
 from jobs.lake.lake import Lake
-from jobs.lake.runs import list_lake_stores
+from jobs.lake.lake_stores import list_lake_stores
 from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import Table
 from jobs.lake.upkeep import optimize

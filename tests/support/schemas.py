@@ -33,8 +33,8 @@ from jobs.inspect.report import (
 )
 from jobs.lake.catalog import Registration
 from jobs.lake.commit import Savings
+from jobs.lake.manifest import BackfilledTopic, FilledRange, GapRow
 from jobs.lake.retention import ExpirySummary
-from jobs.lake.runs import BackfilledTopic, FilledRange, GapRow
 from jobs.launch.engine import LOCAL, SPARK, EngineChoice
 from jobs.products.index.file_builder import BuiltIndexFile
 from jobs.query.source import Reason

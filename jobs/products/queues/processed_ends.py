@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jobs.lake.lake import Lake
-from jobs.lake.runs import ALL_ENDS_KEY, QUEUE_ENDS_MARK
+from jobs.lake.manifest import ALL_ENDS_KEY, QUEUE_ENDS_MARK
 from jobs.products import state_file
 from jobs.products.product import RunOutput, State
 from jobs.products.state_file import read_state_file, write_state_file

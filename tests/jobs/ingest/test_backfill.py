@@ -11,8 +11,8 @@ import pytest
 
 from jobs.console.result import RequestError, Severity
 from jobs.lake.lake import Lake
+from jobs.lake.lake_stores import list_lake_stores
 from jobs.lake.retention import Retention, remove_expired_rows
-from jobs.lake.runs import list_lake_stores
 from jobs.requests.typing import TypeRequest
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers

@@ -11,7 +11,7 @@ import pytest
 
 from jobs.console.result import ExitCode, Severity
 from jobs.lake.lake import Lake
-from jobs.lake.runs import list_lake_stores, read_gaps_and_filled
+from jobs.lake.lake_stores import list_lake_stores, read_gaps_and_filled
 from jobs.query.lake_source import RunRecords
 from jobs.query.lake_tables import LakeTables
 from rmq_formats.commitlog.record import MessageRecord

@@ -18,7 +18,7 @@ from jobs.console.result import ExitCode
 from jobs.ingest import Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
-from jobs.lake.runs import list_lake_stores
+from jobs.lake.lake_stores import list_lake_stores
 from jobs.lake.upkeep import optimize
 from jobs.requests.ingest import IngestRequest
 from jobs.store.spark_workers import SparkWorkers

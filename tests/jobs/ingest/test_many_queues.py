@@ -10,7 +10,7 @@ import pytest
 
 from jobs.ingest import Summary
 from jobs.ingest.run import FollowedStore, run_steps
-from jobs.lake.runs import list_lake_stores
+from jobs.lake.lake_stores import list_lake_stores
 from jobs.products import state_file
 from jobs.products.queues import processed_ends
 from jobs.products.state_file import forget_state_files

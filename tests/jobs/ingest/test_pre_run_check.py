@@ -16,8 +16,8 @@ from jobs.console.result import ExitCode
 from jobs.ingest import Summary
 from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.ingest.run import ingest
+from jobs.lake.lake_stores import list_lake_stores
 from jobs.lake.lock import hold_lock
-from jobs.lake.runs import list_lake_stores
 from jobs.launch.cache import cache_directory
 from jobs.requests.ingest import IngestRequest
 from jobs.store.selection import Selection

@@ -19,8 +19,9 @@ import pytest
 
 from jobs.console.result import RequestError, Severity
 from jobs.lake.lake import Lake
+from jobs.lake.lake_stores import list_lake_stores
+from jobs.lake.manifest import Manifest
 from jobs.lake.retention import Retention, remove_expired_rows
-from jobs.lake.runs import Manifest, list_lake_stores
 from jobs.lake.upkeep import optimize
 from jobs.library import undo_runs
 from jobs.requests.typing import TypeRequest

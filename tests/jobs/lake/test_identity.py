@@ -14,7 +14,8 @@ from jobs.console.result import ExitCode, RequestError
 from jobs.lake import runs
 from jobs.lake.identity import has_fingerprint
 from jobs.lake.lake import Lake
-from jobs.lake.runs import LakeStore, list_lake_stores, register_store, thin_fingerprints
+from jobs.lake.lake_stores import LakeStore, list_lake_stores, register_store
+from jobs.lake.runs import thin_fingerprints
 from jobs.store.range_reader import TAIL_SIZE
 from jobs.store.record_places import Fingerprint
 from jobs.store.selection import Selection

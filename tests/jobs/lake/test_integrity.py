@@ -9,7 +9,7 @@ from jobs.demo.tour import extract
 from jobs.lake.history import find_superseded_rows
 from jobs.lake.integrity import find_newest_run_by_table
 from jobs.lake.lake import Lake
-from jobs.lake.runs import list_lake_stores
+from jobs.lake.lake_stores import list_lake_stores
 from jobs.lake.tables import WRITTEN_BY_RUNS
 from jobs.lake.upkeep import merge_small_files
 from jobs.store.store import list_store

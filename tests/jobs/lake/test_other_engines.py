@@ -15,7 +15,9 @@ from pyspark.sql import SparkSession
 from jobs.export import LakeItem
 from jobs.lake.commit import open_table
 from jobs.lake.integrity import find_newest_run_by_table
-from jobs.lake.runs import TABLES_BEFORE_KEY, find_unfinished_run, list_lake_stores, prepare_run
+from jobs.lake.lake_stores import list_lake_stores
+from jobs.lake.manifest import TABLES_BEFORE_KEY
+from jobs.lake.runs import find_unfinished_run, prepare_run
 from jobs.lake.snapshot_files import list_snapshot_files
 from jobs.lake.snapshots import UnsupportedTableError
 from jobs.lake.tables import MESSAGES

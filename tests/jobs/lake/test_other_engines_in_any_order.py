@@ -20,7 +20,8 @@ from pyspark.sql import SparkSession
 from jobs.ingest import run as steps
 from jobs.lake import upkeep
 from jobs.lake.lake import Lake
-from jobs.lake.runs import Manifest, prepare_run
+from jobs.lake.manifest import Manifest
+from jobs.lake.runs import prepare_run
 from jobs.lake.snapshots import UnsupportedTableError
 from jobs.lake.table_file import AddedFile
 from jobs.lake.upkeep import MergeGroup, merge_group

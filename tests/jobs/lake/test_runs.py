@@ -18,17 +18,10 @@ from jobs.lake import commit as commits
 from jobs.lake import upkeep
 from jobs.lake.commit import commit
 from jobs.lake.lake import Lake
+from jobs.lake.lake_stores import LakeStore, list_lake_stores, register_store
 from jobs.lake.lock import hold_lock
-from jobs.lake.runs import (
-    LakeStore,
-    Manifest,
-    commit_prepared,
-    delete_files_outside_manifest,
-    find_unfinished_run,
-    list_lake_stores,
-    prepare_run,
-    register_store,
-)
+from jobs.lake.manifest import Manifest
+from jobs.lake.runs import commit_prepared, delete_files_outside_manifest, find_unfinished_run, prepare_run
 from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming, TableFile
 from jobs.lake.tables import QUARANTINE, Table
 from jobs.lake.upkeep import MergeGroup, merge_here, merge_small_files, optimize

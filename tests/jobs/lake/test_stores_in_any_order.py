@@ -16,7 +16,7 @@ import pytest
 
 from jobs.console.result import ExitCode, RequestError
 from jobs.lake.lake import Lake
-from jobs.lake.runs import list_lake_stores
+from jobs.lake.lake_stores import list_lake_stores
 from tests.rmq_formats.builders import BROKER, STORED
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.lakes import ingest_store, rows_of

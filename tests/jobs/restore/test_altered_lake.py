@@ -15,7 +15,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs.lake.lake import Lake
-from jobs.lake.runs import LakeStore, Manifest
+from jobs.lake.lake_stores import LakeStore
+from jobs.lake.manifest import Manifest
 from jobs.lake.snapshot_files import SnapshotFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, MESSAGES, RECORD_CRC, Table
 from jobs.restore import TableFiles, plan_log

@@ -7,7 +7,7 @@ import pytest
 
 from jobs.console.result import ExitCode
 from jobs.lake.lake import Lake
-from jobs.lake.runs import list_broker_stores
+from jobs.lake.lake_stores import list_broker_stores
 from jobs.restore.timers import RestoredLog, RestoredTimers, plan_timers
 from jobs.store.pending_messages import read_timer_state, read_waiting_units
 from jobs.store.store import Store, list_store

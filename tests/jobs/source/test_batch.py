@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.types import StructType
 
 from jobs.ingest import run as steps
-from jobs.lake.runs import list_lake_stores
+from jobs.lake.lake_stores import list_lake_stores
 from jobs.lake.tables import STORED_MESSAGES
 from jobs.source.format import RocketmqDataSource, RocketmqReader, RocketmqStreamReader, register
 from jobs.source.log import DataLossError, LogPosition
