@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from jobs.console.result import ExitCode, RequestError
-from jobs.lake import runs
+from jobs.lake import run_rows
 from jobs.lake.identity import has_fingerprint
 from jobs.lake.lake import Lake
 from jobs.lake.lake_stores import LakeStore, list_lake_stores, register_store
@@ -152,7 +152,7 @@ def test_stores_are_ordered_by_registration_regardless_of_the_clock(tmp_path: Pa
     lake = Lake(str(tmp_path / "lake"))
     ids = []
     for number, year in enumerate((2027, 2026)):
-        with patch.object(runs, "datetime") as clock:
+        with patch.object(run_rows, "datetime") as clock:
             clock.now.return_value = datetime(year, 1, 1, tzinfo=UTC)
             ids.append(register_store(lake, LakeStore("", "b", (Fingerprint(number, 1, "x"),)), number).store_id)
 
