@@ -8,7 +8,7 @@ store's content at this place.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -46,6 +46,7 @@ from jobs.restore import (
     unchecked_note,
 )
 from jobs.restore.segment import RowMask, check_crcs, read_segment_rows
+from jobs.storage.model import Reader
 from jobs.store.broker_config import (
     CONFIG_DIRECTORY,
     GROUPS_FILE,
@@ -371,13 +372,16 @@ def _classify_missing_from_lake(
 
 def diff_segment(work: SegmentDiff) -> SegmentDiff:
     """Compare both sides' records of a segment."""
-    lake, incomplete = _read_lake_records(work)
+    unread = dict[int, OSError]()
+    lake, incomplete = _read_lake_records(work, unread)
     starts, ends, equal, changed, _ = lake
     store_starts, store_ends, is_chosen, is_expired, pieces = _read_store_records(work, starts[equal], ends[equal])
     is_lacking = ~np.isin(store_starts, starts) & ~np.isin(store_starts, incomplete)
     is_new = store_starts >= work.lake_end
     is_there = np.isin(starts, store_starts)
     is_again = np.diff(starts, prepend=-1) == 0
+    for offset in np.intersect1d(np.array(list(unread), np.int64), store_starts).tolist():
+        raise unread[offset]  # it could be read again, so a temporary error must not look like a difference
     work.runs += _find_runs(ONLY_IN_STORE, store_starts, store_ends, is_lacking & is_expired, _EXPIRED)
     is_lacking &= ~is_expired
     work.runs += _find_runs(ONLY_IN_STORE, store_starts, store_ends, is_lacking & ~is_new & is_chosen)
@@ -509,11 +513,12 @@ def _have_expired(records: RawRecords, starts: Integers, expiry: Expiry | None) 
     return is_before | np.isin(starts, expired.column("physical_offset").to_numpy())
 
 
-def _read_lake_records(work: SegmentDiff) -> tuple[_Columns, Integers]:
+def _read_lake_records(work: SegmentDiff, unread: dict[int, OSError]) -> tuple[_Columns, Integers]:
     """
     Return the lake's records, and the offsets of rows without a body.
 
-    For each record: start, end, and whether it equals the store's bytes, was changed, or has no CRC.
+    For each record: start, end, and whether it equals the store's bytes, was changed, or has no CRC. *unread* gets
+    those of the store that the disk cannot read.
     """
     places, incomplete, unchecked = list[_Columns](), list[Integers](), list[tuple[Integers, Integers]]()
     for batch in read_segment_rows(work.lake, work.unreadable) if work.lake else ():
@@ -528,37 +533,69 @@ def _read_lake_records(work: SegmentDiff) -> tuple[_Columns, Integers]:
         is_changed, is_unchecked = check_crcs(batch, made)
         unchecked.append(made.select(is_unchecked).offset_bounds)
         if made.offsets.size:
-            places.append((*made.offset_bounds, _compare_with_store(made, work.store), is_changed, is_unchecked))
+            places.append(
+                (*made.offset_bounds, _compare_with_store(made, work.store, unread), is_changed, is_unchecked)
+            )
     work.incomplete = sum(some.size for some in incomplete)
     work.unreadable = list(dict.fromkeys(work.unreadable))
     work.unchecked = merge_and_find_overlaps(unchecked)[0]
     return _join_and_sort(places, 3), np.concatenate([np.empty(0, np.int64), *incomplete])
 
 
-def _compare_with_store(made: AssembledRecords, range_: Range | None) -> RowMask:
-    """Return which records are equal to the store's bytes at their offsets."""
+def _compare_with_store(made: AssembledRecords, range_: Range | None, unread: dict[int, OSError]) -> RowMask:
+    """
+    Return which records are equal to the store's bytes at their offsets.
+
+    Those that the disk cannot read are not equal; *unread* gets their offsets, and the errors.
+    """
     equal = np.zeros(made.offsets.size, np.bool_)
     if range_ is None:
         return equal
     ends = made.offsets + made.sizes
     cuts = (made.offsets[1:] != ends[:-1]) | (made.positions[1:] != (made.positions + made.sizes)[:-1])
-    with skip_lost_file(), range_.open() as file:  # the reader reports it as well
-        for some in slices_between_cuts(made.offsets.size, cuts):
-            place = int(made.offsets[some.start]) - range_.base_offset
-            if place < 0:  # a row that another engine has changed
-                continue
-            positions, sizes = made.positions[some], made.sizes[some]
-            start, end = int(positions[0]), int(positions[-1] + sizes[-1])
-            try:
-                data = bytes(file.read(place, end - start))
-            except OSError as error:
-                if not is_disk_error(error):
-                    raise
-                continue
-            found = np.frombuffer(data.ljust(end - start, b"\0"), np.uint8)
-            differs = found != made.buffer[start:end]
-            equal[some] = ~np.logical_or.reduceat(differs, positions - start) if differs.any() else True
+    try:
+        with range_.open() as file:
+            for some in slices_between_cuts(made.offsets.size, cuts):
+                try:
+                    equal[some] = _compare_run(made, some, file, range_.base_offset)
+                except OSError as error:
+                    if not is_disk_error(error):
+                        raise
+                    for number in range(some.start, some.stop):
+                        with _note_disk_error(unread, int(made.offsets[number])):
+                            equal[number] = _compare_run(made, slice(number, number + 1), file, range_.base_offset)[0]
+    except FileNotFoundError:
+        return equal  # the reader notices that retention has deleted it
+    except OSError as error:
+        if not is_disk_error(error):
+            raise
+        unread |= dict.fromkeys(made.offsets.tolist(), error)
     return equal
+
+
+def _compare_run(made: AssembledRecords, some: slice, file: Reader, base_offset: int) -> RowMask:
+    """Return which of some adjacent records are equal to the bytes of a segment."""
+    place = int(made.offsets[some.start]) - base_offset
+    positions, sizes = made.positions[some], made.sizes[some]
+    if place < 0:  # a row that another engine has changed
+        return np.zeros(positions.size, np.bool_)
+    start, end = int(positions[0]), int(positions[-1] + sizes[-1])
+    data = bytes(file.read(place, end - start))
+    found = np.frombuffer(data.ljust(end - start, b"\0"), np.uint8)
+    differs = found != made.buffer[start:end]
+    if not differs.any():
+        return np.ones(positions.size, np.bool_)
+    return ~np.logical_or.reduceat(differs, positions - start)
+
+
+@contextmanager
+def _note_disk_error(unread: dict[int, OSError], offset: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if not is_disk_error(error):
+            raise
+        unread[offset] = error
 
 
 def _find_runs(what: str, starts: Integers, ends: Integers, chosen: RowMask, why: str = "") -> Iterator[LogDifference]:
