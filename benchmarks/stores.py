@@ -115,6 +115,28 @@ def add_queues(recipe: Recipe, store: Path) -> None:
             _write_units(directory, 0, offsets[chosen], recipe.record_size)
 
 
+def make_store_with_recreated_topic(recipe: Recipe, root: Path, earlier: int) -> None:
+    """
+    Write a store whose only topic was created again after its first *earlier* messages.
+
+    Its queue begins again at 0, and the queue files have only the units of the new topic. The recipe has one topic with
+    one queue, and fits into one segment.
+    """
+    log, path = _Log(recipe), root / "commitlog" / file_name_of_offset(0)
+    (root / "commitlog").mkdir(parents=True)
+    offsets = compute_offsets(recipe)
+    for generation in (np.arange(earlier), np.arange(earlier, offsets.size)):
+        for start in range(0, generation.size, _MAX_BATCH_RECORDS):
+            some = generation[start : start + _MAX_BATCH_RECORDS]
+            offset = int(offsets[some[0]])
+            records = log.encode(some - generation[0], offset, _FIRST_TIMESTAMP + some // 10)
+            _write_at(path, recipe.segment_size, offset, records.data)
+    folder = root / "consumequeue" / "Bench000" / "0"
+    folder.mkdir(parents=True)
+    _write_units(folder, 0, offsets[earlier:], recipe.record_size)
+    (root / "checkpoint").write_bytes(bytes(4096))
+
+
 class LiveStore:
     """A store of a running broker, whose log and queues grow with each call of `append`."""
 

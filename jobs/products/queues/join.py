@@ -11,7 +11,7 @@ of another queue can only be explained by reading that record in the log. `inges
 its single pass over the log also produces other rows.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -40,10 +40,18 @@ from jobs.products.queues.remainder import (
     QueueRemainder,
     ResolvedRecords,
     UnitMatch,
+    UnitRun,
     find_offsets_to_resolve,
+    list_tags,
+    make_unit_runs,
     resolve_records,
 )
-from jobs.products.queues.remainder_explanation import explain_remainder
+from jobs.products.queues.remainder_explanation import (
+    classify_earlier_messages,
+    explain_remainder,
+    find_beginning,
+    status_of_missing,
+)
 from jobs.products.queues.rows import RowBlock, UnitStatus, make_record_batches, make_row_block
 from jobs.products.queues.unit_files import GroupUnits, group_of_queue, has_units, new_range_unit_collector, read_units
 from jobs.storage.scratch import Scratch
@@ -62,7 +70,7 @@ from jobs.store.store import DEFAULT_RANGE_SIZE, Store
 from jobs.store.topics import RecordedTopics, TopicEvidence, TopicFate, collect_topic_evidence
 from jobs.store.units import Units, is_of_deleted_file, read_stored_units, read_tags_codes
 from jobs.store.workers import Workers
-from rmq_formats.arrays import slices_between_cuts
+from rmq_formats.arrays import are_inside, slices_between_cuts
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, UnitRules
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 
@@ -275,16 +283,74 @@ def _compare_group(
         queues_without_files=without_files,
         undispatched_records=undispatched,
     )
-    figures, unresolved = [compared], list[QueueRemainder]()
+    remainders: dict[QueueName, QueueRemainder] = {}
     for queue, processed_end, seen_end, *_ in queues:
         remainder = matches.pop(queue.name).find_remainder(log, processed_end, seen_end)
         compared.processed_ends[queue.name] = remainder.end
         compared.ends[queue.name] = max(remainder.end, seen_end)
-        if find_offsets_to_resolve(remainder, log).size:
-            unresolved.append(remainder)
-        elif not remainder.is_empty:
-            figures.append(_explain(remainder, log, {}, file))
-    return combine_figures(figures), unresolved
+        remainders[queue.name] = remainder
+    remainders |= _settle_earlier_units(number, remainders, log, file)
+    unresolved = [one for one in remainders.values() if find_offsets_to_resolve(one, log).size]
+    for one in unresolved:
+        del remainders[one.queue.name]
+    explained = [_explain(one, log, {}, file) for one in remainders.values() if not one.is_empty]
+    return combine_figures([compared, *explained]), unresolved
+
+
+def _settle_earlier_units(
+    number: int, remainders: Mapping[QueueName, QueueRemainder], log: CollectedLog, file: TableFile | None
+) -> dict[QueueName, QueueRemainder]:
+    """
+    Return the remainders of a group whose earlier units must be read again, with those that an explanation needs.
+
+    These are all earlier units if no record claims the unit at position 0, and otherwise those to which units of the
+    queue point. The rows of the others are written to *file*.
+    """
+    read_again: dict[QueueName, _EarlierUnits] = {}
+    for name, remainder in remainders.items():
+        if remainder.earlier_units:
+            earlier = _EarlierUnits(remainder, log)
+            if earlier.must_be_read_again:
+                read_again[name] = earlier
+    for parts in read_units(log.scratch, log.ranges, number) if read_again else ():
+        blocks = [block for one in parts if one.name in read_again for block in read_again[one.name].add(one)]
+        _write_rows(log, file, blocks, parts[0].tags)
+    return {name: earlier.finish() for name, earlier in read_again.items()}
+
+
+class _EarlierUnits:
+    """The earlier units of one queue, which are read again."""
+
+    def __init__(self, remainder: QueueRemainder, log: CollectedLog) -> None:
+        self._remainder = remainder
+        self._bounds = [run.log_bounds for run in remainder.earlier_units]
+        self._is_recreated = remainder.first_live_position == 0
+        stored = find_offsets_to_resolve(remainder, log)
+        self._wanted = stored[are_inside(stored, self._bounds)]
+        self.must_be_read_again = not self._is_recreated or self._wanted.size > 0 or log.new_row_file is not None
+        kind = classify_earlier_messages(remainder, find_beginning(remainder), log)
+        self._status = status_of_missing(kind)
+        self._runs: list[UnitRun] = []
+        self._units: list[Units] = []
+        self._tags: list[str | None] = []
+
+    def add(self, part: GroupUnits) -> Iterator[RowBlock]:
+        """Add the next units of the queue; yield the rows of those that need no explanation, if rows are wanted."""
+        offsets = part.units["physical_offset"]
+        is_earlier = are_inside(offsets, self._bounds)
+        is_kept = is_earlier & np.isin(offsets, self._wanted) if self._is_recreated else is_earlier
+        self._units.append(part.units[is_kept])
+        self._tags += list_tags(part, is_kept)
+        is_settled = is_earlier & ~is_kept
+        self._runs += make_unit_runs(part.units, is_settled)
+        if part.tag_numbers is not None and is_settled.any():
+            yield make_row_block(part.name, part.units[is_settled], self._status, part.tag_numbers[is_settled])
+
+    def finish(self) -> QueueRemainder:
+        """Return the remainder with the units that need an explanation; they precede all others in the log."""
+        units = np.concatenate([*self._units, self._remainder.units])
+        tags = [*self._tags, *self._remainder.tags]
+        return replace(self._remainder, units=units, tags=tags, earlier_units=self._runs)
 
 
 def _split_at_dispatch(part: GroupUnits, log: CollectedLog) -> tuple[GroupUnits, int, Iterator[UndispatchedRecords]]:

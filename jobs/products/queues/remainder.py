@@ -43,8 +43,8 @@ UNITS_PER_PORTION = 1 << 16  # units
 _start, _end = itemgetter(0), itemgetter(1)
 
 
-class MissingUnits(NamedTuple):
-    """Consecutive units of a queue whose positions are in no file; a whole missing file is one object."""
+class UnitRun(NamedTuple):
+    """Units of a queue with consecutive positions, in the order of the log, without the bytes of all of them."""
 
     position: int  # the position of the first unit
     unit_count: int
@@ -58,6 +58,11 @@ class MissingUnits(NamedTuple):
     def end(self) -> int:
         """The position after the last unit."""
         return self.position + self.unit_count
+
+    @property
+    def log_bounds(self) -> tuple[int, int]:
+        """The range of the log in which the records of the units begin."""
+        return self.first_log_offset, self.last_log_offset + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,10 @@ class QueueRemainder:
     end: int  # the end of the processed part of the queue
     units: Units  # expected units that are not at their position
     tags: Sequence[str | None]  # the tags of `units`, if rows are wanted
-    missing_units: Sequence[MissingUnits]  # expected units whose positions are in no file
+    missing_units: Sequence[UnitRun]  # expected units whose positions are in no file
+    # Expected units of records before the first unit in the queue's files. Where that unit is right, its topic was
+    # created again, and these belong to the deleted one; they may be as many as the log has records.
+    earlier_units: Sequence[UnitRun]
     unclaimed_ranges: Sequence[Interval]  # positions that no record of this run claims
     first_live_position: int | None  # the first position claimed by a record that is still in the log
     open_from_position: int | None  # after this position a broker may be writing
@@ -109,7 +117,12 @@ class QueueRemainder:
     @property
     def is_empty(self) -> bool:
         """Whether every unit is matched."""
-        return not (self.unclaimed_ranges or self.units.size or self.missing_units)
+        return not (self.unclaimed_ranges or self.units.size or self.missing_units or self.earlier_units)
+
+    def are_expected_at(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return for each offset of the log whether a record without a unit begins there, or may begin there."""
+        is_of_earlier = are_inside(offsets, [run.log_bounds for run in self.earlier_units])
+        return is_of_earlier | np.isin(offsets, self.units["physical_offset"])
 
     def is_unclaimed_at(self, position: int) -> bool:
         """Return whether no record of this run claims *position*."""
@@ -141,11 +154,13 @@ class QueueMatches:
     expected: int = 0
     wrong_fields: list[QueueDifference] = field(default_factory=list)
     _tags: list[str | None] = field(default_factory=list)
-    _missing_units: list[MissingUnits] = field(default_factory=list)
+    _missing_units: list[UnitRun] = field(default_factory=list)
+    _earlier_units: list[UnitRun] = field(default_factory=list)
     _unmatched_units: list[Units] = field(default_factory=list)
     _runs: list[Interval] = field(default_factory=list)  # positions and lengths of the runs of matched units
     # The same for units of records that only the lake has.
     _kept_runs: list[Interval] = field(default_factory=list)
+    _first_stored_offset: int | None = None  # None: not read yet
 
     def add(self, match: UnitMatch) -> None:
         """
@@ -173,29 +188,43 @@ class QueueMatches:
                 known.append((start, length))
 
     def _add_unmatched(self, part: GroupUnits, chosen: NDArray[np.bool_]) -> None:
-        """Record *chosen* units that the queue lacks: without rows, as missing units if their file is lost."""
-        units = part.units[chosen]
+        """
+        Record *chosen* units that the queue lacks.
+
+        Those before the first unit in its files, and without rows those of lost files, are recorded as runs.
+        """
+        if part.name.kind is QueueKind.PLAIN:
+            if part.tag_numbers is None:
+                is_lost = chosen & ~are_in_files(self.queue, part.units["queue_offset"])
+                self._add_lost(part.units[is_lost])
+                chosen &= ~is_lost
+            is_earlier = chosen & (part.units["physical_offset"] < self.first_stored_offset)
+            self._earlier_units += make_unit_runs(part.units, is_earlier)
+            chosen &= ~is_earlier
         if part.tag_numbers is not None:
-            self._tags += (part.tags[tag] if tag >= 0 else None for tag in part.tag_numbers[chosen].tolist())
-        elif part.name.kind is QueueKind.PLAIN:
-            is_lost = ~are_in_files(self.queue, units["queue_offset"])
-            self._add_lost(units[is_lost])
-            units = units[~is_lost]
-        self._unmatched_units.append(units.copy())
+            self._tags += list_tags(part, chosen)
+        self._unmatched_units.append(part.units[chosen])
+
+    @property
+    def first_stored_offset(self) -> int:
+        """The offset to which the unit at position 0 points; 0 if the queue's files have none."""
+        if self._first_stored_offset is None:
+            first = read_stored_units(self.queue, 0, 1)[0]
+            is_unit = 0 < first["size"] < PRE_BLANK_SIZE
+            self._first_stored_offset = max(int(first["physical_offset"]), 0) if is_unit else 0
+        return self._first_stored_offset
 
     def _add_lost(self, units: Units) -> None:
-        for some in slices_between_cuts(units.size, np.diff(units["queue_offset"]) != 1):
-            own = units[some]
-            first, last = own[:1].copy(), own[-1:].copy()
-            first_log_offset, last_log_offset = int(first["physical_offset"][0]), int(last["physical_offset"][0])
-            position, newest_ms = int(first["queue_offset"][0]), int(own["store_timestamp"].max())
-            run = MissingUnits(position, own.size, first, last, first_log_offset, last_log_offset, newest_ms)
+        for run in make_unit_runs(units, np.ones(units.size, np.bool_)):
             known = self._missing_units[-1] if self._missing_units else None
             if known and run.position == known.end and run.first_log_offset > known.last_log_offset:
-                newest_ms = max(known.newest_ms, newest_ms)
+                newest_ms = max(known.newest_ms, run.newest_ms)
                 unit_count = known.unit_count + run.unit_count
                 self._missing_units[-1] = known._replace(
-                    unit_count=unit_count, last_unit=last, last_log_offset=last_log_offset, newest_ms=newest_ms
+                    unit_count=unit_count,
+                    last_unit=run.last_unit,
+                    last_log_offset=run.last_log_offset,
+                    newest_ms=newest_ms,
                 )
             else:
                 self._missing_units.append(run)
@@ -224,10 +253,29 @@ class QueueMatches:
             units=np.concatenate([np.empty(0, PACKED_UNIT), *self._unmatched_units]),
             tags=self._tags,
             missing_units=self._missing_units,
+            earlier_units=self._earlier_units,
             unclaimed_ranges=unclaimed,
             first_live_position=min(self._runs)[0] if self._runs else None,
             open_from_position=open_from,
         )
+
+
+def make_unit_runs(units: Units, chosen: NDArray[np.bool_]) -> Iterator[UnitRun]:
+    """Yield the runs of *chosen* units, between which there is no other unit."""
+    numbers = np.flatnonzero(chosen)
+    is_cut = (np.diff(numbers) != 1) | (np.diff(units["queue_offset"][numbers]) != 1)
+    for some in slices_between_cuts(numbers.size, is_cut):
+        own = units[numbers[some.start] : numbers[some.stop - 1] + 1]
+        (first_log_offset, position), (last_log_offset, _) = own[["physical_offset", "queue_offset"]][[0, -1]].tolist()
+        newest_ms = int(own["store_timestamp"].max())
+        first, last = own[:1].copy(), own[-1:].copy()
+        yield UnitRun(position, own.size, first, last, first_log_offset, last_log_offset, newest_ms)
+
+
+def list_tags(part: GroupUnits, chosen: NDArray[np.bool_]) -> Iterator[str | None]:
+    """Yield the tags of *chosen* units, if rows are wanted."""
+    numbers = [] if part.tag_numbers is None else part.tag_numbers[chosen].tolist()
+    return (part.tags[tag] if tag >= 0 else None for tag in numbers)
 
 
 def _unmatched_parts(start: int, end: int, matched_runs: NDArray[np.int64]) -> Iterator[Interval]:
@@ -320,7 +368,7 @@ def classify_unclaimed_units(remainder: QueueRemainder, log: CollectedLog) -> It
         offsets = units["physical_offset"]
         # Units of a range that was not read follow those of records that were: `before` does not apply.
         deleted = (offsets < log.start) & (offsets + units["size"] <= log.start) & before
-        deleted |= are_inside(offsets, log.deleted_meanwhile) & ~np.isin(offsets, remainder.units["physical_offset"])
+        deleted |= are_inside(offsets, log.deleted_meanwhile) & ~remainder.are_expected_at(offsets)
         expired = is_written(units) & deleted & ~blanks
         expired = inside & (expired | is_of_deleted_file(units))
         newer = np.zeros(units.size, np.bool_)

@@ -62,6 +62,28 @@ def explain_remainder(remainder: QueueRemainder, log: CollectedLog, resolved: Re
     return _Explanation(remainder, log, resolved).explain()
 
 
+def find_beginning(remainder: QueueRemainder) -> int:
+    """Return the offset of the newest first message of a queue; older ones are of a deleted topic."""
+    firsts = remainder.units["physical_offset"][remainder.units["queue_offset"] == 0].tolist()
+    firsts += [run.first_log_offset for run in remainder.missing_units if run.position == 0]
+    if remainder.first_live_position == 0:
+        firsts.append(int(read_stored_units(remainder.queue, 0, 1)["physical_offset"][0]))
+    return max(firsts, default=0)
+
+
+def classify_earlier_messages(remainder: QueueRemainder, beginning: int, log: CollectedLog) -> DifferenceKind:
+    """Return the kind of the messages before the *beginning* of a queue, judging by the newest one of them."""
+    times = [int(remainder.units["store_timestamp"][remainder.units["physical_offset"] < beginning].max(initial=0))]
+    runs = (*remainder.missing_units, *remainder.earlier_units)
+    times += [run.newest_ms for run in runs if run.last_log_offset < beginning]
+    return KINDS_OF_EARLIER_QUEUES[log.topic_evidence.fate_of_earlier(remainder.queue.name.topic, max(times))]
+
+
+def status_of_missing(kind: DifferenceKind) -> UnitStatus:
+    """Return the status of the row of a record without a unit."""
+    return UnitStatus.DELETED if kind is DifferenceKind.DELETED_TOPIC else UnitStatus.MISSING
+
+
 class _Explanation:
     """Explains the stored units in the order of their positions, then derives what is missing."""
 
@@ -70,7 +92,7 @@ class _Explanation:
         self._queue, self._name = remainder.queue, remainder.queue.name
         self._with_rows = log.new_row_file is not None
         self._units, self._offsets = remainder.units, remainder.units["physical_offset"]
-        self._beginning = self._find_beginning()
+        self._beginning = find_beginning(remainder)
         # Filled by `_explain_units`:
         self._figures = QueueFigures(first_record_offsets={self._name: self._beginning})
         self._claimed = np.zeros(remainder.units.size, np.bool_)
@@ -99,20 +121,12 @@ class _Explanation:
         missing_positions = {one.position for one in missing if one.kind is DifferenceKind.MISSING}
         differences = [
             difference
-            for difference in merge_differences([*found, *missing, *self._list_lost()])
+            for difference in merge_differences([*found, *missing, *self._list_lost(), *self._list_earlier()])
             if difference.kind is not DifferenceKind.MISPLACED
             or not follows_from_losses(difference, missing_positions.__contains__, is_bad)
         ]
         figures = replace(self._figures, misplaced=len(self._displaced), differences=differences)
         return ExplainedRemainder(figures, [*self._blocks, *self._make_missing_rows(unclaimed)], self._tags)
-
-    def _find_beginning(self) -> int:
-        """Return the offset of the newest first message of the queue; older ones are of a deleted topic."""
-        firsts = self._offsets[self._units["queue_offset"] == 0].tolist()
-        firsts += [run.first_log_offset for run in self._remainder.missing_units if run.position == 0]
-        if self._remainder.first_live_position == 0:
-            firsts.append(int(read_stored_units(self._queue, 0, 1)["physical_offset"][0]))
-        return max(firsts, default=0)
 
     def _explain_units(self, start: int, units: Units, classes: UnitClasses) -> None:
         """Explain a queue's units at or after position *start*."""
@@ -233,6 +247,8 @@ class _Explanation:
 
     def _mark_blanks_of_lost(self, differences: Sequence[QueueDifference]) -> list[QueueDifference]:
         """Return the differences; blanks in place of lost records get a separate kind."""
+        if all(one.kind is not DifferenceKind.BLANK_INSIDE for one in differences):
+            return list(differences)
         ends = [unit for run in self._remainder.missing_units for unit in (run.first_unit, run.last_unit)]
         known = np.concatenate([self._units, *ends])
         wanted = dict(zip(known["queue_offset"].tolist(), known, strict=True))
@@ -294,7 +310,7 @@ class _Explanation:
     def _make_missing_rows(self, unclaimed: Sequence[tuple[int, DifferenceKind]]) -> Iterator[RowBlock]:
         """Yield the rows of records without a unit, if rows are wanted."""
         for number, kind in unclaimed if self._with_rows else ():
-            status = UnitStatus.DELETED if kind is DifferenceKind.DELETED_TOPIC else UnitStatus.MISSING
+            status = status_of_missing(kind)
             tags = self._tag_number(self._remainder.tags[number])
             yield make_row_block(self._name, self._units[number : number + 1], status, tags)
 
@@ -328,9 +344,19 @@ class _Explanation:
     @cached_property
     def _kind_of_earlier(self) -> DifferenceKind:
         """Classify the messages before the queue's beginning."""
-        times = [int(self._units["store_timestamp"][self._offsets < self._beginning].max(initial=0))]
-        times += [run.newest_ms for run in self._remainder.missing_units if run.last_log_offset < self._beginning]
-        return KINDS_OF_EARLIER_QUEUES[self._log.topic_evidence.fate_of_earlier(self._name.topic, max(times))]
+        return classify_earlier_messages(self._remainder, self._beginning, self._log)
+
+    def _list_earlier(self) -> Iterator[QueueDifference]:
+        """Yield the units of the deleted topic that are nowhere, run by run."""
+        for run in self._remainder.earlier_units:
+            yield self._difference(
+                self._kind_of_earlier,
+                run.position,
+                "missing",
+                _text_of(run.first_unit[0]),
+                times=run.unit_count,
+                log_offset=run.first_log_offset,
+            )
 
     def _list_lost(self) -> Iterator[QueueDifference]:
         """Yield the units of lost files that are nowhere else."""
