@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import lru_cache, partial
-from itertools import compress, zip_longest
+from itertools import compress
 from typing import Any, NamedTuple
 from uuid import uuid4
 from zlib import crc32
@@ -21,6 +21,7 @@ from jobs.storage.scratch import Scratch
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection
 from jobs.store.units import Units
+from rmq_formats.arrays import slices_between_cuts
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, StoreTimes, UnitCollector
@@ -240,19 +241,13 @@ def _read_section(scratch: Scratch | None, source: UnitFile, group: int, tags: d
 
 def _join_parts(held: Mapping[QueueName, Sequence[GroupUnits]], tags: Sequence[str]) -> Iterator[GroupUnits]:
     for name, parts in held.items():
-        first = 0
-        for end, (part, following) in enumerate(zip_longest(parts, parts[1:]), 1):
-            if following is None or _is_jump(part.units, following.units):
-                # As bytes, because numpy compares the fields of each pair of structured arrays that it joins.
-                units = np.concatenate([one.units.view(np.uint8) for one in parts[first:end]]).view(PACKED_UNIT)
-                numbers = [one.tag_numbers for one in parts[first:end] if one.tag_numbers is not None]
-                yield GroupUnits(name, units, np.concatenate(numbers) if numbers else None, tags)
-                first = end
-
-
-def _is_jump(units: Units, following: Units) -> bool:
-    """Return whether the queue offsets of *following* do not continue those of *units*: its topic was recreated."""
-    return abs(int(following["queue_offset"][0]) - int(units["queue_offset"][-1])) > _JUMP
+        # As bytes, because numpy compares the fields of each pair of structured arrays that it joins.
+        units = np.concatenate([one.units.view(np.uint8) for one in parts]).view(PACKED_UNIT)
+        numbers = [one.tag_numbers for one in parts if one.tag_numbers is not None]
+        tag_numbers = np.concatenate(numbers) if numbers else None
+        is_jump = np.abs(np.diff(units["queue_offset"])) > _JUMP  # the topic was recreated
+        for some in slices_between_cuts(units.size, is_jump):
+            yield GroupUnits(name, units[some], None if tag_numbers is None else tag_numbers[some], tags)
 
 
 def has_units(ranges: Sequence[RangeUnits], group: int) -> bool:

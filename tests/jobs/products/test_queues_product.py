@@ -5,6 +5,7 @@ import pickle
 import shutil
 import struct
 import sys
+import tracemalloc
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,11 +23,12 @@ from jobs.ingest.run import ingest
 from jobs.products.product import RunOutput
 from jobs.products.queues.join import compare_queue_groups
 from jobs.products.queues.join_result import DifferenceKind
+from jobs.products.queues.remainder import CollectedLog
 from jobs.products.queues.remainder_explanation import classify_displaced, explain_remainder, lost_offset_of_blanks
 from jobs.products.queues.rows import UnitStatus, make_record_batches, make_row_block
 from jobs.products.queues.settings import determine_unit_rules
-from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits
-from jobs.store.queue_ends import _probe_all
+from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits, write_units
+from jobs.store.queue_ends import ProbedQueue, _probe_all
 from jobs.store.queue_files import StoredQueue, list_queues
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.release import determine_writers
@@ -34,7 +36,8 @@ from jobs.store.selection import Selection
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.consumequeue.collect import PACKED_UNIT
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, expected_units
 from rmq_formats.errors import CorruptData
 from rmq_formats.properties import parse_properties
@@ -420,3 +423,92 @@ def test_the_division_of_a_log_and_its_units_does_not_change_the_rows(
     whole, divided = ([row | {"store_id": ""} for row in _rows(tmp_path / name)] for name in ("whole", "divided"))
 
     assert whole == divided
+
+
+def _write_unit(store: Path, position: int, *fields: int) -> None:
+    """Overwrite a unit in the first file of the only queue."""
+    (path,) = (store / "consumequeue").glob("*/*/" + "0" * 20)
+    content = bytearray(path.read_bytes())
+    OWN_UNIT.pack_into(content, position * OWN_UNIT.size, *fields)
+    path.write_bytes(content)
+
+
+def _recreate_topic_twice(store: Path) -> list[list[MessageRecord]]:
+    """Write a store with one queue, whose topic was created again twice; return the messages of each topic."""
+    broker = Broker(store, dispatches=True)
+    generations = []
+    for count in (30, 20, 40):
+        if generations:
+            broker.delete_queues("T1")
+        generations.append(broker.append([_record(b"m", topic="T1", queue_id=0) for _ in range(count)]))
+    return generations
+
+
+@pytest.mark.parametrize("at_once", [1 << 18, 7], ids=["at once", "in portions"])
+@pytest.mark.parametrize("damage", ["none", "first unit", "unit of an earlier message"])
+def test_each_message_of_a_deleted_topic_has_one_row(damage: str, at_once: int, tmp_path: Path) -> None:
+    """If the first unit is wrong, or another one points to an earlier message, the earlier units are read again."""
+    store = tmp_path / "store"
+    first, second, new = _recreate_topic_twice(store)
+    expected = Counter((one.queue_offset, one.physical_offset, "missing", "TagA") for one in (*first, *second))
+    expected.update((one.queue_offset, one.physical_offset, "matched", "TagA") for one in new)
+    if damage == "first unit":
+        _write_unit(store, 0, 1 << 40, new[0].total_size, 0)
+        del expected[0, new[0].physical_offset, "matched", "TagA"]
+        expected[0, new[0].physical_offset, "missing", "TagA"] += 1
+        expected[0, 1 << 40, "dangling", None] += 1
+    if damage == "unit of an earlier message":
+        claimed = second[3]
+        _write_unit(store, 5, claimed.physical_offset, claimed.total_size, 2598919)
+        del expected[5, new[5].physical_offset, "matched", "TagA"]
+        del expected[3, claimed.physical_offset, "missing", "TagA"]
+        expected[5, new[5].physical_offset, "missing", "TagA"] += 1
+        expected[5, claimed.physical_offset, "mismatched", "TagA"] += 1
+    with patch("jobs.products.queues.unit_files._UNITS_AT_ONCE", at_once):
+        ingest_into_own_lake(store)
+
+    rows = columns_of(_rows(tmp_path / "lake"), ("queue_offset", "physical_offset", "status", "tags"))
+
+    assert expected == Counter(rows)
+
+
+STORED_UNITS = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+
+
+def _measure_peak_of_comparison(root: Path, earlier: int) -> int:
+    """Return the peak memory of comparing a queue with a log in which as many messages are of a deleted topic."""
+    name = QueueName(QueueKind.PLAIN, "T1", 0)
+    units = np.zeros(2 * earlier, PACKED_UNIT)
+    units["queue_offset"] = np.tile(np.arange(earlier), 2)
+    units["physical_offset"] = np.arange(2 * earlier) * 100
+    units["size"] = 100
+    stored = np.zeros(earlier, STORED_UNITS)
+    stored["physical_offset"], stored["size"] = units["physical_offset"][earlier:], 100
+    path = root / "consumequeue" / "T1" / "0" / f"{0:020d}"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(stored.tobytes())
+    (queue,) = list_queues(list_store(str(root)))
+    parts = []
+    for start in range(0, units.size, 4096):
+        some = units[start : start + 4096]
+        packed = PackedUnits([name], np.array([0, some.size]), some, np.empty(0, np.int32), [])
+        parts.append(write_units(None, "", packed, list(packed.queues()), 1))
+    log = CollectedLog([RangeUnits(tuple(parts))], None, 1, 0, 2 * earlier * 100)
+    with patch("jobs.products.queues.unit_files._UNITS_AT_ONCE", 4096):
+        tracemalloc.start()
+        figures, unresolved = compare_queue_groups([(0, [ProbedQueue(queue, 0, earlier)])], log=log)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+
+    assert unresolved == []
+    assert figures.matched == earlier
+    assert sum(one.unit_count for one in figures.differences) == earlier
+    return peak
+
+
+def test_the_messages_of_a_deleted_topic_are_compared_without_memory_for_each(tmp_path: Path) -> None:
+    """Each of them once needed 846 bytes: a gigabyte for a million."""
+    few = _measure_peak_of_comparison(tmp_path / "few", 20_000)
+    many = _measure_peak_of_comparison(tmp_path / "many", 40_000)
+
+    assert (many - few) / 20_000 < 40
