@@ -1,7 +1,7 @@
 """
 Measure what the messages of a topic that was deleted and created again cost `verify` and `ingest`.
 
-    python -m benchmarks.recreated_topic [--messages N N N] [--folder DIR]
+    python -m benchmarks.recreated_topic [--messages N N N] [--directory DIR]
 
 The log has as many messages of the deleted topic as of the new one, in one queue, whose files have only units of the
 new topic. The baseline is the same log with a queue that was never deleted. Each command runs in a separate process,
@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.broker import RELEASE
 from benchmarks.measuring import parse_options, print_result
-from benchmarks.stores import FOLDER, Recipe, make_store_with_recreated_topic
+from benchmarks.stores import DIRECTORY, Recipe, make_store_with_recreated_topic
 from jobs.console.process import hide_pandas
 from jobs.ingest.run import ingest
 from jobs.products.queues.join_result import KINDS_OF_EARLIER_QUEUES
@@ -32,9 +32,9 @@ _RECORD_SIZE = 320
 _COMMANDS = ("verify", "ingest")
 
 
-def make_stores(folder: Path, messages: int) -> dict[str, Path]:
+def make_stores(directory: Path, messages: int) -> dict[str, Path]:
     """Write a store without a deletion and one with *messages* of a deleted topic; return their roots."""
-    stores = {"baseline": folder / "baseline", "recreated": folder / "recreated"}
+    stores = {"baseline": directory / "baseline", "recreated": directory / "recreated"}
     for name, root in stores.items():
         recipe = Recipe(2 * messages * _RECORD_SIZE, _RECORD_SIZE, compressible=True, topics=1, queues=1)
         make_store_with_recreated_topic(recipe, root, messages if name == "recreated" else 0)
@@ -62,14 +62,14 @@ def run_command(command: str, store: Path, lake: Path, earlier: int) -> dict[str
     }
 
 
-def measure(folder: Path, messages: int) -> dict[str, Any]:
+def measure(directory: Path, messages: int) -> dict[str, Any]:
     """Return the figures for one number of messages."""
-    shutil.rmtree(folder, ignore_errors=True)
-    stores = make_stores(folder, messages)
+    shutil.rmtree(directory, ignore_errors=True)
+    stores = make_stores(directory, messages)
     figures: dict[str, Any] = {"earlier_messages": messages}
     for command in _COMMANDS:
         costs = {
-            name: _run_in_process(command, root, folder / name / "lake", messages) for name, root in stores.items()
+            name: _run_in_process(command, root, directory / name / "lake", messages) for name, root in stores.items()
         }
         more = {unit: costs["recreated"][unit] - costs["baseline"][unit] for unit in costs["baseline"]}
         figures[command] = costs | {
@@ -90,15 +90,21 @@ def _run_in_process(command: str, store: Path, lake: Path, messages: int) -> dic
 def main() -> None:
     """Print the figures as JSON."""
     options = parse_options(
-        __doc__, messages=[100_000, 300_000, 1_000_000], folder=FOLDER, command=str, store=Path, lake=Path, earlier=0
+        __doc__,
+        messages=[100_000, 300_000, 1_000_000],
+        directory=DIRECTORY,
+        command=str,
+        store=Path,
+        lake=Path,
+        earlier=0,
     )
     if options.command is not None:  # this is the process of one command
         hide_pandas()
         print(json.dumps(run_command(options.command, options.store, options.lake, options.earlier)))
         return
-    folder = options.folder / "recreated-topic"
-    figures = [measure(folder, messages) for messages in options.messages]
-    shutil.rmtree(folder)
+    directory = options.directory / "recreated-topic"
+    figures = [measure(directory, messages) for messages in options.messages]
+    shutil.rmtree(directory)
     print_result({"sizes": figures})
 
 

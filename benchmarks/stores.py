@@ -131,9 +131,9 @@ def make_store_with_recreated_topic(recipe: Recipe, root: Path, earlier: int) ->
             offset = int(offsets[some[0]])
             records = log.encode(some - generation[0], offset, _FIRST_TIMESTAMP + some // 10)
             _write_at(path, recipe.segment_size, offset, records.data)
-    folder = root / "consumequeue" / "Bench000" / "0"
-    folder.mkdir(parents=True)
-    _write_units(folder, 0, offsets[earlier:], recipe.record_size)
+    queue = root / "consumequeue" / "Bench000" / "0"
+    queue.mkdir(parents=True)
+    _write_units(queue, 0, offsets[earlier:], recipe.record_size)
     (root / "checkpoint").write_bytes(bytes(4096))
 
 

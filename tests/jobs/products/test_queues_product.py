@@ -436,7 +436,7 @@ def _write_unit(store: Path, position: int, *fields: int) -> None:
 def _recreate_topic_twice(store: Path) -> list[list[MessageRecord]]:
     """Write a store with one queue, whose topic was created again twice; return the messages of each topic."""
     broker = Broker(store, dispatches=True)
-    generations = []
+    generations = list[list[MessageRecord]]()
     for count in (30, 20, 40):
         if generations:
             broker.delete_queues("T1")
@@ -450,7 +450,8 @@ def test_each_message_of_a_deleted_topic_has_one_row(damage: str, at_once: int, 
     """If the first unit is wrong, or another one points to an earlier message, the earlier units are read again."""
     store = tmp_path / "store"
     first, second, new = _recreate_topic_twice(store)
-    expected = Counter((one.queue_offset, one.physical_offset, "missing", "TagA") for one in (*first, *second))
+    expected = Counter[tuple[int, int, str, str | None]]()
+    expected.update((one.queue_offset, one.physical_offset, "missing", "TagA") for one in (*first, *second))
     expected.update((one.queue_offset, one.physical_offset, "matched", "TagA") for one in new)
     if damage == "first unit":
         _write_unit(store, 0, 1 << 40, new[0].total_size, 0)
