@@ -9,17 +9,23 @@ newer, not lost. If the broker merges a table away meanwhile, the attempt fails,
 
 import errno
 import os
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import Lock
+from typing import TYPE_CHECKING, Self
+from weakref import finalize
 
 from jobs.storage.local import explaining_full_disk
 from jobs.storage.locations import is_local, join_location, local_path
 from jobs.storage.model import Storage
 from jobs.store.repeated_reads import is_deleted_file, repeat_read
+from jobs.store.store import Store
 from rmq_formats.errors import CorruptData, FormatError, UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.rocksdb.layout import INDEX_FAMILY, IndexRow, decode_index_row, hour_of_key, key_after_hour, key_prefix
@@ -40,9 +46,11 @@ _BLOCK = 1 << 23
 # Errors of RocksDB that say nothing about the database.
 _OF_THIS_PROCESS = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
 _OWN_LOGS = ("LOG", "LOCK")  # files of the writing process, useless for a reader
+_SNAPSHOTS = 4  # that a process keeps open
 
 
 Rows = tuple[Sequence[bytes], Sequence[bytes]]  # the keys of consecutive rows of a column family, and their values
+KeyRange = tuple[bytes, bytes | None]  # the first key, and the key after the last one; None after all keys
 
 
 class Database:
@@ -74,6 +82,22 @@ class Database:
         """Yield the rows of a family one by one, starting at *start*; meant for small families, or for a few rows."""
         for keys, values in self.rows(family, start, _FEW):
             yield from zip(keys, values, strict=True)
+
+    def plan_key_ranges(self, family: str, rows_per_range: int) -> list[KeyRange]:
+        """Return ranges that cover all keys of a family, each with about so many rows; table files show the bounds."""
+        found = self.families.get(family)
+        tables = sorted(
+            (bytes(table["start_key"]), int(table["num_entries"]))
+            for table in (found.live_files() if found is not None else ())
+            if table["start_key"]
+        )
+        starts, rows = [b""], 0
+        for start, count in tables:
+            if rows >= rows_per_range:
+                starts.append(start)
+                rows = 0
+            rows += count
+        return list(zip(starts, [*starts[1:], None], strict=True))
 
     def last_key(self, family: str, limit: bytes) -> bytes | None:
         """Return the last key of a family up to *limit*; None without one."""
@@ -135,6 +159,55 @@ def open_database(location: str, storage: Storage) -> Iterator[Database]:
             raise error.in_file(location) from error
         finally:
             opened.close()
+
+
+_Signature = tuple[tuple[str, int, int], ...]  # path, size and time of each file
+
+_snapshots: OrderedDict[tuple[str, _Signature], Database] = OrderedDict()
+_lock = Lock()
+
+
+def _find_snapshot(location: str, storage: Storage, signature: _Signature) -> Database:
+    """Return a snapshot of a database, the same one until the files change; it is closed after its last use."""
+    key = location, signature
+    with _lock:
+        if key not in _snapshots:
+            for other in [other for other in _snapshots if other[0] == location]:
+                del _snapshots[other]
+            stack = ExitStack()
+            _snapshots[key] = stack.enter_context(open_database(location, storage))
+            finalize(_snapshots[key], stack.close)
+            while len(_snapshots) > _SNAPSHOTS:
+                _snapshots.popitem(last=False)
+        return _snapshots[key]
+
+
+@dataclass(frozen=True)
+class StoredDatabase:
+    """A database in a directory of a store; every process that works with it reads its own snapshot."""
+
+    location: str
+    storage: Storage = field(repr=False, compare=False)
+    signature: _Signature = field(repr=False)
+
+    @classmethod
+    def in_directory(cls, store: Store, directory: str) -> Self:
+        """Return the database in a directory of a store, not opened yet."""
+        signature = tuple(
+            (file.path_facts.path, file.size, file.modified_ms)
+            for file in store.other_files
+            if file.path_facts.path.startswith(f"{directory}/")
+        )
+        return cls(join_location(store.root, directory), store.storage, signature)
+
+    @cached_property
+    def database(self) -> Database:
+        """The database, open."""
+        return _find_snapshot(self.location, self.storage, self.signature)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out the snapshot, which belongs to this process."""
+        return {name: value for name, value in self.__dict__.items() if name != "database"}
 
 
 def _open_database(location: str, storage: Storage, directory: Path) -> "Rdict":

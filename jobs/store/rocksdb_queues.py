@@ -6,21 +6,15 @@ logical offset of its first unit, and by the same code as any other queue. Only 
 nor memory grows with the other units. The store time, which a row has in addition, is left out.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property
-from threading import Lock
-from weakref import finalize
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.storage.locations import join_location
-from jobs.storage.model import Reader, Storage
+from jobs.storage.model import Reader
 from jobs.store.queue_storage import rocksdb_queue_directory
-from jobs.store.rocksdb import Database, open_database
+from jobs.store.rocksdb import StoredDatabase
 from jobs.store.store import Store, StoredFile
 from rmq_formats.arrays import dtype_of
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
@@ -41,7 +35,6 @@ from rmq_formats.rocksdb.layout import (
 from rmq_formats.store import CONSUME_QUEUE_DIRECTORY, FileKind, StoreFile, file_name_of_offset
 
 _AT_ONCE = 1 << 16  # rows
-_SNAPSHOTS = 4  # database snapshots that a process keeps open
 _UNITS_A_BYTE = 4  # units for each byte of a database; if there are more, a number in a key is damaged
 _ANY = 1 << 20  # units, however small the database is
 _UNITS_A_TASK = 1 << 20
@@ -52,50 +45,15 @@ _SHARED = ("physical_offset", "size", "tags_code")
 UnitRange = tuple[QueueName, int, int]
 """Units of a queue: the number of the first one, and of the one after the last."""
 
-_Signature = tuple[tuple[str, int, int], ...]
 
-
-_snapshots: OrderedDict[tuple[str, _Signature], Database] = OrderedDict()
-_lock = Lock()
-
-
-def _snapshot(location: str, storage: Storage, signature: _Signature) -> Database:
-    """Return a snapshot of a database, the same one until the files change; it is closed with its last queue."""
-    key = location, signature
-    with _lock:
-        if key not in _snapshots:
-            for other in [other for other in _snapshots if other[0] == location]:
-                del _snapshots[other]
-            stack = ExitStack()
-            _snapshots[key] = stack.enter_context(open_database(location, storage))
-            finalize(_snapshots[key], stack.close)
-            while len(_snapshots) > _SNAPSHOTS:
-                _snapshots.popitem(last=False)
-        return _snapshots[key]
-
-
-@dataclass(frozen=True)
-class DatabaseQueueOpener:
-    """Opens queues in a database as files; every process reads its own snapshot."""
-
-    location: str  # the location of the database
-    storage: Storage = field(repr=False, compare=False)
-    signature: _Signature = field(repr=False)
+class DatabaseQueueOpener(StoredDatabase):
+    """Opens queues in a database as files."""
 
     @contextmanager
     def open(self, location: str) -> Iterator[Reader]:
         """Open the file of a queue: its path names the queue and its first unit."""
         topic, queue_id, base = location.removeprefix(f"{self.location}/").rsplit("/", 2)
         yield _RowReader(self, QueueName(QueueKind.PLAIN, topic, int(queue_id)), int(base) // UNIT.size)
-
-    @cached_property
-    def database(self) -> Database:
-        """The database, open."""
-        return _snapshot(self.location, self.storage, self.signature)
-
-    def __getstate__(self) -> dict[str, object]:
-        """Leave out the snapshot, which belongs to this process."""
-        return {name: value for name, value in self.__dict__.items() if name != "database"}
 
     def list_queue_files(self) -> list[StoredFile]:
         """Return the file of each queue; `FormatError` if these, or their bounds, cannot be read."""
@@ -244,11 +202,4 @@ class _RowReader(Reader):
 def find_queue_database(store: Store) -> DatabaseQueueOpener | None:
     """Return the database of a store's queues, not opened yet; None without one."""
     name = rocksdb_queue_directory(store)
-    if name is None:
-        return None
-    signature = tuple(
-        (file.path_facts.path, file.size, file.modified_ms)
-        for file in store.other_files
-        if file.path_facts.path.startswith(f"{name}/")
-    )
-    return DatabaseQueueOpener(join_location(store.root, name), store.storage, signature)
+    return None if name is None else DatabaseQueueOpener.in_directory(store, name)

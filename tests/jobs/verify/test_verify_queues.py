@@ -4,21 +4,24 @@ import gc
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rocksdict import Options, Rdict
 
 from jobs.diagnosis.findings import Finding
-from jobs.diagnosis.kinds import OUT_OF_SEQUENCE
+from jobs.diagnosis.kinds import ORPHANED_INDEX_ROWS, OUT_OF_SEQUENCE
 from jobs.products.index.key_sequence import KeySequence, RangeKeys
 from jobs.products.queues.settings import determine_unit_rules
 from jobs.requests.verify import VerifyRequest
+from jobs.storage import AnyStorage
 from jobs.storage.scratch import Scratch
 from jobs.store.queue_files import list_queues
 from jobs.store.release import determine_writers
-from jobs.store.rocksdb import Rows
+from jobs.store.rocksdb import KeyRange, Rows, open_database
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify import rocksdb_index
@@ -30,6 +33,7 @@ from rmq_formats.commitlog.record import encode_record
 from rmq_formats.consumequeue.dispatch import UnitRules, walk_units
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.indexfile.build import PACKED_KEY
+from rmq_formats.properties import MAX_LONG
 from rmq_formats.rocksdb.build import hash_index_rows
 from rmq_formats.store import file_name_of_offset
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
@@ -37,6 +41,7 @@ from tests.rmq_formats.builders import make_record
 from tests.support.commands import measure_peak, overwrite
 from tests.support.stores import compare_queues, kill_after_dispatch, list_segments, read_store_records
 
+_RAW = Options(raw_mode=True)
 T1 = "consumequeue/T1/0"  # 26 units in three files
 
 
@@ -191,11 +196,40 @@ def test_an_index_in_rocksdb_is_compared_range_by_range_of_the_log(
     segment = store / "commitlog" / f"{0:020d}"
     for text in (b"k3 ", b"k9 "):
         overwrite(segment, segment.read_bytes().index(text), b"k?")
-    at_once = verify(VerifyRequest(str(store)), SerialWorkers()).parts["index"]
-    monkeypatch.setattr(rocksdb_index, "KEYS_PER_PORTION", 7)
+    expected = verify(VerifyRequest(str(store)), SerialWorkers()).parts["index"]
+    monkeypatch.setattr(rocksdb_index, "ROWS_PER_TASK", 6)
+    monkeypatch.setattr(rocksdb_index, "ROWS_PER_SAMPLE", 2)
 
-    assert at_once == verify(VerifyRequest(str(store)), SerialWorkers()).parts["index"]
-    assert [finding.times for finding in at_once.findings] == [2, 2]
+    assert verify(VerifyRequest(str(store)), SerialWorkers()).parts["index"] == expected
+    assert [finding.times for finding in expected.findings] == [2, 2]
+
+
+def test_rows_after_the_last_key_of_the_log_are_findings(situation: StoreOf, tmp_path: Path) -> None:
+    """Each of these rows counts, even if several are of the same message and key."""
+    store = Path(shutil.copytree(situation("b551-indexrocks") / "store", tmp_path / "store"))
+    database = Rdict(str(store / "rocksdbstore"), _RAW, dict.fromkeys(("default", "timer", "trans"), _RAW))
+    for hour, offset in ((1, 1 << 40), (2, 1 << 40), (1, MAX_LONG)):
+        database[hour.to_bytes(8, "big") + b"@T@U@id@" + offset.to_bytes(8, "big")] = bytes(8)
+    database.close()
+    (finding,) = verify(VerifyRequest(str(store)), SerialWorkers()).parts["index"].findings
+
+    assert (finding.kind, finding.times, finding.log_offset) == (ORPHANED_INDEX_ROWS, 3, 1 << 40)
+
+
+@pytest.mark.parametrize(("rows_per_range", "ranges"), [(1, 4), (10, 4), (11, 2), (1000, 1)])
+def test_ranges_of_keys_contain_every_row_once(rows_per_range: int, ranges: int, tmp_path: Path) -> None:
+    rows = Rdict(str(tmp_path), _RAW)
+    for number in range(40):
+        rows[number.to_bytes(8, "big")] = b""
+        if number % 10 == 9:
+            rows.flush()
+    rows.close()
+    with open_database(str(tmp_path), AnyStorage()) as database:
+        planned = database.plan_key_ranges("default", rows_per_range)
+        keys = [key for some, _ in database.rows("default") for key in some]
+
+    assert len(planned) == ranges
+    assert [key for start, end in planned for key in keys if start <= key and (end is None or key < end)] == keys
 
 
 class _Rows:
@@ -203,6 +237,14 @@ class _Rows:
 
     def __init__(self, count: int) -> None:
         self._count = count
+
+    @property
+    def database(self) -> Self:
+        return self
+
+    def plan_key_ranges(self, _family: str, _rows: int) -> list[KeyRange]:
+        """As of a database with one table file."""
+        return [(b"", None)]
 
     def rows(self, _family: str, _start: bytes = b"", at_once: int = 4096) -> Iterator[Rows]:
         for first in range(0, self._count, at_once):
@@ -221,8 +263,13 @@ def _peak_of_comparison(count: int, directory: Path) -> int:
     (directory / "all.keys").write_bytes(keys.tobytes())
     span = RangeKeys("all.keys", count, (count - 1) * 100, (count - 1) * 100)
     del keys
-    row = KeySequence(scratch, (span,), 0)
-    (_, differences), peak = measure_peak(lambda: rocksdb_index.compare_rows(_Rows(count), row, scratch))  # type: ignore[arg-type]
+    sequence, workers = KeySequence(scratch, (span,), 0), SerialWorkers()
+
+    def compare() -> tuple[int, rocksdb_index.RowDifferences]:
+        rows = rocksdb_index.sort_rows(workers, _Rows(count), scratch)  # type: ignore[arg-type]
+        return rocksdb_index.compare_rows(workers, rows, sequence, scratch)
+
+    (_, differences), peak = measure_peak(compare)
     assert [number for number, _ in differences.values()] == [count, count]
     return peak
 
@@ -230,7 +277,8 @@ def _peak_of_comparison(count: int, directory: Path) -> int:
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows_of_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All rows and keys were once held in memory: 7.3 GB for 50 million."""
-    monkeypatch.setattr(rocksdb_index, "KEYS_PER_PORTION", 1 << 12)
+    monkeypatch.setattr(rocksdb_index, "ROWS_PER_TASK", 1 << 12)
+    monkeypatch.setattr(rocksdb_index, "ROWS_PER_SAMPLE", 1 << 6)
     hash_index_rows(*next(_Rows(1).rows("")))  # loads compiled code, which is slow while memory is traced
     smaller, larger = (_peak_of_comparison(count, tmp_path / str(count)) for count in (20_000, 40_000))
 
