@@ -44,6 +44,7 @@ BENCHMARKS = {
     "many-queues": Arguments((), ("--queues", "500", "1000", "2000"), ("--queues", "50")),
     "file-opens": Arguments((), ("--segments", "50", "100", "200"), ("--segments", "10")),
     "recreated-topic": Arguments((), ("--messages", "20000", "50000", "100000"), ("--messages", "1000")),
+    "rocksdb-index": Arguments((), ("--rows", "100000", "200000"), ("--rows", "3000")),
     "first-run": Arguments((), ("--kib", "64"), ("--kib", "16")),
     "small-commands": Arguments((), ("--runs", "1"), ("--runs", "1", "--engines", "here")),
 }  # fmt: skip

@@ -31,7 +31,7 @@ _MAX_POOL_BYTES = 256 << 20
 _MAX_BATCH_RECORDS = 16384
 _MAX_BATCH_BYTES = 64 << 20
 _SEGMENT_SIZE = 1 << 30  # a broker's default
-_FIRST_TIMESTAMP = 1_760_000_000_000  # ms
+FIRST_TIMESTAMP = 1_760_000_000_000  # ms
 _DIGITS = 12
 _UNIT = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 _UNITS_PER_FILE = 300_000
@@ -129,7 +129,7 @@ def make_store_with_recreated_topic(recipe: Recipe, root: Path, earlier: int) ->
         for start in range(0, generation.size, _MAX_BATCH_RECORDS):
             some = generation[start : start + _MAX_BATCH_RECORDS]
             offset = int(offsets[some[0]])
-            records = log.encode(some - generation[0], offset, _FIRST_TIMESTAMP + some // 10)
+            records = log.encode(some - generation[0], offset, FIRST_TIMESTAMP + some // 10)
             _write_at(path, recipe.segment_size, offset, records.data)
     queue = root / "consumequeue" / "Bench000" / "0"
     queue.mkdir(parents=True)
@@ -255,7 +255,7 @@ class _Log:
                 for start in range(0, count, batch):
                     numbers = np.arange(first + start, first + min(start + batch, count), dtype=np.int64)
                     offset = base_offset + start * recipe.record_size
-                    file.write(self.encode(numbers, offset, _FIRST_TIMESTAMP + numbers // 10).data)
+                    file.write(self.encode(numbers, offset, FIRST_TIMESTAMP + numbers // 10).data)
                 if count == per_segment:
                     file.write(BLANK.pack(recipe.segment_size - count * recipe.record_size, MAGIC_BLANK))
                 file.truncate(recipe.segment_size)

@@ -150,15 +150,16 @@ def open_database(location: str, storage: Storage) -> Iterator[Database]:
 
     import rocksdict
 
+    # RocksDB opens all table files immediately, so the copy can be deleted: workers that are killed leave none.
     with TemporaryDirectory(prefix="rmq-lake-rocksdb-") as directory:
         opened = _open_database(location, storage, Path(directory))
-        try:
-            names = rocksdict.Rdict.list_cf(opened.path(), _raw_options())
-            yield Database({name: opened.get_column_family(name) for name in names}, location)
-        except FormatError as error:  # of a row
-            raise error.in_file(location) from error
-        finally:
-            opened.close()
+        names = rocksdict.Rdict.list_cf(opened.path(), _raw_options())
+    try:
+        yield Database({name: opened.get_column_family(name) for name in names}, location)
+    except FormatError as error:  # of a row
+        raise error.in_file(location) from error
+    finally:
+        opened.close()
 
 
 _Signature = tuple[tuple[str, int, int], ...]  # path, size and time of each file
