@@ -5,23 +5,24 @@ Tasks write the rows themselves: rows stay in Arrow and do not pass through the 
 its name and figures. The part of a failed attempt is never used, and is deleted with the directory of the parts.
 """
 
-import errno
+import codecs
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, compress
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import TypeAlias
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from jobs.console.lines import printable_lines
 from jobs.console.rows import RowFormat, csv_line
 from jobs.export import (
     SCHEMA,
@@ -36,7 +37,7 @@ from jobs.export import (
 )
 from jobs.export.condition import Condition
 from jobs.lake.bodies import Body
-from jobs.lake.lake import DEFAULT_BROKER, Lake
+from jobs.lake.lake import DEFAULT_BROKER, Lake, why_without_messages
 from jobs.lake.lake_stores import list_broker_stores, open_complete_table
 from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files
 from jobs.lake.tables import MESSAGES
@@ -62,6 +63,7 @@ from jobs.store.request import GivenSettings
 from jobs.store.store import list_store
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.segment import Piece
+from rmq_formats.errors import NotAStore
 from rmq_formats.release import Release
 
 _AT_ONCE = 8  # maximum number of items whose parts are on the disk at the same time, when writing to standard output
@@ -121,7 +123,7 @@ def _plan_lake(request: ExportRequest, lake: Lake) -> tuple[list[ExportItem], Ex
     known, broker = list_broker_stores(lake), request.place.broker
     snapshot = open_complete_table(lake, MESSAGES.name)
     if snapshot is None:
-        raise FileNotFoundError(errno.ENOENT, "not a lake: it has no table `messages`", request.place.lake)
+        raise NotAStore(why_without_messages(has_runs=bool(known)), None, lake.location)
     dropped = frozenset({*MESSAGES.schema.names} - {field.name for field in snapshot.schema().fields})
     if dropped - NEWER_COLUMNS:
         name = min(dropped - NEWER_COLUMNS)
@@ -161,6 +163,7 @@ def export(
     with temporary_directory_for(out or Path(tempfile.gettempdir(), "export")) as directory:
         task = partial(write_part, directory, request)
         numbered = list(enumerate(items))
+        write = partial(_print_part, codecs.getincrementaldecoder("utf-8")("replace"))
         at_once = len(numbered) if out is not None else _AT_ONCE
         for start in range(0, len(numbered), at_once or 1):
             parts = workers.map(numbered[start : start + at_once], task, "writing messages")
@@ -168,7 +171,7 @@ def export(
             if out is not None:
                 summary.bytes = merge_parts(files, directory, request.form, out)
             else:
-                summary.bytes += _move(files, sys.stdout.buffer, request.form, has_begun=summary.bytes > 0)
+                summary.bytes += _move(files, write, request.form, has_begun=summary.bytes > 0)
                 sys.stdout.flush()
             for part in parts:
                 _add_part(summary, part)
@@ -342,7 +345,7 @@ def merge_parts(files: Sequence[Path], directory: Path, form: RowFormat, out: Pa
             with attempt.open("xb") as whole:
                 if form is RowFormat.JSON:
                     whole.write(b"[\n")
-                _move(files, whole, form)
+                _move(files, whole.write, form)
                 if form is RowFormat.JSON:
                     whole.seek(-2, os.SEEK_END)  # the last comma
                     whole.truncate()
@@ -351,7 +354,15 @@ def merge_parts(files: Sequence[Path], directory: Path, form: RowFormat, out: Pa
     return out.stat().st_size
 
 
-def _move(files: Sequence[Path], whole: BinaryIO, form: RowFormat, *, has_begun: bool = False) -> int:
+def _print_part(decoder: codecs.IncrementalDecoder, data: bytes) -> None:
+    """Write bytes to standard output; keys and bodies may contain escape sequences, which a terminal must not get."""
+    if sys.stdout.isatty():
+        sys.stdout.write(printable_lines(decoder.decode(data)))
+    else:
+        sys.stdout.buffer.write(data)
+
+
+def _move(files: Sequence[Path], write: Callable[[bytes], object], form: RowFormat, *, has_begun: bool = False) -> int:
     """Copy text parts, delete each one afterwards, and return their total size."""
     size = 0
     for path in files:
@@ -359,7 +370,7 @@ def _move(files: Sequence[Path], whole: BinaryIO, form: RowFormat, *, has_begun:
             if form is RowFormat.CSV and (has_begun or size):
                 file.readline()  # every part has the header; its names have no line breaks
             while chunk := file.read(_CHUNK):
-                whole.write(chunk)
+                write(chunk)
                 size += len(chunk)
         path.unlink()
     return size

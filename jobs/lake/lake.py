@@ -52,6 +52,13 @@ _VIEWS = {  # and the tables that each one reads
 }
 
 
+def why_without_messages(*, has_runs: bool) -> str:
+    """Return why a location has no table of messages, as text; *has_runs* if it has a table of runs."""
+    if has_runs:
+        return "the lake has no messages: its runs selected none, or another program has deleted its table `messages`"
+    return "not a lake: it has no table `messages`"
+
+
 @dataclass(frozen=True, slots=True)
 class Lake:
     """The location of the tables, and the settings to access them; paths are relative to the lake."""

@@ -25,7 +25,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from jobs.console.amounts import size_text
 from jobs.console.process import ABANDONED_THREAD
-from jobs.lake.lake import Lake, list_views, parse_run_detail
+from jobs.lake.lake import Lake, list_views, parse_run_detail, why_without_messages
 from jobs.lake.snapshots import (
     open_delta,
     read_newest_transaction,
@@ -121,7 +121,7 @@ class LakeTables:
         self._values: dict[str, list[Any]] = {}
         self.unreadable: dict[str, OSError] = {}  # by table or view; only statements that name it fail
         if not any(map(self.has_table, needed)):
-            raise NotAStore(f"not a lake: it has no table `{MESSAGES_NAME}`", None, self.location)
+            raise NotAStore(why_without_messages(has_runs=self.has_table(RUNS_NAME)), None, self.location)
 
     def _table(self, name: str, path: str = "") -> DeltaTable | None:
         """Register a table with SQL; raise `OSError` if another engine has enabled unsupported features."""
@@ -369,11 +369,11 @@ def _check_row_count(file: str) -> None:
 
 
 def is_lake(location: str, options: Mapping[str, str]) -> bool:
-    """Return whether a location has a table of messages; an unsupported location has none."""
+    """Return whether a location has a table of messages or of runs; an unsupported location has none."""
     if why_unsupported(location) is not None:
         return False
     try:
-        LakeTables(location, options)
+        LakeTables(location, options, (MESSAGES_NAME, RUNS_NAME))
     except NotAStore:
         return False
     return True

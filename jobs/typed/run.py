@@ -21,7 +21,7 @@ from jobs.console.process import tool_command
 from jobs.console.result import RequestError
 from jobs.lake.commit import ObsoleteRows, find_lost_files, lost_file_text, open_table
 from jobs.lake.integrity import refuse_unsupported_tables
-from jobs.lake.lake import Lake
+from jobs.lake.lake import Lake, why_without_messages
 from jobs.lake.lake_stores import open_complete_table
 from jobs.lake.lock import hold_lock
 from jobs.lake.run_rows import find_undone_offset
@@ -34,6 +34,7 @@ from jobs.lake.tables import (
     INGESTED_AT,
     MESSAGES,
     RUN,
+    RUNS,
     SUPERSEDED_MESSAGES,
     TYPING_APPLICATION,
     TYPING_TABLES,
@@ -141,7 +142,7 @@ def type_lake(request: TypeRequest, workers: Workers) -> TypingSummary:
 def _messages(lake: Lake) -> DeltaTable:
     found = open_complete_table(lake, MESSAGES.name)
     if found is None:
-        raise NotAStore("not a lake: it has no table `messages`", None, lake.location)
+        raise NotAStore(why_without_messages(has_runs=open_table(lake, RUNS.name) is not None), None, lake.location)
     return found
 
 

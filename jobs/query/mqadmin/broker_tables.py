@@ -44,8 +44,8 @@ def _read_configs(call: MqadminCall) -> list[tuple[Source, BrokerConfig]]:
     found = [(source, source.config) for source in call.sources if source.config is not None]
     if not found:
         reason = (
-            "this lake has no topics, groups and positions of its brokers, because an early version wrote it. Run "
-            "`ingest` again, or pass --store"
+            "this lake has no topics, groups and positions of its brokers: either an early version wrote it, or the "
+            "stores had no `config` directory. Run `ingest` again on a store that has one, or pass --store"
         )
         raise UnsupportedFormat(reason)
     refuse_two_stores_of_a_broker([source for source, _ in found])

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from jobs.command import cli
 from jobs.console.result import ExitCode
 from jobs.console.rows import RowFormat
 from jobs.export import COLUMNS, SCHEMA, LakeItem, LogItem, iterate_decoded_slices
@@ -407,3 +408,20 @@ def test_bodies_of_a_lake_without_bodies_are_not_printed_as_empty(
     assert "rmq-lake: this lake has no message bodies (`ingest --no-body`)\n" in text.err
     assert [] == [*tmp_path.glob("bodies/*")]
     assert [None] * 4 == [row[name] for name in row if "body" in name and name not in {"body_crc", "body_length"}]
+
+
+@pytest.mark.parametrize("form", ["csv", "ndjson"])
+def test_an_exported_message_cannot_control_the_terminal(
+    form: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its keys and body reached the terminal unchanged."""
+    escape = "\x1b]0;owned\x07\x9b2J\u202e"
+    store = write_store(tmp_path / "store", stored([Sent(keys=(escape,), body=escape.encode())]))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    cli.main(["export", "--store", str(store), "--out", "-", "--format", form])
+    sys.stdout.flush()
+    shown = capfdbinary.readouterr().out.decode()
+
+    assert "owned" in shown
+    assert shown.replace("\n", "").isprintable()
