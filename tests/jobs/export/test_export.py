@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.command import cli
+from jobs.command_line import cli
 from jobs.console.result import ExitCode
 from jobs.console.rows import RowFormat
 from jobs.export import COLUMNS, SCHEMA, LakeItem, LogItem, iterate_decoded_slices
