@@ -319,7 +319,7 @@ class LakeLists:
         is_sorted = True
         note = _WITHOUT_NESTED if len(kinds) < len(all_kinds) else ""
         if newest is not None and name in TABLES_EXCEPT_MESSAGES:
-            low, count = self._newest_part(name, newest, None if filters else skip + limit)
+            low, count = self._find_newest_bound(name, newest, None if filters else skip + limit)
             if count > _MOST_SORTED:
                 note = (
                     f"too many rows to sort ({count:,}): the order is arbitrary, and pages may repeat or omit rows; "
@@ -337,8 +337,8 @@ class LakeLists:
         rows = self._tables.rows(f"SELECT {shown} FROM ({every}{rest}) AS newest")  # noqa: S608 - names are checked, texts quoted
         return PageTable(columns, [tuple(row.values()) for row in rows], every + rest, note)
 
-    def _newest_part(self, name: str, column: str, wanted: int | None) -> tuple[int | None, int]:
-        """Return a lower bound of the newest *wanted* rows' values, and the number of rows above it; None: no bound."""
+    def _find_newest_bound(self, name: str, column: str, wanted: int | None) -> tuple[int | None, int]:
+        """Return the lowest value among the newest *wanted* rows, and how many rows have it or more; None: no bound."""
         files = self._tables.list_files(name, column)
         is_shared = len(self._tables.stores) > 1
         files = [file for file in files if not is_shared or file.store_id in {None, *self._ids}]

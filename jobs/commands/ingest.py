@@ -73,7 +73,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
         if follow:
             summary, options = _follow(request, engine, 5.0 if every is None else every, until, after_step)
         else:
-            summary, options = _once(request, engine)
+            summary, options = _run_once(request, engine)
     except RequestError as error:  # such as the label of another store
         refused = Summary(request.store, request.lake, request.broker or "").to_dict()
         answer.print_json_or_lines({**refused, "severity": Severity.NOT_ACCESSIBLE.value, "error": str(error)}, ())
@@ -100,7 +100,7 @@ def _lake_of(summary: Summary, options: Mapping[str, str]) -> Lake:
 _Done = tuple[Summary, Mapping[str, str]]  # the outcome, and the settings of file systems
 
 
-def _once(request: IngestRequest, asked: str) -> _Done:
+def _run_once(request: IngestRequest, asked: str) -> _Done:
     check = PreRunCheck(request)
     seen = check.summary_if_nothing_new()
     if seen is not None:

@@ -277,7 +277,7 @@ def optimize(  # noqa: PLR0913 - one argument an option
         for one in expired
         if one.messages or one.tables
     ]
-    lines += [f"  {_text(table, dry_run=dry_run)}" for table in saved if table.merged or table.vacuumed]
+    lines += [f"  {_savings_text(table, dry_run=dry_run)}" for table in saved if table.merged or table.vacuumed]
     merged, deleted = sum(table.merged for table in saved), sum(table.vacuumed for table in saved)
     what = f"{count_text(merged, 'file')} {would}merged, {count_text(deleted, 'obsolete file')} {would}deleted"
     if keep:
@@ -314,7 +314,7 @@ def _check_kept_topics(lake: Lake, topics: Collection[str]) -> None:
             log_message(f"rmq-lake: {text}", "warning")
 
 
-def _text(saved: "Savings", *, dry_run: bool) -> str:
+def _savings_text(saved: "Savings", *, dry_run: bool) -> str:
     obsolete = count_text(saved.vacuumed, "obsolete file")
     merged, before = count_text(saved.merged, "file"), size_text(saved.bytes_before)
     if dry_run:

@@ -75,12 +75,13 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
 
     lake = Lake(request.lake.location, workers.options)
     summary = type_lake(replace(request, lake=lake, types=types), workers)
-    return _answer(declared, summary, metrics=metrics, answer=answer, retry=request.retry)
+    return _print_summary(declared, summary, metrics=metrics, answer=answer, retry=request.retry)
 
 
-def _answer(
+def _print_summary(
     declared: Path, summary: "TypingSummary", *, metrics: Path | None, answer: ResultPrinter, retry: bool
 ) -> ExitCode:
+    """Print the summary of a typing, write its metrics, and return the exit code."""
     lake = str(click.get_current_context().params["lake"])
     exceeded = [one.topic for one in summary.topics if one.open is not None]
     not_found = sorted(topic for topic, (is_known, _) in summary.absent_topics.items() if not is_known)
@@ -107,7 +108,9 @@ def _answer(
     }
     result = Result(severity, _amount_text(summary, retry=retry), answer.seconds, verdict=verdict)
     answer.print_json_or_lines(
-        values, [lake, *_lines(summary, f"{tool_command()} {join(('type', lake, '--types', str(declared)))}")], result
+        values,
+        [lake, *_summary_lines(summary, f"{tool_command()} {join(('type', lake, '--types', str(declared)))}")],
+        result,
     )
     if metrics is not None:
         from jobs.metrics import write_type_metrics
@@ -139,7 +142,7 @@ def _amount_text(summary: "TypingSummary", *, retry: bool) -> str:
     return ", ".join(said) or "no new messages" + ", and still no dead letter matches its declaration" * retry
 
 
-def _lines(summary: "TypingSummary", command: str) -> list[str]:
+def _summary_lines(summary: "TypingSummary", command: str) -> list[str]:
     lines = []
     if summary.recovered is not None:
         lines.append(f"  run {summary.recovered} of `type` was interrupted, and is now complete")

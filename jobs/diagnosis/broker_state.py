@@ -120,14 +120,14 @@ def check_broker_state(
 
     Unless *are_ends_known*, units of the newest messages may be missing: then no position is past the end of its queue.
     """
-    state = _check(store, config, read_span, are_ends_known=are_ends_known)
+    state = _find_faults(store, config, read_span, are_ends_known=are_ends_known)
     if store.has_clean_shutdown or not (state.findings or state.notes):
         return state
     now = relist_store(store)  # a running broker may have written the files since they were listed
-    return _check(now, read_broker_config(now), read_span, are_ends_known=are_ends_known)
+    return _find_faults(now, read_broker_config(now), read_span, are_ends_known=are_ends_known)
 
 
-def _check(store: Store, config: BrokerConfig, read_span: ReadSpan, *, are_ends_known: bool) -> BrokerState:
+def _find_faults(store: Store, config: BrokerConfig, read_span: ReadSpan, *, are_ends_known: bool) -> BrokerState:
     state = BrokerState(list(find_damaged_files(store)), [], [])
     queues: Sequence[StoredQueue] = ()
     with suppress(FormatError):  # a damaged queue database is reported with the queues

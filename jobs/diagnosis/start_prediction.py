@@ -251,10 +251,11 @@ def predict_start(facts: StartFacts, log: WalkedLog | None, repaired_files: Cont
     if log is None:
         return replace(outcome, deletes_messages=None, unknown_reason=_NOT_WALKED)
     outcome = replace(outcome, deletes_files=(*outcome.deletes_files, *_queue_files_after_stops(facts.store, log)))
-    return _with_cut(outcome, facts, log) if facts.store.segments else outcome
+    return _add_deletions(outcome, facts, log) if facts.store.segments else outcome
 
 
-def _with_cut(outcome: StartOutcome, facts: StartFacts, log: WalkedLog) -> StartOutcome:
+def _add_deletions(outcome: StartOutcome, facts: StartFacts, log: WalkedLog) -> StartOutcome:
+    """Add to an outcome the offset at which the start truncates the log, and the messages and files that it deletes."""
     (offset, messages), store = _cut(facts, log), facts.store
     segments = [segment for segment in store.segments if segment.base_offset > offset]
     if not messages and not any(segment.base_offset < log.end for segment in segments):

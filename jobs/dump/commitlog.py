@@ -77,7 +77,7 @@ def dump_log(kind: FileKind, file: DumpFile, request: DumpRequest) -> Iterator[D
     last, records, damaged = None, 0, 0
     for piece in islice(_pieces(segment, start, is_final=is_final), request.limit):
         last = _add_reason(segment, piece, is_whole_segment=is_segment)
-        item = _item(segment, last, request)
+        item = _make_item(segment, last, request)
         yield item
         records += last.kind is PieceKind.RECORD
         damaged += item.is_damage
@@ -161,7 +161,7 @@ def _add_reason(segment: SegmentBytes, piece: Piece, *, is_whole_segment: bool) 
     return piece
 
 
-def _item(segment: SegmentBytes, piece: Piece, request: DumpRequest) -> DumpItem:
+def _make_item(segment: SegmentBytes, piece: Piece, request: DumpRequest) -> DumpItem:
     if piece.kind is not PieceKind.RECORD:
         values: dict[str, object] = {"reason": piece.reason} if piece.reason else {}
         is_damage = piece.kind is PieceKind.DAMAGE

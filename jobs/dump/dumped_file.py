@@ -123,7 +123,7 @@ class DumpFile:
         self.unreadable: list[tuple[int, int, str]] = []  # bytes: position, size, and why they cannot be read
         self.next_written = reader.next_written
         self._reader = reader
-        self.read = make_block_reader(self._load, _WINDOW)
+        self.read = make_block_reader(self._read_bytes, _WINDOW)
 
     def end_of_equal_units(self, position: int, unit: bytes, end: int) -> int:
         """Return the end of a series of equal units at *position*: at most *end*, even inside a unit."""
@@ -138,15 +138,16 @@ class DumpFile:
                 position += (min(self.next_written(position), end) - position) // len(unit) * len(unit)
         return position
 
-    def _load(self, position: int, length: int) -> bytes:
+    def _read_bytes(self, position: int, length: int) -> bytes:
+        """Return bytes of the file; sectors that cannot be read become zeros and are noted as unreadable."""
         try:
             return bytes(self._reader.read(position, length))
         except OSError as error:
             if not is_disk_error(error):
                 raise
-            return b"".join(self._sectors(position, min(length, self.size - position)))
+            return b"".join(self._read_sectors(position, min(length, self.size - position)))
 
-    def _sectors(self, position: int, length: int) -> Iterator[bytes]:
+    def _read_sectors(self, position: int, length: int) -> Iterator[bytes]:
         end = position + length
         while position < end:
             size = min(_SECTOR - position % _SECTOR, end - position)

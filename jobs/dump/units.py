@@ -84,9 +84,10 @@ def dump_queue(read_items: Dumper, file: DumpFile, request: DumpRequest) -> Iter
     yield DumpItem(end, file.size - end if is_open else 0, "end", f"{shown}; {counts}", values)
 
 
-def _items(
+def _dump_units(
     layout: Layout, decode: Callable[[bytes], Unit | BatchUnit], file: DumpFile, request: DumpRequest
 ) -> Iterator[DumpItem]:
+    """Yield the units of a queue file, of any layout."""
     size = layout.size
     base_offset = parse_offset_name(file.name) or 0
     position = -(-request.start // size) * size
@@ -163,7 +164,7 @@ def dump_index(file: DumpFile, request: DumpRequest) -> Iterator[DumpItem]:
     """Yield the items of a file, or of one chain; the last item has the number of entries and the verdict."""
     if file.size < HEADER.size:
         return dump_numbers(HEADER, HEADER.size, file, request)
-    reader = IndexReader(file.read, _geometry(file, request), file.location)
+    reader = IndexReader(file.read, _find_geometry(file, request), file.location)
     return (
         _dump_whole_index(file, reader, request)
         if request.chain is None
@@ -171,7 +172,7 @@ def dump_index(file: DumpFile, request: DumpRequest) -> Iterator[DumpItem]:
     )
 
 
-def _geometry(file: DumpFile, request: DumpRequest) -> Geometry:
+def _find_geometry(file: DumpFile, request: DumpRequest) -> Geometry:
     if request.hash_slots and request.index_num:
         return Geometry(request.hash_slots, request.index_num)
     index_bytes = Content(file.size, file.read)
@@ -400,8 +401,8 @@ def _timer_units(file: DumpFile, base: int, position: int, request: DumpRequest)
 
 _DEPTH = 5  # parts of the longest path that names a kind: compaction/compactionLog/topic/queue id/file
 _LOGS = (FileKind.COMMITLOG, FileKind.DLEDGER_LOG, FileKind.COMPACTION_LOG)
-_UNITS = partial(dump_queue, partial(_items, UNIT, decode_unit))
-_BATCH_UNITS = partial(dump_queue, partial(_items, BATCH_UNIT, decode_batch_unit))
+_UNITS = partial(dump_queue, partial(_dump_units, UNIT, decode_unit))
+_BATCH_UNITS = partial(dump_queue, partial(_dump_units, BATCH_UNIT, decode_batch_unit))
 # The last item says how the file ends.
 _DUMPERS: dict[FileKind, Dumper] = {
     **{kind: partial(dump_log, kind) for kind in _LOGS},

@@ -529,7 +529,7 @@ class _Run:
                 continue
             own = [] if one.collector is None else select_results(outcomes, collectors.index(one.collector))
             try:
-                self._add_finished(product, one.finish(own, self.summary.to_offset))
+                self._add_product(product, one.finish(own, self.summary.to_offset))
             except (RequestError, FileNotFoundError) as error:
                 for outcome in outcomes:
                     output.discard(outcome.payload)
@@ -849,7 +849,8 @@ class _Run:
         recorded = None if record is None else read_time_of_gap(self.lake, self.lake_store, gap)
         return record is not None and recorded is not None and record.store_timestamp <= recorded.timestamp() * 1000
 
-    def _add_finished(self, product: Product, finished: FinishedProduct) -> None:
+    def _add_product(self, product: Product, finished: FinishedProduct) -> None:
+        """Add the files, state, counts and gaps of a finished product to those of the run."""
         summary = self.summary
         for table, actions in finished.files.items():
             self.files.setdefault(table, []).extend(actions)

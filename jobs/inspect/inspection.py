@@ -274,7 +274,7 @@ def inspect_state(store: Store, marks: list[Mark], problems: Problems) -> StateR
         report.timers = read_timer_state(store)
         if report.timers is not None and report.abort is None:  # raises `CorruptData` where the timer log has no unit
             deque(islice(read_waiting_units(store, report.timers), _TIMERS_READ), maxlen=0)
-    _see_unknown(store, report, problems)
+    _report_unknown_files(store, report, problems)
     _note_tier(store, problems)
     return report
 
@@ -283,15 +283,15 @@ def _count_rows(database: Database) -> RocksReport:
     report = RocksReport(count_index_rows(database))
     for transaction in read_transactions(database):
         report.pending_transactions += 1
-        report.oldest_transaction = _smallest(report.oldest_transaction, transaction.physical_offset)
+        report.oldest_transaction = _min_known(report.oldest_transaction, transaction.physical_offset)
     for timer in read_timers(database):
         report.waiting_timers += 1
-        report.first_due = _smallest(report.first_due, timer.delivery_ms)
+        report.first_due = _min_known(report.first_due, timer.delivery_ms)
         report.last_due = max(timer.delivery_ms, report.last_due or 0)
     return report
 
 
-def _smallest(known: int | None, value: int) -> int:
+def _min_known(known: int | None, value: int) -> int:
     return value if known is None else min(known, value)
 
 
@@ -310,7 +310,8 @@ def inspect_topics(store: Store, problems: Problems) -> TopicEvidence:
     return evidence
 
 
-def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
+def _report_unknown_files(store: Store, report: StateReport, problems: Problems) -> None:
+    """Report files of unknown kind, and directories with files that are named like segments but were not read."""
     unknown = [
         file
         for file in store.other_files_of_kind(FileKind.UNKNOWN)

@@ -100,7 +100,7 @@ class LogInspector:
             elif is_walked:
                 start = 0 if deep else self._newest_known_record(log)
                 start = 0 if start <= _WALKED_ANYWAY else start
-                self._walk(log, report, start, final=not is_newest)
+                self._report_segment(log, report, start, final=not is_newest)
             else:
                 ends = (log.find_end_of_file(max(log.size - distance, 0)) for distance in (_NEAR_END, _FAR_FROM_END))
                 end = next((end for end in ends if end is not None), None)
@@ -157,12 +157,13 @@ class LogInspector:
                 return position
         return 0
 
-    def _walk(self, log: SegmentBytes, report: SegmentReport, start: int, *, final: bool) -> None:
+    def _report_segment(self, log: SegmentBytes, report: SegmentReport, start: int, *, final: bool) -> None:
+        """Report the pieces of a segment from position *start*, and how the segment ends."""
         report.end, report.end_offset = "open", log.base_offset + start
         records = 0
         for walked in walk_pieces(log, start, final=final, evidence=tail_evidence(self.store)):
             records += walked.record_count
-            self._note(walked, report, log)
+            self._report_piece(walked, report, log)
             report.end = str(END_BY_LAST_PIECE[walked.piece.kind])
             if walked.piece.reason == FOREIGN_BYTES_REASON:
                 report.end = str(SegmentEnd.DAMAGED)
@@ -171,7 +172,8 @@ class LogInspector:
         if start == 0:
             report.records = records
 
-    def _note(self, walked: WalkedPiece, report: SegmentReport, log: SegmentBytes) -> None:
+    def _report_piece(self, walked: WalkedPiece, report: SegmentReport, log: SegmentBytes) -> None:
+        """Add what a piece shows to the report: records, topics, and damage."""
         piece = walked.piece
         if piece.kind is PieceKind.RECORD:
             report.end_offset = piece.end

@@ -238,7 +238,7 @@ def find_first_message_with_key(store: Store, start: int, limit: int, *, is_inde
     """Return the first message with a key between two offsets; *is_indexed*: after the one at *start*."""
     if limit <= start:
         return None
-    records = _records(store, start)
+    records = _read_records(store, start)
     if is_indexed and next(records, None) is None:  # the last message of an index file is not in the log any more
         return None
     for record in islice(records, _RECORDS_LOOKED_AT):
@@ -249,7 +249,7 @@ def find_first_message_with_key(store: Store, start: int, limit: int, *, is_inde
     return None
 
 
-def _records(store: Store, start: int) -> Iterator[MessageRecord]:
+def _read_records(store: Store, start: int) -> Iterator[MessageRecord]:
     for segment in store.segments:
         position = start - segment.base_offset
         if position >= segment.readable_bytes:

@@ -92,12 +92,15 @@ def find_newest_run_by_table(
         run = read_newest_transaction(snapshot, store.store_id) if snapshot is not None else None
         if table.name not in unchecked_tables:
             most = number if table.name in own else wanted
-            _check_run(lake, store, table, run, (wanted, most))
+            _refuse_unexpected_run(lake, store, table, run, (wanted, most))
         found[table.name] = number if table.name in own else max(run or 0, earlier)
     return {name: run for name, run in found.items() if run}
 
 
-def _check_run(lake: Lake, store: LakeStore, table: Table, run: int | None, bounds: tuple[int, int]) -> None:
+def _refuse_unexpected_run(
+    lake: Lake, store: LakeStore, table: Table, run: int | None, bounds: tuple[int, int]
+) -> None:
+    """Raise `OSError` if the newest run of a table is not in *bounds*, the lowest and the highest that it may have."""
     least, most = bounds
     if least <= (run or 0) <= most:
         return

@@ -110,7 +110,7 @@ class TableFile:
         self._held.append(whole)
         self._held_size += whole.nbytes
         if self._held_size >= self._group_size:
-            self._write_held()
+            self._write_pending()
 
     def write_all(self, batches: Iterable[pa.RecordBatch]) -> AddedFile | None:
         """Write all rows of the file, and close it."""
@@ -124,7 +124,7 @@ class TableFile:
         with self:
             for group in groups:
                 self.write(group)
-                self._write_held()
+                self._write_pending()
             return self.close()
 
     def write_rows(self, rows: Iterable[Mapping[str, object]]) -> None:
@@ -147,7 +147,8 @@ class TableFile:
             batch = pa.RecordBatch.from_pylist(rows, schema=schema)
         self.write(batch)
 
-    def _write_held(self) -> None:
+    def _write_pending(self) -> None:
+        """Write the collected batches as one group of rows, and start flushing it to disk."""
         if not self._held:
             return
         group = pa.concat_batches(self._held) if len(self._held) > 1 else self._held[0]
@@ -186,7 +187,7 @@ class TableFile:
     def close(self) -> AddedFile | None:
         """Finish and flush the file, and return its action; None without rows."""
         self._write_collected_rows()
-        self._write_held()
+        self._write_pending()
         if self._writer is None:
             return None
         with explaining_full_disk(self._location):

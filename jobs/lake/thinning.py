@@ -155,13 +155,14 @@ def arrange_states(
     for batch in rows:
         held.append(batch)
         if sum(map(len, held)) >= _MOST_ROWS or sum(one.nbytes for one in held) >= _MOST_BYTES:
-            yield from _arrange(pa.concat_batches(held), table, periods)
+            yield from _sort_and_thin(pa.concat_batches(held), table, periods)
             held = []
     if held:
-        yield from _arrange(pa.concat_batches(held), table, periods)
+        yield from _sort_and_thin(pa.concat_batches(held), table, periods)
 
 
-def _arrange(rows: pa.RecordBatch, table: Table, periods: RunPeriods | None) -> Iterator[pa.RecordBatch]:
+def _sort_and_thin(rows: pa.RecordBatch, table: Table, periods: RunPeriods | None) -> Iterator[pa.RecordBatch]:
+    """Yield rows by state key and run; of thinned rows, only the newest of each period."""
     keys = [_rank(rows.column(name)) for name in ("store_id", *table.state_key)]
     runs = pc.fill_null(rows.column("run"), -1).to_numpy(zero_copy_only=False)
     order = np.lexsort((runs, *reversed(keys)))

@@ -92,7 +92,7 @@ def usable_cores(*, half: bool) -> int:
 
 
 def usable_threads(*, half: bool) -> int:
-    """Return the number of threads of a command with threads; *half* as for `usable_cores`."""
+    """Return the number of threads for a command; with *half*, the other half of the cores is left to a broker."""
     return min(usable_cores(half=half), _MOST_THREADS)
 
 

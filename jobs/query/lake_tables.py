@@ -183,14 +183,14 @@ class LakeTables:
             found |= {name: max(version, found.get(name, 0)) for name, version in versions.items()}
         return found
 
-    def _actions(self, name: str) -> list[dict[str, Any]]:
+    def _list_add_actions(self, name: str) -> list[dict[str, Any]]:
         table = self._table(name)
         return [] if table is None else rows_without_timestamps(table.get_add_actions(flatten=True))
 
     @cached_property
     def stores(self) -> Sequence[LabeledStore]:
         """The stores that have messages, by their labels."""
-        columns, files = ("broker", "store_id"), self._actions(MESSAGES_NAME)
+        columns, files = ("broker", "store_id"), self._list_add_actions(MESSAGES_NAME)
         of_one = [
             row
             for row in files
@@ -212,7 +212,7 @@ class LakeTables:
         known = self._files.get((name, column))
         if known is None:
             known = []
-            for row in self._actions(name):
+            for row in self._list_add_actions(name):
                 has_limits = row.get(f"null_count.{column}") == 0  # a row without a value is within no limits
                 low, high = (row.get(f"{end}.{column}") if has_limits else None for end in ("min", "max"))
                 store_id = row.get("min.store_id") if row.get("min.store_id") == row.get("max.store_id") else None
@@ -315,13 +315,14 @@ class LakeTables:
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Run a query and return its rows; raise `OSError` if a file in Delta's log is missing or damaged."""
         # The engine's own reader would hold Python's lock until it is done, and block every other thread.
-        return self._read(sql, rows_without_timestamps)
+        return self._read_batches(sql, rows_without_timestamps)
 
     def read_integers(self, sql: str) -> list[int]:
         """Run a query with one integer column and return its values."""
-        return self._read(sql, lambda found: pa.RecordBatchReader.from_stream(found).read_all()[0].to_pylist())
+        return self._read_batches(sql, lambda found: pa.RecordBatchReader.from_stream(found).read_all()[0].to_pylist())
 
-    def _read(self, sql: str, take: Callable[[RecordBatchReader], list[_Value]]) -> list[_Value]:
+    def _read_batches(self, sql: str, take: Callable[[RecordBatchReader], list[_Value]]) -> list[_Value]:
+        """Run a statement and return what *take* makes of its batches; an error names the damaged file."""
         with self.naming_damaged_files():
             return take(self.execute(sql))
 
@@ -423,7 +424,7 @@ class ResultBatches:
             if word in {"select", "with"} and _LIMIT.search(sql):
                 self._refuse_ignored_limit(sql)
             opened = self._thread.submit(lambda: pa.RecordBatchReader.from_stream(tables.execute(sql)))
-            self._reader = self._result(opened)
+            self._reader = self._await_result(opened)
         except DeltaError as error:
             reason = _RAW.sub("", " ".join(str(error).split()))
             unreadable = (why for name, why in tables.unreadable.items() if reason == f"table '{name}' not found")
@@ -437,7 +438,7 @@ class ResultBatches:
 
     def _refuse_ignored_limit(self, sql: str) -> None:
         """Raise `UnsupportedFormat` if a LIMIT became part of a scan without columns, which returns all rows."""
-        plans = self._result(self._thread.submit(self._tables.rows, f"EXPLAIN {sql}"))
+        plans = self._await_result(self._thread.submit(self._tables.rows, f"EXPLAIN {sql}"))
         found = next((scan for row in plans if (scan := _SCAN_WITHOUT_COLUMNS.search(str(row["plan"])))), None)
         if found is not None:
             raise UnsupportedFormat(
@@ -445,7 +446,7 @@ class ResultBatches:
                 "columns too"
             )
 
-    def _result(self, asked: Future[_Value]) -> _Value:
+    def _await_result(self, asked: Future[_Value]) -> _Value:
         with self._tables.naming_damaged_files():
             return asked.result()
 
@@ -455,7 +456,7 @@ class ResultBatches:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         following = self._thread.submit(next, self._reader, None)
-        while (batch := self._result(following)) is not None:
+        while (batch := self._await_result(following)) is not None:
             following = self._thread.submit(next, self._reader, None)  # the engine is one batch ahead
             columns = [column.cast(field.type) for column, field in zip(batch.columns, self.schema, strict=True)]
             yield pa.RecordBatch.from_arrays(columns, schema=self.schema)

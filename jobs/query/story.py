@@ -202,7 +202,7 @@ def find_stories(source: Source, seeds: Iterable[Message]) -> Iterator[Story]:
             copies.append(Copy(message, role, _role_text(message, role), source.origin_of(message)))
         consumers = list(source.consumer_progress(sorted({copy.message.topic for copy in copies})))
         for number, copy in enumerate(copies):
-            _look_around(source, copy, copies, unknown)
+            _add_facts(source, copy, copies, unknown)
             if not copy.is_superseded:
                 copy.groups = list(_list_group_facts(copy, copies[number + 1 :], consumers))
         reports = list_reports(source, seed.unique_key, unknown) if seed.unique_key else []
@@ -333,12 +333,13 @@ def _find_role(message: Message, before: Sequence[Copy]) -> Role:
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         return Role.RETRIED if topic.startswith(RETRY_PREFIX) else Role.DEAD_LETTER
     sent = Role.SENT_AGAIN if before else Role.SENT
-    if any(_delivers(copy, message) for copy in before):
+    if any(_is_delivery(copy, message) for copy in before):
         sent = Role.DELIVERED
     return _BY_TRANSACTION.get(message.transaction, sent)
 
 
-def _delivers(waiting: Copy, message: Message) -> bool:
+def _is_delivery(waiting: Copy, message: Message) -> bool:
+    """Return whether *message* may be the delivery of a *waiting* copy: it has the topic to which that one is sent."""
     return waiting.message.topic in _WAITING_TOPICS and waiting.message.properties.get(REAL_TOPIC) == message.topic
 
 
@@ -374,7 +375,8 @@ def _group_of(topic: str) -> str | None:
     return None if prefix is None else topic.removeprefix(prefix)
 
 
-def _look_around(source: Source, copy: Copy, copies: Sequence[Copy], unknown: list[Sentence]) -> None:
+def _add_facts(source: Source, copy: Copy, copies: Sequence[Copy], unknown: list[Sentence]) -> None:
+    """Add to a copy the facts that queues, index files, op messages and consumers have about it."""
     message = copy.message
     copy.removal = source.removal_sentence(message)
     if not copy.is_superseded:  # else it has no units or index entries, and other messages have its queue offset
@@ -394,7 +396,7 @@ def _look_around(source: Source, copy: Copy, copies: Sequence[Copy], unknown: li
         is_timed = message.topic == TIMER_TOPIC
         copy.due = parse_whole_number(message.properties.get("TIMER_OUT_MS", "")) if is_timed else next(codes, None)
         later = (one.message for one in copies if one.message.record.store_timestamp >= message.record.store_timestamp)
-        if not any(_delivers(copy, one) for one in later):
+        if not any(_is_delivery(copy, one) for one in later):
             copy.text = Sentence("{waiting}; the delivered message was not found", waiting=copy.text)
 
 

@@ -451,8 +451,8 @@ class _Evidence:
         """Yield the units of other queue offsets in the store's files, except files that the log does not have."""
         return (one for one in self._displaced[queue.name] if self._paths & {*self._paths_of(one)})
 
-    def _is_displaced_to_its_end(self, queue: BuiltQueue, verdicts: _Verdicts) -> bool:
-        """Return whether the store's last file has units where the log displaces them: then it displaces all before."""
+    def _is_displacement_confirmed(self, queue: BuiltQueue, verdicts: _Verdicts) -> bool:
+        """Return whether the last file of a queue has displaced units, too: this confirms that the queue had them."""
         last = list(_unit_files(queue))[-1]
         start = _first_of(last, queue)
         return verdicts[last.path] == _EQUAL and any(
@@ -471,7 +471,7 @@ class _Evidence:
             return False
         if not survives and (queue.misplaced or queue.skipped or comparison.has_strays):
             return False  # this queue may have a record of another queue, whose topic or queue id was changed
-        if self._lacks_records(queue) and not self._is_displaced_to_its_end(queue, verdicts):
+        if self._lacks_records(queue) and not self._is_displacement_confirmed(queue, verdicts):
             return False
         for file in _unit_files(queue):
             if verdicts[file.path] in _NEEDED:
@@ -485,7 +485,7 @@ class _Evidence:
     def find_recorded_files(
         self, queue: BuiltQueue, verdicts: _Verdicts, real: Mapping[str, StoredFile], recorded: RecordedUnits | None
     ) -> Iterator[str]:
-        """Yield undecided files whose differing parts a run has seen as the log now gives them."""
+        """Yield undecided files if a run has recorded the same units as the log, wherever the store's file differs."""
         for file in (one for one in _unit_files(queue) if verdicts[one.path] == _UNDECIDED):
             own = real.get(file.path)
             is_plain = queue.name.kind is QueueKind.PLAIN
@@ -506,9 +506,10 @@ class _Evidence:
         if not self._is_proven(queue, verdicts, comparison):
             return [one.path for one in needed]
         lost = (one for one in needed if verdicts[one.path] == _MISSING)
-        return [one.path for one in lost if self._was_seen_otherwise(one, queue, recorded)]
+        return [one.path for one in lost if self._differs_from_recorded(one, queue, recorded)]
 
-    def _was_seen_otherwise(self, file: BuiltFile, queue: BuiltQueue, recorded: RecordedUnits | None) -> bool:
+    def _differs_from_recorded(self, file: BuiltFile, queue: BuiltQueue, recorded: RecordedUnits | None) -> bool:
+        """Return whether a run has recorded other units for this part of a queue than the log now gives."""
         if recorded is None or queue.name.kind is not QueueKind.PLAIN or _is_extension(file):
             return False
         made, first = self._units(file, queue), _first_of(file, queue)

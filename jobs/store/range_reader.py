@@ -85,7 +85,7 @@ class RangeReader:
         ):
             raise_if_stopped()
             if isinstance(item, Piece):
-                self._see(item.offset, item.end, item.kind, item.reason)
+                self._note_piece(item.offset, item.end, item.kind, item.reason)
                 yield item
                 continue
             at = int(item.positions[0]) + item.base_offset - framing.header_size - range_.base_offset
@@ -94,12 +94,12 @@ class RangeReader:
             settled = self._count_settled_records(item)
             if settled:
                 group = item._replace(positions=item.positions[:settled], sizes=item.sizes[:settled])
-                self._see_records(group, framing.header_size)
+                self._note_records(group, framing.header_size)
                 yield group
             if settled < item.positions.size:
                 unread = item.base_offset + int(item.positions[settled]) - framing.header_size
                 end = range_.base_offset + range_.segment_size
-                self._see(unread, end, PieceKind.WAITING)
+                self._note_piece(unread, end, PieceKind.WAITING)
                 yield Piece(PieceKind.WAITING, unread, end - unread, STORED_TOO_RECENTLY)
                 return None
         return None
@@ -136,7 +136,8 @@ class RangeReader:
             return group.positions.size
         return int(kernels.count_settled_records(group.buffer, group.positions, *settle_limits))
 
-    def _see(self, start: int, end: int, kind: PieceKind, reason: str = "") -> None:
+    def _note_piece(self, start: int, end: int, kind: PieceKind, reason: str = "") -> None:
+        """Note where a piece begins and ends, and whether it is damaged or unfinished."""
         seen = self._seen
         if seen.first_offset is None:
             seen.first_offset = start
@@ -146,10 +147,11 @@ class RangeReader:
         if kind in (PieceKind.UNWRITTEN, PieceKind.WAITING):
             seen.unfinished_from = start
 
-    def _see_records(self, group: RawRecords, header_size: int) -> None:
+    def _note_records(self, group: RawRecords, header_size: int) -> None:
+        """Note a group of records, and keep the fingerprints of its first record and its end."""
         count = len(group.positions)
         first, last = int(group.positions[0]), int(group.positions[-1])
-        self._see(
+        self._note_piece(
             group.base_offset + first - header_size, group.base_offset + last + int(group.sizes[-1]), PieceKind.RECORD
         )
         new = Fingerprint.from_bytes(group.base_offset + first, group.buffer[first : first + int(group.sizes[0])].data)

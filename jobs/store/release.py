@@ -276,7 +276,7 @@ def detect_store_eras(
             add_marks(marks, _marks_of(store, segment, records))
             continue
         with skip_lost_file():  # a lost file has no marks
-            for record in islice(_records(store, segment), records):
+            for record in islice(_read_records(store, segment), records):
                 add_marks(marks, record_marks(record))
                 found = list(_index_entry_marks(readers, record, in_any_case=checked_left > 0)) if tags_left else []
                 tags_left, checked_left = tags_left - bool(found), checked_left - 1
@@ -291,7 +291,7 @@ def find_index_marks(store: Store, location: str, header: IndexHeader, geometry:
         reader = IndexReader(file.read, geometry, location)
         yield from _slot_count_marks(reader)
         first = max(count - _NEWEST_LOOKED_AT, 1)
-        groups = groupby(_entries(reader, first, count - first + 1), key=attrgetter("physical_offset"))
+        groups = groupby(_read_entries(reader, first, count - first + 1), key=attrgetter("physical_offset"))
         # Some keys of the first and the last message may be outside the range that was read.
         hashes = [(offset, {entry.key_hash for entry in group}) for offset, group in groups][1:-1]
         for offset, keys in hashes:
@@ -304,11 +304,11 @@ def _slot_count_marks(reader: IndexReader) -> Iterator[Mark]:
     header = reader.header
     count = min(header.entry_count, reader.geometry.capacity, _ENTRIES_LOOKED_AT)
     is_every_put = header.hash_slot_count >= header.entry_count
-    shared = is_every_put and any(entry.prev_entry > 0 for entry in _entries(reader, 1, count))
+    shared = is_every_put and any(entry.prev_entry > 0 for entry in _read_entries(reader, 1, count))
     yield from filter(None, [slot_count_mark(header, has_shared_slot=shared)])
 
 
-def _entries(reader: IndexReader, first: int, number: int) -> list[IndexEntry]:
+def _read_entries(reader: IndexReader, first: int, number: int) -> list[IndexEntry]:
     raw = reader.bytes_at(reader.geometry.entry_position(first), number * ENTRY.size)
     return [decode_entry(raw, position) for position in range(0, number * ENTRY.size, ENTRY.size)]
 
@@ -354,7 +354,7 @@ def _marks_of(store: Store, segment: Segment, records: int) -> Sequence[Mark]:
         return _remembered[identity]
     own: list[Mark] = []
     with skip_lost_file():  # use the part that was read, but do not cache it
-        for record in islice(_records(store, segment), records):
+        for record in islice(_read_records(store, segment), records):
             add_marks(own, record_marks(record))
         if identity and identity == _identify(segment, records):
             if len(_remembered) >= _MOST_REMEMBERED:
@@ -369,7 +369,7 @@ def _identify(segment: Segment, records: int) -> _Identity | None:
     return None if state is None else (segment, records, state)  # deleted: the read that follows reports it
 
 
-def _records(store: Store, segment: Segment) -> Iterator[MessageRecord]:
+def _read_records(store: Store, segment: Segment) -> Iterator[MessageRecord]:
     with store.open(segment) as reader:
         read = make_block_reader(reader.read, _BLOCK)
         framing = find_framing(read, segment.readable_bytes, segment.base_offset)

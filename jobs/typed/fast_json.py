@@ -114,7 +114,7 @@ class _Batch:
         self, places: _Places, fields: Sequence[pa.Field], path: str
     ) -> tuple[list[pa.Array], NDArray[np.bool_]]:
         """Return the fields of objects, and which objects are missing."""
-        found, is_null = self._members(places, OBJECT)
+        found, is_null = self._scan_members(places, OBJECT)
         starts, ends = find_named_values(self.data, found, [field.name.encode() for field in fields])
         self._note_unknown(places, found, starts, path)
         size = len(is_null)
@@ -129,7 +129,8 @@ class _Batch:
             arrays.append(array)
         return arrays, is_null
 
-    def _members(self, places: _Places, kind: int) -> tuple[Members, NDArray[np.bool_]]:
+    def _scan_members(self, places: _Places, kind: int) -> tuple[Members, NDArray[np.bool_]]:
+        """Return the members at *places*, and which values are null; bodies with a refused value are noted as odd."""
         found = scan_members(self.data, places.starts, places.ends, kind)
         is_null = found.kinds == MISSING
         self.is_odd[places.bodies[found.kinds == REFUSED]] = True
@@ -154,7 +155,7 @@ class _Batch:
 
     def _list_or_map_array(self, places: _Places, type_: pa.DataType, path: str) -> pa.Array:
         is_list = pa.types.is_list(type_)
-        found, is_null = self._members(places, ARRAY if is_list else OBJECT)
+        found, is_null = self._scan_members(places, ARRAY if is_list else OBJECT)
         bodies = np.repeat(places.bodies, np.diff(found.ends, prepend=0))
         key_starts, key_ends, starts, ends = np.ascontiguousarray(found.bounds.T)
         inner = _Places(starts, ends, bodies)

@@ -196,7 +196,7 @@ def _message(descriptor: Descriptor, outer: tuple[str, ...], path: str) -> tuple
                     raise error.within(member_path("", field.name)) from None
             if cursor.at > end:
                 raise refused_at_byte(CUT_OFF_REASON, end)
-        _check(checked, found, end)
+        _check_fields(checked, found, end)
         for field in fields.values() if is_entry and len(found) < len(fields) else ():
             if field.name not in found:  # the default, as zero bytes encode it: of a message, an empty one
                 found[field.name] = field.scalar.read(Cursor(bytes(8), {}))
@@ -246,7 +246,8 @@ def _scalar(field: FieldDescriptor, outer: tuple[str, ...], path: str) -> _Scala
     return _Scalar(pa.struct([(one.name, one.type) for one in fields.values()]), _SIZED, read, None)
 
 
-def _check(fields: Sequence[_Field], found: Mapping[str, object], end: int) -> None:
+def _check_fields(fields: Sequence[_Field], found: Mapping[str, object], end: int) -> None:
+    """Refuse a message without a required field, or with two fields of a oneof."""
     oneofs = set()
     for field in fields:
         if field.is_required and field.name not in found:

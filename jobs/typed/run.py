@@ -115,12 +115,12 @@ class _Topic(NamedTuple):
 def type_lake(request: TypeRequest, workers: Workers) -> TypingSummary:
     """Decode the messages that are new since the last run of `type`; first complete a prepared run."""
     lake = request.lake
-    _messages(lake)
+    _open_messages(lake)
     refuse_unsupported_tables(lake, TYPING_TABLES)
     with hold_lock(lake, TYPING_APPLICATION) as was_cut_off:
         before = read_newest_typing(lake)
         # Not older than the snapshot of the last typing: otherwise rows superseded since then would return.
-        snapshot = _messages(lake)
+        snapshot = _open_messages(lake)
         recovered = None
         if before.number:
             left = without_committed_changes(lake, before)
@@ -132,14 +132,14 @@ def type_lake(request: TypeRequest, workers: Workers) -> TypingSummary:
                 recovered = left.number if left.changes else None
             else:
                 request = _retype_all_topics(request, left, lost)
-        cut_of = _cuts(lake, snapshot)
-        topics = [_topic(request, type_, before, cut_of) for type_ in request.types]
+        cut_of = _make_cutoff_function(lake, snapshot)
+        topics = [_plan_topic(request, type_, before, cut_of) for type_ in request.types]
         summary = _type_new_messages(request, snapshot, topics, before, workers)
         summary.recovered = recovered
         return summary
 
 
-def _messages(lake: Lake) -> DeltaTable:
+def _open_messages(lake: Lake) -> DeltaTable:
     found = open_complete_table(lake, MESSAGES.name)
     if found is None:
         raise NotAStore(why_without_messages(has_runs=open_table(lake, RUNS.name) is not None), None, lake.location)
@@ -164,7 +164,7 @@ def _retype_all_topics(request: TypeRequest, left: Typing, lost: str) -> TypeReq
     return replace(request, retype=tuple(left.topics), retry=False, accept_dead_letters=True)
 
 
-def _cuts(lake: Lake, messages: DeltaTable) -> Callable[[str, StoreProgress], int]:
+def _make_cutoff_function(lake: Lake, messages: DeltaTable) -> Callable[[str, StoreProgress], int]:
     """Return a function that returns the offset up to which a store's typed messages are still in the lake."""
     superseded = open_table(lake, SUPERSEDED_MESSAGES.name)
 
@@ -185,9 +185,10 @@ def _cuts(lake: Lake, messages: DeltaTable) -> Callable[[str, StoreProgress], in
     return cut
 
 
-def _topic(
+def _plan_topic(
     request: TypeRequest, type_: TopicType, before: Typing, cut_of: Callable[[str, StoreProgress], int]
 ) -> _Topic:
+    """Return what a run does with a topic: decode new messages, decode again those after a cut, or replace all rows."""
     state = TopicState(type_.to_dict(), {}, type_.tables)
     old = before.topics.get(type_.topic)
     if old is None:
@@ -231,7 +232,7 @@ def _type_new_messages(
     if not request.accept_dead_letters:
         _refuse_lost_rows(request, topics, done)
     retried = _retry_dead_letters(request, partial(task, retries=True), workers)
-    summary = TypingSummary(number, [_summary(topic, done, retried, before) for topic in topics])
+    summary = TypingSummary(number, [_summarize_topic(topic, done, retried, before) for topic in topics])
     absent = [
         found.topic
         for found in summary.topics
@@ -372,7 +373,7 @@ def _changes(
         yield TableCommit(DEAD_LETTERS.name, None, dead, tuple(dead_removed))
 
 
-def _summary(topic: _Topic, done: TypingResult, retried: TypingResult, before: Typing) -> TopicSummary:
+def _summarize_topic(topic: _Topic, done: TypingResult, retried: TypingResult, before: Typing) -> TopicSummary:
     name = topic.type.topic
     reasons = done.reasons[name]
     unknown = TypingResult.sum_of((done, retried)).unknown_fields[name]

@@ -146,7 +146,7 @@ class _Work:
         """Write each row into the table of its type, or into `dead_letters`."""
         if type_.selector is None:
             reader = self.readers.setdefault(type_.table, type_.reader())
-            self._write(type_, rows, _results(reader, rows))
+            self._write(type_, rows, _decode_bodies(reader, rows))
             return
         names, refusals = _names(type_.selector, rows)
         for name, one in type_.types.items():
@@ -211,7 +211,7 @@ def read_refusals(lake: Lake, file: SnapshotFile, topic: str, reader: BodyReader
     for batch in read_batches(lake, MESSAGES, file, _READ):
         of_topic = batch.filter(pc.fill_null(pc.equal(batch.column("topic"), topic), fill_value=False))
         for rows in _cut_batches(add_inflated_bodies(of_topic)):
-            refusals = _results(reader, rows).refusals
+            refusals = _decode_bodies(reader, rows).refusals
             yield from map(refusals.get, range(rows.num_rows))
 
 
@@ -222,7 +222,7 @@ def _names(by: str, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, Refusal]]
         return rows.column("tags"), {}
     if source == "property":
         return pc.map_lookup(rows.column("properties"), name, "first"), {}
-    results = _results(JSON_FORMAT.reader((pa.field(name, pa.string()),), TimeDefaults()), rows)
+    results = _decode_bodies(JSON_FORMAT.reader((pa.field(name, pa.string()),), TimeDefaults()), rows)
     is_read = np.ones(rows.num_rows, np.bool_)
     is_read[list(results.refusals)] = False
     whole = pc.replace_with_mask(pa.nulls(rows.num_rows, pa.string()), pa.array(is_read), results.columns[0])
@@ -233,7 +233,8 @@ def _fitting_rows(rows: pa.RecordBatch, refusals: Mapping[int, Refusal]) -> pa.A
     return pa.array(np.delete(np.arange(rows.num_rows), list(refusals)))
 
 
-def _results(reader: BodyReader, rows: pa.RecordBatch) -> TypedRows:
+def _decode_bodies(reader: BodyReader, rows: pa.RecordBatch) -> TypedRows:
+    """Decode the bodies of rows; a missing body, or one that cannot be decompressed, is refused."""
     errors, bodies = rows.column(BODY_ERROR), _bodies(rows)
     unread = pc.or_(bodies.is_null(), errors.is_valid())
     if not unread.true_count:

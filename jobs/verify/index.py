@@ -108,7 +108,7 @@ class IndexVerification:
             numbers = {"files": len(self._files)}
             return PartReport([missing] if missing else [], numbers, unverified=self._undecided)
         collected = select_results(outcomes, -1)
-        return _report(
+        return _make_report(
             explain_index_files(workers, store, collected, self._scratch, doubtful_ranges, self._files, self._settings)
         )
 
@@ -159,17 +159,17 @@ class IndexVerification:
         return collect_keys(workers, store, ranges, rules, self._scratch)
 
 
-def _report(explanation: Explanation) -> PartReport:
+def _make_report(explanation: Explanation) -> PartReport:
     behind = list(_behind(explanation))
     findings = [
-        *(_finding(one) for one in explanation.files if one.verdict in _CAUSES),
+        *(_make_finding(one) for one in explanation.files if one.verdict in _CAUSES),
         *_findings_of_lost_messages(explanation),
         *_findings_of_missing_keys(explanation),
         *behind,
     ]
     if not any(finding.severity.is_alarm for finding in findings):  # the file that it names may be a wrong one
         findings += _checkpoint_findings(explanation)
-    notes = list(_notes(explanation))
+    notes = list(_list_notes(explanation))
     keys = explanation.key_sequence
     is_left_out = any(finding.kind == kinds.NOT_INDEXED_ON_REPLICA for finding in behind)
     verdicts = Counter(explained.verdict.kind for explained in explanation.files)
@@ -181,7 +181,7 @@ def _report(explanation: Explanation) -> PartReport:
     return PartReport(findings, numbers, notes)
 
 
-def _finding(explained: ExplainedFile) -> Finding:
+def _make_finding(explained: ExplainedFile) -> Finding:
     compared, cause = explained.comparison, _CAUSES[explained.verdict]
     if explained.is_foreign:
         cause = _FOREIGN
@@ -339,7 +339,7 @@ def _checkpoint_findings(explanation: Explanation) -> Iterator[Finding]:
     yield Finding(INDEX, kinds.CHECKPOINT_INDEX_TIME, *place, str(time), str(right), cause, right_time=right)
 
 
-def _notes(explanation: Explanation) -> Iterator[str]:
+def _list_notes(explanation: Explanation) -> Iterator[str]:
     store, settings = explanation.store, explanation.settings
     # An index in RocksDB next to the files shows in its keys: newer brokers always create the directory.
     for file in store.other_files:

@@ -190,7 +190,7 @@ def _list_unit_findings(
     size = queue_file_sizes(store).get(FileKind.CONSUME_QUEUE) or DEFAULT_FILE_SIZE
     earlier_kinds = KINDS_OF_EARLIER_QUEUES.values()
     differences = [one for one in joined.differences if one.kind not in earlier_kinds]
-    units = [_finding(queues[difference.queue], difference, size) for difference in differences]
+    units = [_make_finding(queues[difference.queue], difference, size) for difference in differences]
     doubted = {
         unit.log_offset: unit
         for difference, unit in zip(differences, units, strict=True)
@@ -236,7 +236,7 @@ def _report_queues(store: Store, joined: JoinResult, after_ends: Sequence[Findin
             "damaged_bytes": sum(end - start for start, end in joined.damaged_ranges),
             "of_deleted_topics": sum(finding.times for finding in facts),
         },
-        list(_notes(store, joined, double, left_out)),
+        list(_list_notes(store, joined, double, left_out)),
         facts,
         doubts=[
             *[f"it is unknown which topics were deleted: {why_unknown}"] * is_unknown,
@@ -250,7 +250,7 @@ def _attribute_to_unit(finding: Finding, doubted: Mapping[int | None, Finding]) 
     return finding._replace(follows=doubted.get(finding.log_offset))
 
 
-def _notes(
+def _list_notes(
     store: Store, joined: JoinResult, double: DoubleWriteComparison | None, left_out: Collection[QueueName]
 ) -> Iterator[str]:
     if joined.log_end > joined.dispatched_offset:
@@ -312,7 +312,7 @@ def _earlier_messages(joined: JoinResult, differences: Sequence[QueueDifference]
         )  # fmt: skip
 
 
-def _finding(queue: StoredQueue, difference: QueueDifference, file_size: int) -> Finding:
+def _make_finding(queue: StoredQueue, difference: QueueDifference, file_size: int) -> Finding:
     position = difference.position * queue.unit_size
     file = queue.file_at(difference.position)
     base = file.base_offset if file else position // file_size * file_size
@@ -376,17 +376,18 @@ def _missing_directories(findings: Sequence[Finding], joined: JoinResult) -> Ite
     for kind, of_kind in groupby(findings, lambda finding: finding.file.partition("/")[0]):
         some = list(of_kind)
         if len(some) > 1 and kind not in there:
-            yield _directory(kind, some, counts)
+            yield _merge_findings(kind, some, counts)
             continue
         for topic, of_topic in groupby(some, lambda finding: finding.file.rpartition("/")[0]):
             queues = list(of_topic)
             if len(queues) > 1 and topic not in there:
-                yield _directory(topic, queues, counts)
+                yield _merge_findings(topic, queues, counts)
             else:
                 yield from queues
 
 
-def _directory(path: str, queues: Sequence[Finding], counts: Mapping[str, int]) -> Finding:
+def _merge_findings(path: str, queues: Sequence[Finding], counts: Mapping[str, int]) -> Finding:
+    """Return one finding on a missing directory, made of those on the queues in it."""
     units = sum(counts[finding.file] for finding in queues)
     expected = f"{count_text(units, 'unit')} of {count_text(len(queues), 'queue')}"
     ends = [finding.log_end for finding in queues if finding.log_end is not None]

@@ -128,7 +128,8 @@ def _write_sorted(some: Sequence[NDArray[np.void]], invalid_count: int, scratch:
 RowDifferences = dict[str, tuple[int, int]]
 
 
-def _add(differences: RowDifferences, more: RowDifferences) -> RowDifferences:
+def _add_differences(differences: RowDifferences, more: RowDifferences) -> RowDifferences:
+    """Add *more* counts to *differences*, by reason, and return these."""
     for reason, (count, lowest) in more.items():
         before, lowest_before = differences.get(reason, (0, MAX_LONG))
         differences[reason] = before + count, min(lowest, lowest_before)
@@ -151,7 +152,7 @@ def compare_rows(
     """Return the number of different keys of the log, and the differences between rows and keys."""
     task = partial(_compare_range, scratch, keys.lost_ranges)
     found = workers.map(list(_plan_log_ranges(rows, keys)), task, "comparing the rows of the index")
-    return sum(count for count, _ in found), reduce(_add, (differences for _, differences in found), {})
+    return sum(count for count, _ in found), reduce(_add_differences, (differences for _, differences in found), {})
 
 
 def _plan_log_ranges(rows: Sequence[SortedRows], keys: KeySequence) -> Iterator[_LogRange]:

@@ -117,7 +117,7 @@ def compare_double_write(store: Store, file_queues: Mapping[QueueName, StoredQue
         name: queue for name, queue in file_queues.items() if name.kind is QueueKind.PLAIN and not queue.in_rocksdb
     }
     for name, queue in plain.items():
-        _compare(result, queue, copies.get(name), store.start_offset)
+        _compare_copies(result, queue, copies.get(name), store.start_offset)
     lite = {name.topic.removeprefix(_LITE_PREFIX).partition("$")[0] for name in copies if _is_lite(name)}
     are_lite = bool(lite) and all(_is_lite(name) or name.topic in lite for name in copies)
     result.is_selective &= are_lite
@@ -149,7 +149,10 @@ def _is_lite(name: QueueName) -> bool:
     return name.topic.startswith(_LITE_PREFIX)
 
 
-def _compare(result: DoubleWriteComparison, queue: StoredQueue, copy: StoredQueue | None, log_start: int) -> None:
+def _compare_copies(
+    result: DoubleWriteComparison, queue: StoredQueue, copy: StoredQueue | None, log_start: int
+) -> None:
+    """Compare the two copies of a queue, in files and in RocksDB, and add the differences to *result*."""
     end = queue.find_written_end()
     start = queue.first_unit_pointing_from(log_start, end)  # units of deleted records may be deleted, of both kinds
     result.file_units += end - start
@@ -334,18 +337,18 @@ def _verify_rocksdb(part: PartReport, store: Store, record_at: _RecordAt) -> Non
         if database is None:
             return
         half = ((row.physical_offset, row.size, row.transaction_id) for row in read_transactions(database))
-        transactions = _check(half, ROCKSDB_HALF_TOPIC, store.start_offset, record_at)
+        transactions = _count_wrong_rows(half, ROCKSDB_HALF_TOPIC, store.start_offset, record_at)
         delayed = ((row.physical_offset, row.size, row.unique_key) for row in read_timers(database))
-        timers = _check(delayed, TIMER_TOPIC, store.start_offset, record_at)
+        timers = _count_wrong_rows(delayed, TIMER_TOPIC, store.start_offset, record_at)
     if transactions[0] or timers[0]:
         part.notes.append(
             f"RocksDB has {count_text(transactions[0], 'pending transaction')} and "
             f"{count_text(timers[0], 'pending timer message')}"
         )
-    part.findings += _findings(
+    part.findings += _make_findings(
         QUEUES, transactions, kinds.ORPHANED_TRANSACTION_ROW, ROCKSDB_HALF_TOPIC, ROCKSDB_STORE_DIRECTORY
     )
-    part.findings += _findings(QUEUES, timers, kinds.ORPHANED_TIMER_ROW, TIMER_TOPIC, ROCKSDB_STORE_DIRECTORY)
+    part.findings += _make_findings(QUEUES, timers, kinds.ORPHANED_TIMER_ROW, TIMER_TOPIC, ROCKSDB_STORE_DIRECTORY)
 
 
 def _verify_timer_files(part: PartReport, store: Store, record_at: _RecordAt) -> None:
@@ -353,11 +356,11 @@ def _verify_timer_files(part: PartReport, store: Store, record_at: _RecordAt) ->
     if state is not None and state.slots:
         part.notes.append(f"{state.wheel} has {count_text(state.waiting_count, 'pending timer message')}")
         units = ((unit.physical_offset, unit.record_size, "") for unit in read_waiting_units(store, state))
-        checked = _check(units, TIMER_TOPIC, store.start_offset, record_at)
-        part.findings += _findings(CONFIGURATION, checked, kinds.ORPHANED_TIMER_UNIT, TIMER_TOPIC, state.wheel)
+        checked = _count_wrong_rows(units, TIMER_TOPIC, store.start_offset, record_at)
+        part.findings += _make_findings(CONFIGURATION, checked, kinds.ORPHANED_TIMER_UNIT, TIMER_TOPIC, state.wheel)
 
 
-def _check(rows: Iterable[_Row], topic: str, start_offset: int, record_at: _RecordAt) -> _Checked:
+def _count_wrong_rows(rows: Iterable[_Row], topic: str, start_offset: int, record_at: _RecordAt) -> _Checked:
     """Compare rows with the log, which begins at *start_offset*: rows of expired messages are not wrong."""
     count, wrong, lowest = 0, 0, MAX_LONG
     for offset, size, name in rows:
@@ -367,7 +370,7 @@ def _check(rows: Iterable[_Row], topic: str, start_offset: int, record_at: _Reco
     return count, wrong, lowest
 
 
-def _findings(part: str, checked: _Checked, kind: str, topic: str, place: str) -> Iterator[Finding]:
+def _make_findings(part: str, checked: _Checked, kind: str, topic: str, place: str) -> Iterator[Finding]:
     _, wrong, lowest = checked
     if wrong:
         cause = f"these messages were lost or damaged in the log, or {place} belongs to another log"

@@ -81,7 +81,7 @@ def _compare_readable_files(
 ) -> Verdict:
     """Compare a store; if the disk cannot read some files, compare it without them, and report them."""
     try:
-        return _compare(request, workers, store, left_out)
+        return _compare_parts(request, workers, store, left_out)
     except OSError as error:  # of the disk: the files become findings
         unreadable = find_unreadable_files(store, error, workers)
         if not unreadable:
@@ -93,7 +93,9 @@ def _compare_readable_files(
     return verdict
 
 
-def _compare(request: VerifyRequest, workers: Workers, store: Store, left_out: frozenset[StoredFile]) -> Verdict:
+def _compare_parts(request: VerifyRequest, workers: Workers, store: Store, left_out: frozenset[StoredFile]) -> Verdict:
+    """Compare log, queues, index and configuration, and return the verdict."""
+
     def relist(store: Store) -> Store:
         return leave_out_files(relist_store(store), left_out)
 
@@ -101,12 +103,12 @@ def _compare(request: VerifyRequest, workers: Workers, store: Store, left_out: f
     share = _SHARE_OF_UNITS + _SHARE_OF_KEYS * bool(store.index_files)
     check_disk_space(store.root, place or gettempdir(), int(store.log_size * share))
     with open_scratch(request.scratch, workers.options) as scratch:
-        read = partial(_log_and_queues, request, workers, scratch)
+        read = partial(_read_log_and_queues, request, workers, scratch)
         indexing, queues, configuration, joined, checks, writers, outcomes, last_units = repeat_after_expiry(
             store, read, relist
         )
         store = indexing.store
-        compare = partial(_index, request, workers, checks, indexing, outcomes, scratch, left_out)
+        compare = partial(_verify_index, request, workers, checks, indexing, outcomes, scratch, left_out)
         index = repeat_after_expiry(store, compare, relist)
     known_ahead = [finding.log_offset for finding in index.findings if finding.kind == kinds.PAST_LOG_END]
     ahead = max(
@@ -195,7 +197,7 @@ class _LogAndQueues(NamedTuple):
     last_units: LastUnits | None
 
 
-def _log_and_queues(request: VerifyRequest, workers: Workers, scratch: Scratch, store: Store) -> _LogAndQueues:
+def _read_log_and_queues(request: VerifyRequest, workers: Workers, scratch: Scratch, store: Store) -> _LogAndQueues:
     indexing = IndexVerification(store, request.given_settings, scratch)
     new_collectors: list[NewCollector[Any]] = [new_range_check, *indexing.new_collectors]
     releases = indexing.releases
@@ -212,7 +214,7 @@ def _log_and_queues(request: VerifyRequest, workers: Workers, scratch: Scratch, 
     return _LogAndQueues(indexing, queues, configuration, joined, checks, releases.value, outcomes, last_units)
 
 
-def _index(  # noqa: PLR0913, PLR0917 - the request, and data from the pass over the log
+def _verify_index(  # noqa: PLR0913, PLR0917 - the request, and data from the pass over the log
     request: VerifyRequest,
     workers: Workers,
     checks: Sequence[RangeCheck],

@@ -146,7 +146,7 @@ def verdict_lines(verdict: Verdict, limit: int, *, all_locations: bool = False) 
     causes = [
         line
         for number, group in enumerate(groups[:limit], 1)
-        for line in _group(number, group, all_locations=all_locations)
+        for line in _format_group(number, group, all_locations=all_locations)
     ]
     known = [f"  {fact.kind}: {fact.file}: {fact.expected} - {fact.cause_text}" for fact in facts[:limit]]
     accepted = [f"  {one.text}" for one in verdict.accepted[:limit]]
@@ -165,7 +165,8 @@ def verdict_lines(verdict: Verdict, limit: int, *, all_locations: bool = False) 
         yield from ["", *lines]
 
 
-def _group(number: int, group: CauseWithConsequences, *, all_locations: bool) -> Iterator[str]:
+def _format_group(number: int, group: CauseWithConsequences, *, all_locations: bool) -> Iterator[str]:
+    """Yield the lines of a cause and, with *all_locations*, of its consequences."""
     cause, consequences = group
     following = sum(one.times for one in consequences)
     locations, them = count_text(following, "more location"), "it" if following == 1 else "them"

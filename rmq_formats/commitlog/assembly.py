@@ -118,7 +118,7 @@ def assemble_records(batch: pa.RecordBatch) -> AssembledRecords:
     total = int(_measure(rows, sizes))
     is_whole = sizes >= 0
     buffer = np.empty(total, np.uint8)
-    _fill(rows, sizes, buffer)
+    _fill_records(rows, sizes, buffer)
     offsets, kept = rows.int64_columns[fill.PHYSICAL_OFFSET], sizes[is_whole]
     positions = np.zeros(kept.size, np.int64)
     np.cumsum(kept[:-1], out=positions[1:])
@@ -183,14 +183,15 @@ def _measure(rows: _Rows, sizes: Sizes) -> int:
     """Store each record's size, or `_NOT_WHOLE` where a row's parts contradict it; return the sum of the sizes."""
     total = 0
     for row in range(sizes.size):
-        size = _size(rows, row)
+        size = _record_size(rows, row)
         sizes[np.uintp(row)] = size
         total += max(size, 0)
     return total
 
 
 @inlined_helper
-def _size(rows: _Rows, row: int) -> int:
+def _record_size(rows: _Rows, row: int) -> int:
+    """Return the size of a row's record; `_NOT_WHOLE` if the row does not have all of its bytes."""
     numbers = rows.int32_columns
     magic, sys_flag = number_at(numbers[fill.MAGIC_CODE], row), number_at(numbers[fill.SYS_FLAG], row)
     born = _host_size(rows.born_host, row, sys_flag & BORN_HOST_V6)
@@ -235,7 +236,7 @@ def _properties_size(rows: _Rows, row: int) -> int:
 
 
 @compiled
-def _fill(rows: _Rows, sizes: Sizes, buffer: Bytes) -> None:
+def _fill_records(rows: _Rows, sizes: Sizes, buffer: Bytes) -> None:
     at = 0
     for row in range(sizes.size):
         if sizes[np.uintp(row)] >= 0:

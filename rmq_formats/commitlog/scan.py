@@ -57,7 +57,7 @@ class Window:
         at = position - self.position
         is_exhausted = self.unreadable is not None or self.is_last
         if not 0 <= at <= self.filled or (at + wanted > self.filled and not is_exhausted):
-            self._load(position, wanted)
+            self._load_window(position, wanted)
             return 0
         return at
 
@@ -70,7 +70,8 @@ class Window:
         """Return whether the bytes reach the end of the file."""
         return self.position + self.filled >= self.size
 
-    def _load(self, position: int, wanted: int) -> None:
+    def _load_window(self, position: int, wanted: int) -> None:
+        """Move the window to *position*, with at least *wanted* bytes if the segment has them."""
         capacity = max(self._capacity, wanted)
         start = position - self.position
         is_known = 0 <= start < self.filled
@@ -82,7 +83,7 @@ class Window:
         useful = max(self._beyond - position, wanted) if position < self._beyond else capacity
         stop = min(capacity, useful, self.size - position)
         try:
-            self._extend(stop)
+            self._read_up_to(stop)
         except OSError as error:
             if not is_disk_error(error):
                 raise
@@ -92,14 +93,15 @@ class Window:
         while self.filled < min(stop, self.size - self.position):
             position = self.position + self.filled
             try:
-                self._extend(min(stop, self.filled + DISK_BLOCK_SIZE - position % DISK_BLOCK_SIZE))
+                self._read_up_to(min(stop, self.filled + DISK_BLOCK_SIZE - position % DISK_BLOCK_SIZE))
             except OSError as error:
                 if not is_disk_error(error):
                     raise
                 self.unreadable = position, self._readable_from(position)
                 return
 
-    def _extend(self, stop: int) -> None:
+    def _read_up_to(self, stop: int) -> None:
+        """Read bytes into the window until it is filled up to *stop*."""
         wanted = stop - self.filled
         count = self._read_into(self.position + self.filled, self.buffer.data[self.filled : stop])
         self.filled += count
@@ -207,13 +209,13 @@ class _Walker:
         while position < min(self.end, log.size):
             records, position, found = log.chain(position, self.end, self.term)
             if records is not None:
-                yield from self._release()
+                yield from self._yield_held()
                 yield from self._hold(records)
             if found == kernels.LEFTOVER:
                 reason = LEFTOVER_REASON
                 break
             if found == kernels.END_OF_FILE and log.is_end_of_file(position, tail.next_record):
-                yield from self._release()
+                yield from self._yield_held()
                 yield log.make_piece(PieceKind.BLANK, position)
                 return
             if found in (kernels.BAD, kernels.END_OF_FILE, _UNREADABLE):
@@ -227,13 +229,13 @@ class _Walker:
                 if tail.has_record_now(position):
                     log.forget()
                     continue
-                yield from self._release()
+                yield from self._yield_held()
                 yield log.make_piece(PieceKind.DAMAGE, position, after, reason)
                 position, self.term = after, self.term_before(after)
         if self.held is not None and not self._is_followed(position):
             position, self.held = self.held.base_offset - log.base_offset, None
             reason = tail.stale_reason or UNSETTLED_REASON
-        yield from self._release()
+        yield from self._yield_held()
         pieces = tail.last_pieces(log, position, reason) if position < self.end else []
         if pieces is None:
             log.forget()
@@ -267,7 +269,7 @@ class _Walker:
             decode_record(records.buffer.data[last:end], 0, records.base_offset + last)
         )
 
-    def _release(self) -> Iterator[RawRecords]:
+    def _yield_held(self) -> Iterator[RawRecords]:
         if self.held is not None:
             yield self.held
             self.held = None

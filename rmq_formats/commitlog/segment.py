@@ -120,12 +120,12 @@ def is_fully_written(record: MessageRecord) -> bool:
 
 
 def assume_left_over(_gap: int, _record: MessageRecord) -> str:
-    """Return that an older record is left over: no queue was asked."""
+    """Classify every older record as left over: for callers that have no queues as evidence."""
     return STALE_REASON
 
 
 def assume_no_end(_offset: int) -> bool:
-    """Return that the log goes on: no queue was asked."""
+    """Deny that the log ends at an offset: for callers that have no queues as evidence."""
     return False
 
 

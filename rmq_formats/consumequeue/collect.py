@@ -124,9 +124,10 @@ class UnitCollector:
         cuts = np.searchsorted(records.positions, [since - records.base_offset for since in sinces[1:]])
         bounds = [int(first), *np.clip(cuts, first, last).tolist(), int(last)]
         for (_, release), at, stop in zip(self._rules.releases, bounds, bounds[1:], strict=False):
-            self._add(records, at, stop, release)
+            self._add_records(records, at, stop, release)
 
-    def _add(self, records: "RawRecords", at: int, stop: int, release: Release) -> None:
+    def _add_records(self, records: "RawRecords", at: int, stop: int, release: Release) -> None:
+        """Collect the units of records *at* to *stop*, with the rules of *release*."""
         rules = self._rules
         reading = kernels.DispatchSettings(
             PROPERTY_PARSER_CODES[release.property_parser], rules.multi_dispatch and release.multi_dispatch, rules.lmq,

@@ -60,10 +60,11 @@ class QueueRowBuilder:
             return
         for some in cut_at_losses(units, self._lost):
             yield from self._blanks_before(some[0])
-            self._note(some)
+            self._update_bounds(some)
             yield some
 
-    def _note(self, units: Units) -> None:
+    def _update_bounds(self, units: Units) -> None:
+        """Update the number of units, the bounds and the newest store time of the queue."""
         self.units += units.size
         self.newest_ms = max(self.newest_ms, int(units["store_timestamp"].max()))
         numbers = units["queue_offset"]

@@ -244,7 +244,7 @@ class RangeKeyCollector:
         *,
         with_texts: bool = False,
     ) -> None:
-        """Start; *files* closes the files that the first keys open."""
+        """Prepare to collect the keys of records at or after *from_offset*; *files* closes the scratch files."""
         self._table = RuleTable.from_rules(rules)
         self._scratch, self._file, self._files = scratch, file, files
         self._from_offset = from_offset

@@ -137,7 +137,7 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
         topic_evidence=topics,
         new_row_file=new_row_file,
     )
-    groups = list(_groups(queue_ends, log))
+    groups = list(_group_queues(queue_ends, log))
     # Each task writes one file of rows, which should not be so small that it is merged soon.
     tasks = [[group] for group in groups] if new_row_file is None else _divide_groups(groups, log, workers.width)
     compared = workers.map(tasks, partial(compare_queue_groups, log=log), "matching queue units")
@@ -166,7 +166,8 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
 _Group = tuple[int, Sequence[ProbedQueue]]  # the number of a group, and its queues
 
 
-def _groups(seen: QueueEnds, log: CollectedLog) -> Iterator[_Group]:
+def _group_queues(seen: QueueEnds, log: CollectedLog) -> Iterator[_Group]:
+    """Yield the number of each group of queues, and the queues of the store in it."""
     members: list[list[ProbedQueue]] = [[] for _ in range(log.group_count)]
     for one in seen.probed_queues:
         members[group_of_queue(one.queue.name, log.group_count)].append(one)
@@ -408,7 +409,7 @@ def _match_units(queue: StoredQueue, part: GroupUnits, *, is_kept: bool) -> Unit
     ]
     blocks: list[RowBlock] = []
     if part.tag_numbers is not None:
-        blocks += _blocks(part, stored, at_place, wrong)
+        blocks += _make_row_blocks(part, stored, at_place, wrong)
         if expired.any():
             blocks.append(make_row_block(part.name, part.units[expired], UnitStatus.EXPIRED, part.tag_numbers[expired]))
     return UnitMatch(part, is_kept, at_place, expired, wrong_fields, blocks)
@@ -460,9 +461,10 @@ def _wrong_fields(
             yield QueueDifference(kind, part.name, position, found, expected, name, step, log_offset=log_offset)
 
 
-def _blocks(
+def _make_row_blocks(
     part: GroupUnits, stored: Units, at_place: NDArray[np.bool_], wrong: dict[str, NDArray[np.bool_]]
 ) -> Iterator[RowBlock]:
+    """Yield the rows of the stored units *at_place*, in blocks that have the same *wrong* fields."""
     for has_size in (True, False):
         for has_code in (True, False):
             chosen = at_place & (wrong["size"] != has_size) & (wrong["tags_code"] != has_code)

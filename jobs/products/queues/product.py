@@ -83,7 +83,7 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
     from_offset = max(taken_to, run.store.start_offset)
     # Queues may have been deleted since, but dispatched records remain dispatched.
     seen = seen._replace(dispatched_offset=max(seen.dispatched_offset, from_offset))
-    boundary = max(_boundary(state), run.store.start_offset)
+    boundary = max(_read_boundary(state), run.store.start_offset)
     new_bytes = run.store.end_offset - boundary
     groups = choose_group_count(min(new_bytes, run.step_bytes or new_bytes))
     output, selection = run.output, run.selection
@@ -147,7 +147,7 @@ def find_changed_queues(
     """
     if state is None or rocksdb_queue_directory(store) is not None or not is_local(store.root):
         return None
-    ranges = plan_ranges(store, max(_boundary(state), store.start_offset), DEFAULT_RANGE_SIZE)
+    ranges = plan_ranges(store, max(_read_boundary(state), store.start_offset), DEFAULT_RANGE_SIZE)
     if written_size(ranges) > _LARGEST_SCAN:
         return None
     start, outcomes = read_ranges_not_deleted(
@@ -223,10 +223,10 @@ def _next_run_state(run: Run, joined: JoinResult, state: State | None, ends: Map
         "dispatched": joined.dispatched_offset,
         # The end of a record: units do not prove where the log ends, and the reading of a log begins at a record
         # boundary.
-        "boundary": _boundary(state) if joined.records_end is None else joined.records_end,
+        "boundary": _read_boundary(state) if joined.records_end is None else joined.records_end,
         **store_processed_ends(run.output, state, {**ends, **joined.figures.processed_ends}),
     }
 
 
-def _boundary(state: State | None) -> int:
+def _read_boundary(state: State | None) -> int:
     return int(state["boundary"]) if state else 0

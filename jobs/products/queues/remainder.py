@@ -196,7 +196,7 @@ class QueueMatches:
         if part.name.kind is QueueKind.PLAIN:
             if part.tag_numbers is None:
                 is_lost = chosen & ~are_in_files(self.queue, part.units["queue_offset"])
-                self._add_lost(part.units[is_lost])
+                self._add_missing_units(part.units[is_lost])
                 chosen &= ~is_lost
             is_earlier = chosen & (part.units["physical_offset"] < self.first_stored_offset)
             self._earlier_units += make_unit_runs(part.units, is_earlier)
@@ -214,7 +214,8 @@ class QueueMatches:
             self._first_stored_offset = max(int(first["physical_offset"]), 0) if is_unit else 0
         return self._first_stored_offset
 
-    def _add_lost(self, units: Units) -> None:
+    def _add_missing_units(self, units: Units) -> None:
+        """Record units that are in no file, as runs of consecutive queue offsets."""
         for run in make_unit_runs(units, np.ones(units.size, np.bool_)):
             known = self._missing_units[-1] if self._missing_units else None
             if known and run.position == known.end and run.first_log_offset > known.last_log_offset:

@@ -134,17 +134,17 @@ class _Explanation:
         self._figures.expired += int(expired.sum())
         self._figures.blanks += int(blank.sum())
         if self._with_rows:
-            self._expire(start, units, expired, is_blank=False)
-            self._expire(start, units, blank, is_blank=True)
+            self._add_expired_rows(start, units, expired, is_blank=False)
+            self._add_expired_rows(start, units, blank, is_blank=True)
         for unit in list_unexplained_units(self._queue, start, units, classes):
-            self._explain(unit)
+            self._explain_unit(unit)
 
     def _list_unclaimed_without_file(self) -> Iterator[QueueDifference]:
         """Yield the unclaimed positions that are in no file."""
         for start, stop in find_unclaimed_without_file(self._remainder):
             step = 1 if stop - start <= UNITS_PER_PORTION else stop - start  # if few, one per record
             for at in range(start, stop, step):
-                yield self._difference(self._kind_without_file, at, self._text_without_file, times=step)
+                yield self._make_difference(self._kind_without_file, at, self._text_without_file, times=step)
 
     def _list_displaced(self) -> Iterator[QueueDifference]:
         """Yield the units that are not at the queue offset of their record."""
@@ -152,22 +152,26 @@ class _Explanation:
             log_offset = self._displaced[run[0]]
             yield from (replace(one, log_offset=log_offset) for one in classify_displaced(self._name, run))
 
-    def _expire(self, start: int, units: Units, chosen: NDArray[np.bool_], *, is_blank: bool) -> None:
+    def _add_expired_rows(self, start: int, units: Units, chosen: NDArray[np.bool_], *, is_blank: bool) -> None:
+        """Add rows for the *chosen* units, whose messages have expired; none for units of a deleted file."""
         some = units[chosen]
         if some.size and not is_of_deleted_file(some).all():
             positions = start + np.flatnonzero(chosen)
             block = make_row_block(self._name, some, UnitStatus.EXPIRED, stored_positions=positions)
             self._blocks.append(block._replace(is_pre_blank=is_blank))
 
-    def _explain(self, unit: UnmatchedUnit) -> None:
+    def _explain_unit(self, unit: UnmatchedUnit) -> None:
+        """Add the difference and the row of a unit that does not match the record expected at its position."""
         position, offset = unit.position, unit.physical_offset
         if unit.is_zero:
-            self._unit_differences.append(self._difference(DifferenceKind.HOLE, position, "zeros"))
+            self._unit_differences.append(self._make_difference(DifferenceKind.HOLE, position, "zeros"))
             return
         if unit.is_blank or offset < 0 or unit.size <= 0:
             kind = DifferenceKind.BLANK_INSIDE if unit.is_blank else DifferenceKind.CORRUPT
-            self._unit_differences.append(self._difference(kind, position, "a blank" if unit.is_blank else unit.text))
-            self._row(unit, UnitStatus.DANGLING)
+            self._unit_differences.append(
+                self._make_difference(kind, position, "a blank" if unit.is_blank else unit.text)
+            )
+            self._add_row(unit, UnitStatus.DANGLING)
             return
         number, record = int(np.searchsorted(self._offsets, offset)), self._resolved.get(offset)
         if number < self._offsets.size and self._offsets[number] == offset:
@@ -179,10 +183,10 @@ class _Explanation:
             self._explain_by(unit, record)
         elif record == RECORD_DELETED:
             self._figures.expired += 1
-            self._row(unit, UnitStatus.EXPIRED)
+            self._add_row(unit, UnitStatus.EXPIRED)
         else:
             self._explain_without_record(unit, is_damaged=record == RECORD_DAMAGED)
-            self._row(unit, UnitStatus.DANGLING)
+            self._add_row(unit, UnitStatus.DANGLING)
 
     def _explain_without_record(self, unit: UnmatchedUnit, *, is_damaged: bool) -> None:
         log, offset = self._log, unit.physical_offset
@@ -194,7 +198,7 @@ class _Explanation:
             kind = DifferenceKind.UNIT_OF_LOST_RECORD
         if offset >= log.end:
             kind = DifferenceKind.PAST_LOG_END
-        self._unit_differences.append(self._difference(kind, unit.position, unit.text, log_offset=offset))
+        self._unit_differences.append(self._make_difference(kind, unit.position, unit.text, log_offset=offset))
 
     def _explain_by(self, unit: UnmatchedUnit, record: RecordFields) -> None:
         """Explain a unit by a record that has its own unit elsewhere, or its position in a lost file."""
@@ -208,20 +212,24 @@ class _Explanation:
             return
         kind, text, wrong = classify_by_record(unit, self._name, record)
         if kind is not None:
-            self._unit_differences.append(self._difference(kind, unit.position, text, log_offset=unit.physical_offset))
-        self._row(unit, UnitStatus.MISMATCHED if wrong else UnitStatus.MATCHED, wrong, record)
+            self._unit_differences.append(
+                self._make_difference(kind, unit.position, text, log_offset=unit.physical_offset)
+            )
+        self._add_row(unit, UnitStatus.MISMATCHED if wrong else UnitStatus.MATCHED, wrong, record)
 
     def _claim(self, unit: UnmatchedUnit, expected: np.void, record: RecordFields, *, is_first: bool) -> None:
         """Explain a unit by a record of its queue that has no unit."""
         if not is_first:
             self._unit_differences.append(
-                self._difference(DifferenceKind.DUPLICATE, unit.position, unit.text, log_offset=unit.physical_offset)
+                self._make_difference(
+                    DifferenceKind.DUPLICATE, unit.position, unit.text, log_offset=unit.physical_offset
+                )
             )
-            self._row(unit, UnitStatus.MISMATCHED, ("queue_offset",), record)
+            self._add_row(unit, UnitStatus.MISMATCHED, ("queue_offset",), record)
             return
         wrong = list(self._wrong_fields(unit, expected))
         self._figures.matched += not wrong
-        self._row(unit, UnitStatus.MISMATCHED if wrong else UnitStatus.MATCHED, wrong, record)
+        self._add_row(unit, UnitStatus.MISMATCHED if wrong else UnitStatus.MATCHED, wrong, record)
 
     def _wrong_fields(self, unit: UnmatchedUnit, expected: np.void) -> Iterator[str]:
         values = [
@@ -241,7 +249,7 @@ class _Explanation:
             if value != wanted_value:
                 found = str(value), str(wanted_value), name
                 self._unit_differences.append(
-                    self._difference(kind, unit.position, *found, log_offset=unit.physical_offset)
+                    self._make_difference(kind, unit.position, *found, log_offset=unit.physical_offset)
                 )
                 yield name
 
@@ -298,7 +306,7 @@ class _Explanation:
             named = bad.get(position) if self._name.kind is QueueKind.PLAIN else None
             if named is None or kind in KINDS_OF_EARLIER_QUEUES.values():
                 log_offset = int(unit["physical_offset"])
-                missing.append(self._difference(kind, position, "missing", _text_of(unit), log_offset=log_offset))
+                missing.append(self._make_difference(kind, position, "missing", _text_of(unit), log_offset=log_offset))
                 continue
             there = stated[named]
             # At the position of a record, it does not show a loss of the log.
@@ -349,7 +357,7 @@ class _Explanation:
     def _list_earlier(self) -> Iterator[QueueDifference]:
         """Yield the units of the deleted topic that are nowhere, run by run."""
         for run in self._remainder.earlier_units:
-            yield self._difference(
+            yield self._make_difference(
                 self._kind_of_earlier,
                 run.position,
                 "missing",
@@ -370,12 +378,12 @@ class _Explanation:
                     found = self._text_without_file if is_unclaimed else "missing"
                     text = _text_of(run.first_unit[0]) if is_first else f"the unit of queue offset {at}"
                     log_offset = run.first_log_offset if is_first and not is_unclaimed else None
-                    yield self._difference(kind, at, found, text, times=position - at, log_offset=log_offset)
+                    yield self._make_difference(kind, at, found, text, times=position - at, log_offset=log_offset)
                 if position < run.end and self._remainder.is_unclaimed_at(position):
-                    yield self._difference(self._kind_without_file, position, self._text_without_file)
+                    yield self._make_difference(self._kind_without_file, position, self._text_without_file)
                 at = position + 1
 
-    def _difference(  # noqa: PLR0913 - a difference
+    def _make_difference(  # noqa: PLR0913 - a difference
         self,
         kind: DifferenceKind,
         position: int,
@@ -388,13 +396,14 @@ class _Explanation:
     ) -> QueueDifference:
         return QueueDifference(kind, self._name, position, found, expected, field, times, log_offset=log_offset)
 
-    def _row(
+    def _add_row(
         self,
         unit: UnmatchedUnit,
         status: UnitStatus,
         mismatch: Sequence[str] = (),
         record: RecordFields | None = None,
     ) -> None:
+        """Add the row of a unit, if rows are wanted; *mismatch* names its wrong fields, *record* is its target."""
         if self._with_rows:
             block = make_row_block(self._name, unit.stored_unit, status, stored_positions=np.array([unit.position]))
             if record is not None:

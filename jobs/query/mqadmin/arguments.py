@@ -226,14 +226,14 @@ def parse_mqadmin_line(arguments: Sequence[str], release: Release) -> tuple[str,
     why = next((why for why, names in UNSUPPORTED_COMMANDS.items() if name.lower() in map(str.lower, names)), None)
     if why is not None:
         raise UnsupportedFormat(f"mqadmin {name} is not supported here: it {why}")
-    if name in COMMANDS and not _has(release, name):
+    if name in COMMANDS and not _has_command(release, name):
         since = _SINCE[name]
         reason = (
             f"{name} of mqadmin of RocketMQ {release} is not supported; to print what {since} prints, pass --release"
         )
         raise UnsupportedFormat(f"{reason} {since}")
     if name not in COMMANDS:
-        supported = ", ".join(command for command in COMMANDS if _has(release, command))
+        supported = ", ".join(command for command in COMMANDS if _has_command(release, command))
         reason = f"{name!r} is not a supported mqadmin command of RocketMQ {release}; supported: {supported}"
         raise UnsupportedFormat(reason)
     version = release.version
@@ -245,7 +245,7 @@ def parse_mqadmin_line(arguments: Sequence[str], release: Release) -> tuple[str,
     return name, _options(name, words, letters, release)
 
 
-def _has(release: Release, command: str) -> bool:
+def _has_command(release: Release, command: str) -> bool:
     return release.version >= Version.parse(_SINCE.get(command, "0.0.0"))
 
 

@@ -233,7 +233,7 @@ def print_consumed_messages(call: MqadminCall) -> ExitCode:
         if last - first > left:
             call.printer.print_mqadmin_line(f"The oldler {left} message will be provided\n")
             last = first + left - 1
-        _consume(queue, first, last, charset)
+        _print_messages(queue, first, last, charset)
         return call.finish()
     topic = call.options["topic"]
     able = call.find_sources_of_topic()
@@ -257,7 +257,7 @@ def _consume_queues(left: int, charset: str | None, queues: Sequence[PullableQue
         else:
             # As in mqadmin, this subtracts one too many: the rest may be -1, and the next queue begins with it.
             left -= last - first + 1
-        _consume(queue, first, last, charset)
+        _print_messages(queue, first, last, charset)
 
 
 def _explain_refused_options(call: MqadminCall) -> str | None:
@@ -278,7 +278,8 @@ def _explain_refused_options(call: MqadminCall) -> str | None:
     return None
 
 
-def _consume(queue: PullableQueue, first: int, last: int, charset: str | None) -> None:
+def _print_messages(queue: PullableQueue, first: int, last: int, charset: str | None) -> None:
+    """Print the messages of a queue with offsets from *first* to *last*, as mqadmin's consumeMessage does."""
     printer, offset = queue.call.printer, first
     while offset <= last:
         status, messages, offset = queue.pull(offset, None, last - offset + 1)
