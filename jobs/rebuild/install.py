@@ -496,7 +496,7 @@ def _copy(file: BuiltFile, target: Path, plan: Installation) -> None:
         if file.sha256 is not None:
             found = hash_file(lambda at, length: os.pread(descriptor, min(length, file.written - at), at))
             rest = os.pread(descriptor, file.size - file.written + 1, file.written)
-            if found != file.sha256 or any(rest) or len(rest) != file.size - file.written:
+            if found != file.sha256 or rest != bytes(file.size - file.written):
                 raise OSError(f"{file.path}: size or SHA-256 differs from the manifest")
         _set_owner_and_mode(descriptor, plan, plan.file_mode)
         os.fsync(descriptor)
