@@ -102,6 +102,8 @@ _SORTED_TOGETHER = 64  # files that are sorted by topic in one commit
 _THINNED_LEVEL = 8  # compression of states that are kept for long
 _THINNED_AT_ONCE = 64 << 20  # bytes of files that a run thins out
 MAX_SMALL_FILES = 16  # a run merges the small files of its store once there are this many
+_MAX_TINY_FILES = 256  # a run that writes this many tiny files of a table merges them itself
+_TINY_FILE_BYTES = 32 << 10  # a reader takes longer to open such a file than to read it
 RETENTION_HOURS = 24 * 7
 _GROUP_ROWS = 1 << 18
 _SORTED_ROWS = 2 << 20  # rows that are sorted in memory; a larger file is sorted piece by piece
@@ -719,9 +721,13 @@ def _is_due(manifest: Manifest, table: Table, number: int) -> bool:
     """
     Return whether small files of a table are merged after a run; *number* is its place among the tables of runs.
 
+    A run that reads a large log writes two files of `log_pieces` for each segment, with a few rows each.
     The next step waits for a merge. If runs write many rows, files are merged as soon as their sum is not small, and
     messages and index in different runs: merging sixteen runs of 100,000 messages took six seconds of one run.
     """
+    count = len(manifest.tables.get(table.name, ()))
+    if count >= _MAX_TINY_FILES and _size_of_files(manifest, table) < count * _TINY_FILE_BYTES:
+        return True
     if not _writes_many_rows(manifest, table):
         return manifest.run % MAX_SMALL_FILES == 0
     turns = max(min(_MOST_TURNS, SMALL_FILE_BYTES // _size_of_files(manifest, table)), 2)

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from jobs.lake import upkeep
 from jobs.lake.commit import FILE_RETENTION_PROPERTY, LOG_RETENTION_PROPERTY
-from tests.support.lakes import LakeOfBroker, raw_rows
+from tests.support.lakes import LakeOfBroker, ingest_store, raw_rows
 
 _TURN = 4  # runs from one maintenance to the next
 _TABLES = ("messages", "consume_queue", "index_entries", "index_files", "runs")
@@ -142,3 +142,15 @@ def test_runs_in_quick_succession_delete_nothing(lake_of_broker: LakeOfBroker) -
     names = [path.name for path in list_files(lake_of_broker) if path.parts[-2:-1] == ("messages",)]
     assert ("interval 7 days", "interval 7 days") == read_retention(lake_of_broker)
     assert len(names) == 2 * _TURN + 2
+
+
+def test_the_first_run_of_a_large_log_merges_its_many_tiny_files(lake_of_broker: LakeOfBroker) -> None:
+    """A run wrote two files of `log_pieces` for each segment, and `restore` opened all of them."""
+    lake_of_broker.grow(800)
+
+    with patch.object(upkeep, "_MAX_TINY_FILES", 8):
+        ingest_store(lake_of_broker.broker.root, lake_of_broker.path, "b", range_size=2048)
+
+    pieces = DeltaTable(lake_of_broker.path / "log_pieces")
+    assert len(pieces.history()) > 1
+    assert len(pieces.file_uris()) == 1
