@@ -18,6 +18,7 @@ _RESULTS = Path(__file__).parent / "results"
 # `ingest` writes to memory, because a disk would be slower than the code that is measured.
 _MEMORY = Path("/dev/shm")  # noqa: S108 - benchmarks create their own directory in it
 _IN_MEMORY = ("--scratch", str(_MEMORY)) if _MEMORY.is_dir() else ()
+_IN_MEMORY_DIRECTORY = ("--directory", str(_MEMORY / "rocketmq-lake-benchmark")) if _MEMORY.is_dir() else ()
 
 
 class Arguments(NamedTuple):
@@ -42,6 +43,8 @@ BENCHMARKS = {
     "files-on-disk": Arguments((), ("--runs", "50"), ("--runs", "3")),
     "topic-layout": Arguments((), ("--messages", "250000"), ("--messages", "2000")),
     "many-queues": Arguments((), ("--queues", "500", "1000", "2000"), ("--queues", "50")),
+    "plan-of-log": Arguments(_IN_MEMORY_DIRECTORY, ("--segments", "250", "500", "1000"), ("--segments", "20")),
+    "lost-queue": Arguments((), ("--queues", "20", "40", "80"), ("--queues", "20")),
     "file-opens": Arguments((), ("--segments", "50", "100", "200"), ("--segments", "10")),
     "recreated-topic": Arguments((), ("--messages", "20000", "50000", "100000"), ("--messages", "1000")),
     "rocksdb-index": Arguments((), ("--rows", "100000", "200000"), ("--rows", "3000")),

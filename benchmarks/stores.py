@@ -23,6 +23,7 @@ from jobs.store.request import GivenSettings
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK, MAGIC_V1, RECORD
 from rmq_formats.commitlog.record import Host, encode_record, new_record
+from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.store import file_name_of_offset
 
 DIRECTORY = Path(tempfile.gettempdir()) / "rocketmq-lake-benchmark"  # the default of --directory; its stores are reused
@@ -31,6 +32,7 @@ _MAX_POOL_BYTES = 256 << 20
 _MAX_BATCH_RECORDS = 16384
 _MAX_BATCH_BYTES = 64 << 20
 _SEGMENT_SIZE = 1 << 30  # a broker's default
+_DEFAULT_GEOMETRY = Geometry()
 FIRST_TIMESTAMP = 1_760_000_000_000  # ms
 _DIGITS = 12
 _UNIT = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
@@ -83,16 +85,15 @@ def compute_offsets(recipe: Recipe) -> NDArray[np.int64]:
     return numbers // per_segment * recipe.segment_size + numbers % per_segment * recipe.record_size
 
 
-def make_healthy_store(recipe: Recipe, directory: Path) -> Path:
+def make_healthy_store(recipe: Recipe, directory: Path, geometry: Geometry = _DEFAULT_GEOMETRY) -> Path:
     """Write a store with log, queues and index, as after a clean stop, unless it exists; return its root."""
     store = make_store(recipe, directory)
     if not (store / "index").exists():
         add_queues(recipe, store)
         out = directory / "unfinished-index"
         shutil.rmtree(out, ignore_errors=True)
-        rebuild_index(
-            RebuildIndexRequest(str(store), str(out), given_settings=GivenSettings(release=RELEASE)), SerialWorkers()
-        )
+        given = GivenSettings(geometry.hash_slots, geometry.index_num, RELEASE)
+        rebuild_index(RebuildIndexRequest(str(store), str(out), given_settings=given), SerialWorkers())
         (out / "installed").mkdir()
         for file in list(out.rglob("*")):
             if file.is_file() and file.name.isdigit():
