@@ -5,35 +5,39 @@ Identify the store by its bytes, finish a run that an earlier process prepared, 
 after the watermark, let tasks read each range once for all products, finish each product, commit.
 """
 
-import errno
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
-from itertools import count, groupby
+from itertools import count
 from typing import Any, cast
 from uuid import uuid4
-
-import pyarrow.dataset as ds
 
 from jobs.console import process
 from jobs.console.log import log_message
 from jobs.console.progress import add_bytes_of_later_phase
 from jobs.console.result import OtherRunActiveError, RequestError
 from jobs.ingest import OPEN_DAMAGE_KEY, OpenDamage, StepTimer, Summary
+from jobs.ingest.earlier_part import EarlierReader
 from jobs.ingest.gaps import (
     MAX_OPEN_RANGES,
-    Part,
     count_quarantined,
     find_sound_parts,
     list_open_ranges,
 )
 from jobs.ingest.lost_files import leave_out_lost_files
+from jobs.ingest.topics import (
+    SELECTED_SINCE_KEY,
+    determine_topics,
+    find_unmatched_topics,
+    list_unknown_topics,
+    unknown_topic_error,
+)
 from jobs.lake import integrity
-from jobs.lake.commit import ExpiredRows, open_table, read_rows
-from jobs.lake.history import find_superseded_rows
-from jobs.lake.identity import has_fingerprint, identify_store, refuse_other_label
+from jobs.lake.commit import ExpiredRows
+from jobs.lake.history import confirm_not_rewritten, find_superseded_rows
+from jobs.lake.identity import identify_store, refuse_other_label
 from jobs.lake.lake import Lake
 from jobs.lake.lake_stores import (
     LakeStore,
@@ -49,7 +53,6 @@ from jobs.lake.manifest import (
     OPEN_RANGES_KEY,
     TABLES_BEFORE_KEY,
     BackfilledTopic,
-    FilledRange,
     GapRow,
     Manifest,
     SupersededRows,
@@ -76,7 +79,6 @@ from jobs.lake.shorter_log import (
     list_read_directories,
     state_after_reading,
 )
-from jobs.lake.snapshot_files import read_topics
 from jobs.lake.snapshots import cache_snapshots
 from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, LOG_PIECES, MESSAGES, QUARANTINE, WRITTEN_BY_RUNS
@@ -85,7 +87,6 @@ from jobs.launch.failures import one_line_message
 from jobs.products import PRODUCTS, Product
 from jobs.products.broker_config import has_only_older_offsets
 from jobs.products.index.settings import INDEX_SWITCHES, SWITCHES_OF_ROWS, determine_releases
-from jobs.products.log_pieces import END_ROW, UNKNOWN_ROW, read_unknown_bytes
 from jobs.products.product import ChangedQueues, FinishedProduct, Run, RunOutput, StartedProduct, State
 from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats, determine_unit_rules
 from jobs.requests.ingest import IngestRequest
@@ -95,7 +96,6 @@ from jobs.store.chain import (
     LogTruncatedError,
     RangeOutcome,
     Results,
-    collect_damaged_ranges,
     complete_records_end,
     confirm_deleted_by_retention,
     confirm_not_truncated,
@@ -112,7 +112,6 @@ from jobs.store.ranges import (
     describe_plan,
     find_holes,
     find_newest_segment,
-    plan_earlier_ranges,
     plan_ranges,
     written_size,
 )
@@ -120,7 +119,6 @@ from jobs.store.record_places import Fingerprint, find_record, segment_bytes
 from jobs.store.release import RELEASE_SETTING, Writers
 from jobs.store.repeated_reads import repeat_read
 from jobs.store.running_broker import check_disk_space
-from jobs.store.selection import Selection
 from jobs.store.store import Store, relist_store
 from jobs.store.topics import list_known_topics
 from jobs.store.workers import Workers
@@ -133,7 +131,6 @@ _OLDER_CONFIG = (
     "the consumer offsets in this directory are older than those that an earlier run read from another one, so its "
     "configuration is not recorded: it is a copy, or a replica that lags"
 )
-_SELECTED_SINCE = "selected_since"  # key in a manifest's state: the first run with its selection of topics
 
 
 def ingest(request: IngestRequest, workers: Workers) -> Summary:
@@ -230,13 +227,6 @@ def _describe_foreign_segments(store: Store) -> Iterator[str]:
             yield f"{segment.location}: the disk reports a read error"
 
 
-def _unknown_topic_error(topics: Collection[str]) -> RequestError:
-    return RequestError(
-        f"--backfill {min(topics)}: the broker and its log have no such topic, so nothing was committed. Topic names "
-        "are case-sensitive"
-    )
-
-
 @dataclass(slots=True)
 class _Run:
     """The next run of a store, under its lock."""
@@ -266,7 +256,12 @@ class _Run:
         self.directory = DirectoryId.read(self.store.root)
 
     def run(self) -> None:
-        self._determine_topics()
+        topics = determine_topics(self.request, self.lake_store)
+        self.request = replace(self.request, selection=topics.selection)
+        self.has_changed_topics = topics.has_changed
+        self.summary.topics = topics.selection.topics_text if topics.selection.topic_filter else ""
+        self.summary.selected_since = topics.selected_since
+        self.summary.notes += topics.notes
         products = [product for product in PRODUCTS if self.request.wants_product(product)]
         written = {table for product in products for table in product.tables}
         unchecked_tables = {table for product in PRODUCTS for table in product.tables} - written
@@ -275,7 +270,7 @@ class _Run:
             **(self.lake_store.newest_manifest.state if self.lake_store.newest_manifest else {}),
             TABLES_BEFORE_KEY: tables,
         }
-        self.unmatched = self._find_unmatched_topics()
+        self.unmatched = find_unmatched_topics(self.lake, self.lake_store, self.store, self.request.selection)
         shorter = find_shorter_log(self.lake_store, self.store, self.directory)
         # A log that ends before the first known offset has nothing that could differ.
         is_comparable = shorter is None or shorter.log_end > self.lake_store.lowest_fingerprint_offset
@@ -321,7 +316,7 @@ class _Run:
         lake_store = self.lake_store
         open_ranges = list_open_ranges(self.lake, lake_store)
         parts = list(find_sound_parts(self.lake, lake_store, self.store, open_ranges)) if open_ranges else []
-        files, filled = self._read_parts(parts) if parts else ({}, ())
+        files, filled = self._earlier_reader.read_parts(parts) if parts else ({}, ())
         self.state[OPEN_RANGES_KEY] = subtract_intervals(open_ranges, [(one.start, one.end) for one in filled])
         if not filled:
             return
@@ -343,16 +338,19 @@ class _Run:
             return
         end = min(lake_store.topic_choices.end_offset, newest.to_offset)  # later runs read every topic
         start = min(self.store.start_offset, end)
-        unknown = self._list_unknown_topics(topics)
+        unknown = list_unknown_topics(self.lake, lake_store, self.store, topics)
         wanted = lake_store.topic_choices.list_topics_to_backfill(topics, start)
         if not {*unknown} <= {*wanted}:
-            raise _unknown_topic_error(unknown)
+            raise unknown_topic_error(unknown)
         for topic in sorted({*topics} - {*wanted}):
             self.summary.notes.append(f"--backfill {topic}: the lake already has its messages from offset {start:,} on")
         if not wanted or self.request.dry_run:
             self.summary.notes += [f"would backfill {topic} from offset {start:,} to {end:,}" for topic in wanted]
             return
-        files, gaps, start = self._read_topics(frozenset(wanted), unknown, start, end)
+        files, gaps, start = self._earlier_reader.read_topics(frozenset(wanted), unknown, start, end)
+        if gaps or QUARANTINE.name in files:  # the tables have these ranges
+            self.state.pop(OPEN_RANGES_KEY, None)
+        self.summary.notes += [f"offsets {gap['from']:,} to {gap['to']:,}: {gap['why']}" for gap in gaps]
         is_whole = start <= lake_store.lowest_fingerprint_offset
         choices = lake_store.topic_choices.after_backfill(wanted, 0 if is_whole else start, end)
         self.state |= choices.after_run(self.request.selection, newest.to_offset).state
@@ -363,7 +361,7 @@ class _Run:
                 f"before offset {start:,}, the store no longer has the log: nothing was backfilled"
             )
         if self.has_changed_topics:
-            self.state[_SELECTED_SINCE] = lake_store.next_run
+            self.state[SELECTED_SINCE_KEY] = lake_store.next_run
         self.summary.backfilled_messages += self._commit_earlier_part(
             newest,
             files,
@@ -409,106 +407,6 @@ class _Run:
         self.state[TABLES_BEFORE_KEY] = {**self.state[TABLES_BEFORE_KEY], **of_run}
         return counts.get(MESSAGES.name, 0)
 
-    def _read_topics(
-        self, topics: frozenset[str], unknown: tuple[str, ...], start: int, end: int
-    ) -> tuple[dict[str, list[AddedFile]], tuple[GapRow, ...], int]:
-        """
-        Write the messages of topics in [*start*, *end*) that the lake lacks.
-
-        Return the files, the ranges that the store does not have and of which no earlier run knew, and the start of
-        the part that retention has left. The log must have a message of each *unknown* topic.
-        """
-        before = find_newest_segment(self.store)
-        ranges = plan_earlier_ranges(self.store, start, end, self.request.range_size)
-        started, output = self._start_messages(start, unknown, topics), self._output
-        assert started.collector is not None
-        outcomes = read_chained(self.workers, ranges, [started.collector], output.discard)
-        results = [result for one in outcomes for result in one.payload]
-        unmatched = {*unknown}.difference(*(result.matched_patterns for result in results))
-        if unmatched:
-            for outcome in outcomes:
-                output.discard(outcome.payload)
-            raise _unknown_topic_error(unmatched)
-        deleted = ranges_deleted_meanwhile(outcomes)
-        confirm_deleted_by_retention(self.store, deleted)
-        confirm_not_truncated(self.store, before)
-        self._confirm_not_rewritten(outcomes, None)
-        files: dict[str, list[AddedFile]] = {}
-        for table, action in (item for result in results for item in result.files.items()):
-            files.setdefault(table, []).append(action)
-        start = max([start, *(range_.end_offset for range_ in deleted)])
-        if self.request.selection.topic_filter is None and self.request.selection.with_damage:
-            for action in self._read_unknown_bytes(start, end):
-                files.setdefault(LOG_PIECES.name, []).append(action)
-        lost = [*collect_damaged_ranges(outcomes), *(hole[1:] for hole in find_holes(self.store.segments))]
-        lost = [(max(low, start), min(high, end)) for low, high in lost]
-        known_lost = list_open_ranges(self.lake, self.lake_store)
-        why = f"the store no longer had it when {', '.join(sorted(topics))} was backfilled"
-        gaps = [
-            cast("GapRow", {"broker": self.lake_store.broker, "from": low, "to": high, "why": why})
-            for low, high in subtract_intervals([one for one in lost if one[0] < one[1]], known_lost)
-        ]
-        if gaps or QUARANTINE.name in files:
-            self.state.pop(OPEN_RANGES_KEY, None)
-        self.summary.notes += [f"offsets {gap['from']:,} to {gap['to']:,}: {why}" for gap in gaps]
-        return files, tuple(gaps), start
-
-    def _read_unknown_bytes(self, start: int, end: int) -> Iterator[AddedFile]:
-        """Write the bytes in [*start*, *end*) that earlier runs left out, because they may belong to any message."""
-        kind = ds.field("kind").isin([END_ROW, UNKNOWN_ROW])
-        wanted = (ds.field("store_id") == self.lake_store.store_id) & kind
-        rows = sorted(read_rows(self.lake, LOG_PIECES.name, ("physical_offset", "length", "kind"), wanted))
-        unknown = [(offset, length) for offset, length, kind in rows if kind == UNKNOWN_ROW and start <= offset < end]
-        ends = [offset for offset, _, kind in rows if kind == END_ROW]
-        for base, some in groupby(unknown, lambda one: getattr(self.store.segment_before(one[0]), "base_offset", 0)):
-            output = self._output
-            with output.new_file(LOG_PIECES, f"unknown-{base:020d}", segment=base, run=output.naming.run) as file:
-                file.write_rows(piece._asdict() for piece in read_unknown_bytes(self.store, some, ends))
-                action = file.close()
-            if action is not None:
-                yield action
-
-    def _list_unknown_topics(self, topics: Collection[str]) -> tuple[str, ...]:
-        """Return the topics that neither the broker nor the lake's messages of this store have."""
-        known = {*list_known_topics(self.store)}
-        snapshot = open_table(self.lake, MESSAGES.name)
-        if snapshot is not None and not known.issuperset(topics):
-            known |= read_topics(self.lake, snapshot, self.lake_store.store_id)
-        return tuple(sorted({*topics} - known))
-
-    def _start_messages(
-        self, start: int, unmatched: tuple[str, ...] = (), topics: frozenset[str] = frozenset()
-    ) -> StartedProduct[Any]:
-        """Start the product of messages to read those before the watermark that the lake lacks."""
-        recorded = recorded_release(self.state)
-        writers = determine_releases(
-            self.store, self.request.given_settings, SWITCHES_OF_ROWS, since_offset=start, recorded=recorded
-        )
-        run = Run(
-            self.workers, self.store, self._output, writers, self.request.given_settings, self.request.selection,
-            start, unmatched, only_missing=True, backfilled_topics=topics, expired=self._expired_rows,
-        )  # fmt: skip
-        return next(one for one in PRODUCTS if MESSAGES.name in one.tables).start(run, None)
-
-    def _read_parts(self, parts: Sequence[Part]) -> tuple[dict[str, list[AddedFile]], tuple[FilledRange, ...]]:
-        """Write the messages of parts of the log that the lake lacks; return files, and the parts that were read."""
-        files: dict[str, list[AddedFile]] = {}
-        filled, output = list[FilledRange](), self._output
-        for part in parts:
-            started = self._start_messages(part.start)
-            assert started.collector is not None
-            outcomes = read_chained(self.workers, [part.range], [started.collector], output.discard)
-            found = [item for one in outcomes for result in one.payload for item in result.files.items()]
-            is_whole = complete_records_end(outcomes, part.start) == part.end
-            if not is_whole or ranges_deleted_meanwhile(outcomes):
-                for outcome in outcomes:
-                    output.discard(outcome.payload)
-                continue
-            filled.append(FilledRange(part.start, part.end, self.store.root))
-            for table, action in found:
-                files.setdefault(table, []).append(action)
-        return files, tuple(filled)
-
     def _read(self, products: Sequence[Product], superseded: SupersededRows | None) -> None:
         """Read the log after the watermark for every product, and commit."""
         started = self._start_products(products, superseded)
@@ -539,7 +437,7 @@ class _Run:
             self.timer.end_step(product.step)
         for outcome in outcomes:
             output.delete_scratch(outcome.payload)
-        self._confirm_not_rewritten(outcomes, superseded)
+        confirm_not_rewritten(self.lake, self.lake_store, self.store, outcomes, superseded)
         self._note_lost_end()
         if not self.is_registered:
             self._register()
@@ -558,36 +456,6 @@ class _Run:
                 raise
             self.summary.unreadable.append(one_line_message(error))
             return sum(one.size for one in ranges)
-
-    def _determine_topics(self) -> None:
-        """Determine the topics of the run: those of earlier runs, unless the request changes them."""
-        request, newest = self.request, self.lake_store.newest_manifest
-        if newest is not None:
-            selection = request.selection.continued_from(newest.selection, is_changed=request.change_topics)
-            self.request = replace(request, selection=selection.plus_topics(request.backfill))
-        elif request.backfill:
-            raise RequestError(
-                f"--backfill {request.backfill[0]}: the lake has no run of this store, so no topic was left out before."
-                " Run `ingest` without --backfill"
-            )
-        chosen = self.request.selection
-        self.summary.topics = chosen.topics_text if chosen.topic_filter else ""
-        if newest is None:
-            return
-        before = Selection.from_manifest(newest.selection).topics_text
-        self.has_changed_topics = before != chosen.topics_text
-        if chosen.topic_filter and request.selection.topic_filter is None and not self.has_changed_topics:
-            self.summary.selected_since = cast("int", newest.state.get(_SELECTED_SINCE, 0))
-        if self.has_changed_topics:
-            self.summary.notes.append(
-                f"the selection of topics changes at offset {newest.to_offset:,}, from {before} to "
-                f"{chosen.topics_text}; rows of earlier runs are kept"
-            )
-        left_out = None if request.backfill else self.lake_store.topic_choices.left_out_note()
-        if left_out is not None and [one.topics_text for one in self.lake_store.topic_choices.selections] != [
-            chosen.topics_text
-        ]:
-            self.summary.notes.append(left_out)
 
     @property
     def _earlier_damage(self) -> OpenDamage:
@@ -614,6 +482,20 @@ class _Run:
         """The lake, and the names of this run's files there."""
         naming = FileNaming(self.lake_store.store_id, self.lake_store.next_run)
         return RunOutput(self.lake, naming, self.lake_store.broker, self.started_at)
+
+    @property
+    def _earlier_reader(self) -> EarlierReader:
+        """The reader of the log before the watermark."""
+        return EarlierReader(
+            self.workers,
+            self.lake,
+            self.lake_store,
+            self.store,
+            self.request,
+            self._output,
+            recorded_release(self.state),
+            self._expired_rows,
+        )
 
     def _finish_earlier_run(self, unchecked_tables: Collection[str]) -> dict[str, int]:
         """
@@ -700,16 +582,6 @@ class _Run:
                 f"the lake has this store as broker {known_label}, not as {label}, the name in the broker's "
                 f"configuration file: the rows of this store keep the label {known_label}"
             )
-
-    def _find_unmatched_topics(self) -> tuple[str, ...]:
-        """Return the patterns of a new selection that match no topic of the broker or the lake."""
-        selection, newest = self.request.selection, self.lake_store.newest_manifest
-        is_new = newest is None or Selection.from_manifest(newest.selection).topics_text != selection.topics_text
-        unmatched = selection.unmatched_patterns(list_known_topics(self.store)) if is_new else ()
-        snapshot = open_table(self.lake, MESSAGES.name) if unmatched and newest is not None else None
-        if snapshot is None:
-            return unmatched
-        return selection.unmatched_patterns(read_topics(self.lake, snapshot, self.lake_store.store_id))
 
     def _start_products(
         self, products: Sequence[Product], superseded: SupersededRows | None
@@ -865,19 +737,6 @@ class _Run:
             if not (summary.bytes_left and end > summary.to_offset):  # a step ends before the log does
                 summary.add_gap(start, end, why)
 
-    def _confirm_not_rewritten(
-        self, outcomes: Sequence[RangeOutcome[Results]], superseded: SupersededRows | None
-    ) -> None:
-        """Raise `LogTruncatedError` if the broker has rewritten records that were read, or the ones before them."""
-        known = next((outcome.facts.fingerprints for outcome in reversed(outcomes) if outcome.facts.fingerprints), ())
-        changed = [one.offset for one in known if has_fingerprint(one, self.store) is False]
-        now = find_superseded_rows(self.lake, self.lake_store, self.store)
-        if now is not None and (superseded is None or now.from_offset != superseded.from_offset):
-            changed.append(now.from_offset)
-        if changed:
-            reason = f"the log was rewritten from offset {min(changed):,} on while it was being read"
-            raise LogTruncatedError(errno.ESTALE, f"{reason}; run the command again", self.store.root)
-
     def _note_lost_end(self) -> None:
         """Note records after the end of a killed broker's log to which its queues or index files point."""
         if self.store.has_clean_shutdown or self.summary.bytes_left:  # the queues of a closed store are compared
@@ -929,7 +788,7 @@ class _Run:
         summary.quarantined = counts.get(QUARANTINE.name, 0)
         summary.index_entries = counts.get(INDEX_ENTRIES.name, 0)
         if newest is None or self.has_changed_topics:
-            self.state[_SELECTED_SINCE] = self.lake_store.next_run
+            self.state[SELECTED_SINCE_KEY] = self.lake_store.next_run
         before = self._earlier_damage
         if superseded is None:
             before = before.after_filling(self._find_returned_ends(), 0)

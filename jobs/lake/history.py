@@ -12,10 +12,11 @@ file may have been overwritten by a record that fits in its place.
 Segments that retention has deleted in the meantime are compared through the rows that the lake has of them.
 """
 
+import errno
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +25,13 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from jobs.lake.commit import open_table
-from jobs.lake.identity import compare_fingerprints
+from jobs.lake.identity import compare_fingerprints, has_fingerprint
 from jobs.lake.lake import Lake
 from jobs.lake.lake_stores import LakeStore
 from jobs.lake.manifest import SupersededRows
 from jobs.lake.snapshot_files import has_rows_within, read_rows_where
 from jobs.lake.tables import MESSAGES
+from jobs.store.chain import LogTruncatedError, RangeOutcome
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.record_places import Fingerprint
@@ -86,6 +88,24 @@ def find_superseded_rows(lake: Lake, lake_store: LakeStore, store: Store) -> Sup
     else:  # a lost segment was restored
         why = "the log has records here that it lacked when it was read before; no message was replaced"
     return SupersededRows(lake_store.store_id, lake_store.next_run, start, lake_store.newest_manifest.to_offset, why)
+
+
+def confirm_not_rewritten(
+    lake: Lake,
+    lake_store: LakeStore,
+    store: Store,
+    outcomes: Sequence[RangeOutcome[Any]],
+    superseded: SupersededRows | None,
+) -> None:
+    """Raise `LogTruncatedError` if the broker has rewritten records that a run has read, or the ones before them."""
+    known = next((outcome.facts.fingerprints for outcome in reversed(outcomes) if outcome.facts.fingerprints), ())
+    changed = [one.offset for one in known if has_fingerprint(one, store) is False]
+    now = find_superseded_rows(lake, lake_store, store)
+    if now is not None and (superseded is None or now.from_offset != superseded.from_offset):
+        changed.append(now.from_offset)
+    if changed:
+        reason = f"the log was rewritten from offset {min(changed):,} on while it was being read"
+        raise LogTruncatedError(errno.ESTALE, f"{reason}; run the command again", store.root)
 
 
 def _find_boundary_before(agreed: Sequence[Fingerprint], store: Store) -> int | None:
