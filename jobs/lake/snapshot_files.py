@@ -54,6 +54,9 @@ _LAYOUT = ds.ParquetFileFormat(
 )
 
 
+_ARROW_STAT_ERROR = "error stat()ing file"  # arrow/util/io_util.cc, which does not keep the errno
+
+
 class DamagedFileError(OSError):
     """A file of a lake has bytes that are not valid Parquet."""
 
@@ -72,6 +75,8 @@ def _naming_damaged_files(location: str, what: str) -> Iterator[None]:
         # On remote storage, an error without an errno may also be a failure of the server.
         if isinstance(error, OSError) and (error.errno is not None or not is_local(location)):
             raise
+        if str(error) == _ARROW_STAT_ERROR:  # it proves nothing about the bytes of the file
+            raise OSError(f"{location}: {error}") from error
         raise DamagedFileError(f"{location}: {what} cannot be read: {str(error).partition(chr(10))[0]}") from error
 
 

@@ -1,5 +1,6 @@
 """Reading a lake, including lakes that have lost files."""
 
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -8,7 +9,7 @@ from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +21,7 @@ from jobs.console.result import ExitCode
 from jobs.lake.commit import ensure_table, open_table
 from jobs.lake.features import refuse_unreadable_layout
 from jobs.lake.lake import Lake
+from jobs.lake.snapshot_files import DamagedFileError, list_snapshot_files, read_batches
 from jobs.lake.snapshots import UnsupportedTableError, cache_snapshots, open_delta
 from jobs.lake.tables import CONFIG_FILES, CONSUME_QUEUE, INDEX_ENTRIES, INDEX_FILES, LOG_PIECES, MESSAGES, RUNS
 from jobs.restore import NEWER_COLUMNS
@@ -82,6 +84,27 @@ def test_a_run_opens_each_table_once(tmp_path: Path, broker: Broker) -> None:
 
     assert opened["messages"] == 1
     assert max(opened.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "is_damage"), [("error stat()ing file", False), ("Couldn't deserialize thrift", True)]
+)
+def test_a_file_that_cannot_be_examined_is_not_taken_for_a_damaged_one(
+    text: str, is_damage: bool, tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow raises both without an errno: `restore --resume` then kept a segment without these records."""
+    broker.append(some_records(10))
+    ingest_store(broker.root, tmp_path / "lake", "b")
+    lake = Lake(str(tmp_path / "lake"), {})
+    table = open_table(lake, MESSAGES.name)
+    assert table is not None
+    (file,) = list_snapshot_files(lake, table)
+    monkeypatch.setattr("pyarrow.parquet.ParquetFile", Mock(side_effect=OSError(text)))
+
+    with pytest.raises(OSError, match=re.escape(file.path)) as raised:
+        list(read_batches(lake, MESSAGES, file))
+
+    assert is_damage == isinstance(raised.value, DamagedFileError)
 
 
 @pytest.mark.parametrize("commits", [1, 2, 3])
