@@ -69,7 +69,7 @@ __all__ = [
 _COMPILED = {"message_batch": "rmq_formats.commitlog.columns", "scan": "rmq_formats.commitlog.scan"}
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - of each name its own type
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - each name has a different type
     """Import compiled code at its first use."""
     if name not in _COMPILED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,7 +5,7 @@ The file is Java properties text. Names are spelled `maped…` until 4.5.1 and `
 
 `config/*.json` files are JSON, except that numeric names are not quoted.
 
-The epochs of a broker in controller mode (5.0.0+) say which master wrote the log from which offset on.
+The epochs of a broker in controller mode (5.0.0+) state which master wrote which part of the log.
 `epochFileCheckpoint` is text: the number of entries, the CRC-32 of the following lines, then `epoch-start offset` on
 each line. A replica that returns truncates its log where the next master's epoch begins, and copies that master's
 records.
@@ -147,7 +147,7 @@ def decode_json_config(raw: bytes) -> dict[str, object]:
     if sum(map(raw.count, (b",", b"[", b"{"))) > _MAX_VALUES:
         raise CorruptData(f"more than {_MAX_VALUES:,} values")
     quoted = _replace_some(raw, _NUMBER_AS_NAME, lambda found: found[1] and b'"' + found[1] + b'"')
-    if b"\\u" in quoted:  # in few files; the pattern is tried at every byte
+    if b"\\u" in quoted:  # rare, and the pattern is tried at every byte
         # As a broker does with a lone surrogate: UTF-8 cannot encode it.
         quoted = _replace_some(quoted, _SURROGATES, lambda found: b"?" if found["alone"] else None)
     try:
@@ -161,7 +161,7 @@ def decode_json_config(raw: bytes) -> dict[str, object]:
 
 def _replace_some(raw: bytes, pattern: re.Pattern[bytes], new: Callable[[re.Match[bytes]], bytes | None]) -> bytes:
     """
-    Replace the ends of matches, from their first group on, by *new* bytes; None leaves a match as it is.
+    Replace each match, starting at its first group, by *new* bytes; None leaves a match unchanged.
 
     The result is written piece by piece: a list of a million positions takes ten times the memory.
     """

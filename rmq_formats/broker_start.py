@@ -1,11 +1,11 @@
 """
-Predicts what a broker does to a store at its start: refuse it, or read the log from some segment on and truncate it.
+Predicts what a broker does to a store at its start: refuse it, or read the end of the log and truncate it.
 
-A refusal deletes nothing. A start reads the log from one segment on. It takes the first invalid record for the end of
-the log and deletes everything after it, including complete messages. A record is valid if its magic number, its lengths
-and its body's CRC are right; the physical offset in the record is not checked. Releases differ in the segment with
-which they begin (`find_start_segment`) and in the files that they refuse. `tests/oracle/test_broker_starts.py` compares
-the predictions with real brokers.
+A refusal deletes nothing. A start reads the log from the beginning of one segment. It takes the first invalid record
+for the end of the log and deletes everything after it, including complete messages. A record is valid if its magic
+number, its lengths and its body's CRC are right; the physical offset in the record is not checked. Releases differ in
+the segment with which they begin (`find_start_segment`) and in the files that they refuse.
+`tests/oracle/test_broker_starts.py` compares the predictions with real brokers.
 """
 
 import zlib
@@ -113,7 +113,7 @@ def _is_message(magic: int, release: Release) -> bool:
 
 
 def _stated_end(read: Read, position: int, body_end: int, limit: int) -> int | None:
-    """Return the size of a record that its topic and properties after *body_end* come to; None beyond *limit*."""
+    """Return the size of a record up to the end of its topic and properties; None if it exceeds *limit*."""
     (_, magic), at = map(int, BLANK.unpack(read(position, BLANK.size))), body_end
     for layout in (TOPIC_LENGTH[magic], PROPERTIES_LENGTH):  # a length each, and its unit
         if at + layout.size > limit:
@@ -162,7 +162,7 @@ def read_recovery_record(read: Read, size: int, release: Release) -> FirstRecord
     return (int(values[_PHYSICAL_OFFSET]), store_timestamp) if store_timestamp else None
 
 
-def find_start_segment(  # noqa: PLR0913 - the log, and what a start asks
+def find_start_segment(  # noqa: PLR0913 - the log, and the inputs of a start
     base_offsets: Sequence[int],
     read_first: ReadFirst,
     release: Release,

@@ -50,12 +50,12 @@ _TAKEN_FROM = (
 )
 
 
-_INTERPRETED_BYTES = 256 << 10  # Python reads no more in the time of a compilation
+_INTERPRETED_BYTES = 256 << 10  # compiling takes longer than reading this many bytes in Python
 _INTERPRETED_S = 3.0
 
 # Nothing compiled allocates, so nothing counts references (_nrt): arrays would be counted at every call.
 _OPTIONS: Any = {"nogil": True, "_nrt": False}
-_HELPERS: list[Any] = []  # keeps them: numba's table has weak references
+_HELPERS: list[Any] = []  # keeps helpers alive: numba's table has weak references
 
 
 class _Interpreter:
@@ -172,7 +172,7 @@ def _candidates() -> Iterator[Path]:
         yield Path(caches) / "rocketmq-lake"
     elif os.environ.get("HOME"):
         yield Path(os.environ["HOME"]) / ".cache" / "rocketmq-lake"
-    yield Path(tempfile.gettempdir()) / f"rocketmq-lake-{os.getuid()}"  # for the user of a service, who has no home
+    yield Path(tempfile.gettempdir()) / f"rocketmq-lake-{os.getuid()}"  # for a service user without a home directory
 
 
 def _find_cache() -> Path | None:

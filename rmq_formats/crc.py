@@ -38,7 +38,7 @@ _LOW_32 = (1 << 32) - 1
 _STEP = 16  # bytes per step
 _LANES = 4  # independent of each other
 _SHORTEST = _LANES * _STEP  # bytes below which tables are as fast; folded parts have at least so many
-_Emitted: TypeAlias = Any  # a value of the code being made: llvmlite and numba declare no types
+_Emitted: TypeAlias = Any  # a value in generated code: llvmlite and numba declare no types
 _Word = ir.IntType(64)
 _Pair = ir.VectorType(_Word, 2)
 

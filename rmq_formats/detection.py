@@ -53,7 +53,7 @@ class Mark(NamedTuple):
 
 
 class Era(NamedTuple):
-    """A part of the log, from *first_offset* on, that one release wrote: one of *candidates*."""
+    """A part of the log, starting at *first_offset*, that one release wrote: one of *candidates*."""
 
     first_offset: int
     candidates: tuple[Release, ...]
@@ -94,7 +94,7 @@ def detect_eras(marks: Iterable[Mark]) -> tuple[Era, ...]:
         last = eras[-1]
         candidates = _select_allowed(last.candidates, mark)
         if mark.switch == "implementation" and mark.values == (RUST.implementation,):
-            return (Era(0, (RUST,), (mark,)),)  # the marks of the log do not tell it from the Java broker
+            return (Era(0, (RUST,), (mark,)),)  # the marks of the log do not distinguish it from the Java broker
         if candidates:
             is_known = any((old.switch, old.values) == (mark.switch, mark.values) for old in last.marks)
             eras[-1] = last._replace(candidates=candidates, marks=last.marks if is_known else (*last.marks, mark))
@@ -212,7 +212,7 @@ def slot_count_mark(header: IndexHeader, *, has_shared_slot: bool) -> Mark | Non
 
 
 def index_entry_marks(record: MessageRecord, key_hashes: Collection[int]) -> Iterator[Mark]:
-    """Yield what the index entries of a record show, whose hashes are *key_hashes*: indexed tags, parsed properties."""
+    """Yield the marks in a record's index entries, whose hashes are *key_hashes*: indexed tags, parsed properties."""
     tags = parse_properties(record.properties_raw, PropertyParser.SCAN).get(TAGS)
     tag_hash = index_key_hash(tag_text(record.topic, tags)) if tags else None
     if tags:

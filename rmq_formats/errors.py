@@ -54,7 +54,7 @@ class NotAStore(FormatError):
 
 
 def is_disk_error(error: OSError) -> bool:
-    """Return whether a disk cannot read its bytes, which is damage; other errors prove nothing about the bytes."""
+    """Return whether a disk failed to read bytes, which is damage; other errors prove nothing about the bytes."""
     return error.errno in _BAD_SECTOR
 
 
@@ -79,4 +79,5 @@ class skip_lost_file:  # noqa: N801 - used as `contextlib.suppress` is
         return isinstance(error, FormatError) or (isinstance(error, OSError) and is_lost_file_error(error))
 
 
-_BAD_SECTOR = frozenset({errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)})  # the last two: a checksum
+# EBADMSG, EUCLEAN: a wrong checksum
+_BAD_SECTOR = frozenset({errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)})

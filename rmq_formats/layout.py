@@ -69,7 +69,7 @@ class Layout:
         return self._offsets[name]
 
     def index(self, name: str) -> int:
-        """Return the field's place among the values that `unpack` returns."""
+        """Return the field's index in the values that `unpack` returns."""
         return list(self._offsets).index(name)
 
     def unpack(self, buffer: Buffer, position: int = 0, offset: int | None = None) -> tuple[int | bytes, ...]:
@@ -81,7 +81,7 @@ class Layout:
         return self.struct.unpack_from(buffer, position)
 
     def pack(self, *values: int | bytes) -> bytes:
-        """Return the bytes of *values*, in file order; `CorruptData` when one does not fit its field."""
+        """Return the bytes of *values*, in file order; `CorruptData` if one does not fit its field."""
         try:
             return self.struct.pack(*values)
         except struct.error as error:

@@ -5,7 +5,7 @@ Two parsers exist and disagree on unusual input; the broker's parser decides wha
 never rebuilt from the map, whose order is that of a Java HashMap.
 
 Hashed texts (index keys, tags) pass through `decode_java_text` first. RocketMQ hashes Java strings: UTF-16 units
-decoded from UTF-8 by Java, which replaces malformed input in its own way.
+decoded from UTF-8 by Java, which replaces malformed input differently from Python.
 """
 
 import re
@@ -137,7 +137,7 @@ def ends_in_unused_crc_field(raw: bytes) -> bool:
 
 
 def are_zeroed(raw: bytes) -> bool:
-    """Return whether zeros overwrote the end of properties, whatever release wrote them."""
+    """Return whether zeros overwrote the end of properties, in any release."""
     return raw.endswith(b"\0") and not ends_in_unused_crc_field(raw) and not ends_in_complete_value(raw)
 
 
@@ -145,7 +145,8 @@ def ends_in_complete_value(raw: bytes) -> bool:
     """
     Return whether properties that end in zeros may be complete: a producer's value may end in them.
 
-    The bytes cannot show it. A value ends in a terminator or two; a lost page, or half of a write, leaves more zeros.
+    The bytes do not prove it. A value may end in one or two terminators; a lost page, or an unfinished write, leaves
+    more zeros.
     """
     text = raw.rstrip(b"\0")
     if len(raw) - len(text) > _MOST_NULS:

@@ -2,8 +2,8 @@
 The differences between RocketMQ releases that change bytes, in one table.
 
 The fields of `Release` are the behaviors, each declared with the releases that changed it; `SWITCHES` has the same by
-name. `docs/internals/formats.md` prints the same table. A log that a newer release continued has `Rules`: the release
-that wrote it, from each offset on.
+name. `docs/internals/formats.md` prints the same table. A log that a newer release continued has `Rules`: pairs of an
+offset and the release that wrote the log after it.
 """
 
 import re
@@ -19,7 +19,7 @@ from rmq_formats.properties import PropertyParser
 
 _VERSION = re.compile(r"[vV]?(\d{1,4})[._](\d{1,4})[._](\d{1,4})(?:[-_](\w+))?")
 RUST_PROJECT, _RUST_NAME = "rocketmq-rust", "Rust 1.0.0"
-_STAGES = {"PREVIEW": -3, "ALPHA": -2, "BETA": -1}  # 5.0.0 was announced three times before it was released
+_STAGES = {"PREVIEW": -3, "ALPHA": -2, "BETA": -1}  # 5.0.0 had three previews
 
 
 class Version(NamedTuple):
@@ -62,7 +62,7 @@ class UnitSkip(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """One release's behavior. A field's metadata: its value from each release on that changed it; "" is the oldest."""
+    """One release's behavior. The metadata of a field has its values by the first release; "" is the oldest."""
 
     version: Version
     # the record
@@ -157,7 +157,7 @@ def _release(version: Version) -> Release:
     return Release(version, **{name: _value_at(steps, version) for name, steps in SWITCHES.items()})
 
 
-_step = cache(Version.parse)  # the same few, for every release
+_step = cache(Version.parse)  # every release has the same few steps
 
 
 def _value_at(steps: Mapping[str, int | Enum], version: Version) -> Any:  # noqa: ANN401 - each switch has its own type
@@ -181,7 +181,7 @@ RUST = replace(NEWEST, implementation=_RUST_NAME)
 EVERY_RELEASE = (RUST, *PUBLISHED)
 
 
-Rules = tuple[tuple[int, Release], ...]  # ascending physical offsets, and the release that wrote the log from each on
+Rules = tuple[tuple[int, Release], ...]  # ascending physical offsets, and the release that wrote the log after each
 
 
 def make_rules(*rules: tuple[int, Release]) -> Rules:

@@ -56,7 +56,7 @@ class FileKind(StrEnum):
     TIMER_PROGRESS = "timer progress"
     TIMER_METRICS = "timer file"
     TIERED = "tiered storage file"
-    CONTROLLER = "controller mode file"  # the identity of the replica, and which master wrote from which offset on
+    CONTROLLER = "controller mode file"  # the identity of the replica, and which master wrote which part of the log
     UNKNOWN = "unknown file"
 
 
@@ -105,7 +105,7 @@ _KINDS = tuple(
         ("config/[^/]+", FileKind.CONFIG),
         # In `consumequeue` with storeType=defaultRocksDB, or double write.
         (rf"(config/.+|{CONSUME_QUEUE_DIRECTORY})/{_ROCKSDB_NAME}", FileKind.ROCKSDB),
-        # 5.4.0+: rocksdbstore is in every store, and no sign of a RocksDB index.
+        # 5.4.0+: rocksdbstore is in every store, and does not prove that the index is in RocksDB.
         (rf"({ROCKSDB_QUEUE_DIRECTORY}|{ROCKSDB_STORE_DIRECTORY})/.+", FileKind.ROCKSDB),
         (rf"compaction/compactionLog/[^/]+/{_NUMBER}/{_OFFSET}", FileKind.COMPACTION_LOG),
         (rf"compaction/compactionCq/[^/]+/{_NUMBER}/{_OFFSET}", FileKind.COMPACTION_QUEUE),

@@ -26,7 +26,7 @@ from jobs.store.release import ASSUMED, DETECTED
 
 COMMAND_LINE_META_KEY = "rmq-lake.typed"  # key in a context's meta: the arguments after the program name
 _WORDS = {severity.value.upper(): severity for severity in Severity}
-# `Determined.origin_text` of a release: up to a dozen marks follow its one word, to the end of the line.
+# `Determined.origin_text` of a release: one word, then up to a dozen marks to the end of the line, which are left out.
 _MARKS = re.compile(rf"(RocketMQ .*\((?:{DETECTED}|{ASSUMED})): .*\)$")
 
 

@@ -49,8 +49,8 @@ to spark-submit.
 \b
 Exit codes: 0 done · 1 failed · 2 usage or configuration error
             3 damage or a gap found · 4 files contradict each other
-            5 not found · 6 another run of this store is active · 130 interrupted
-            141 the reader of standard output left
+            5 not found · 6 another run of this store is active
+            130 interrupted · 141 the reader of standard output left
 """
 
 
@@ -73,9 +73,14 @@ _OF_MQADMIN = r"mqadmin|[a-z]+[A-Z]\w*"  # none of our commands has a capital le
 class _AsTyped(click.HelpFormatter):
     """Formats help texts, with the name under which this user starts the tool in the examples."""
 
+    def write_text(self, text: str) -> None:
+        """Write a text in which no line ends between an exit code and its meaning."""
+        super().write_text(re.sub(r"(?<=[:·] )([0-9]+) ", "\\1\N{NO-BREAK SPACE}", text))
+
     def getvalue(self) -> str:
         """Return the help text, with examples broken into lines that fit the terminal and can be pasted."""
-        text = re.sub(rf"(?m)^( *){CONSOLE_SCRIPT} ", lambda found: f"{found[1]}{tool_command()} ", super().getvalue())
+        text = super().getvalue().replace("\N{NO-BREAK SPACE}", " ")
+        text = re.sub(rf"(?m)^( *){CONSOLE_SCRIPT} ", lambda found: f"{found[1]}{tool_command()} ", text)
         return "\n".join(piece for line in text.split("\n") for piece in wrap_line(line, line_width_limit(sys.stdout)))
 
 
@@ -328,7 +333,7 @@ def run_nested(arguments: Sequence[str]) -> ExitCode:
     try:
         outcome = rmq_lake.main(words, prog_name=tool_command(), complete_var=_COMPLETION, standalone_mode=False)
     except RuntimeError as error:
-        if is_caused_by_interrupt(error):  # Python 3.11 wraps one that arrives while a class is created
+        if is_caused_by_interrupt(error):  # Python 3.11 wraps an interrupt that arrives while a class is created
             raise KeyboardInterrupt from error
         if _NO_THREAD in str(error):  # too little address space, or too many processes of this user
             raise MemoryError(str(error)) from error

@@ -282,7 +282,7 @@ def _choose_source(ctx: click.Context, parsed: dict[str, object]) -> None:
 
 
 def _list_exclusive_sources(command: click.Command) -> list[click.Parameter]:
-    """Return the parameters for store and lake if a command reads one of both; empty if it needs one of them."""
+    """Return the parameters for store and lake if a command reads either of them; empty if one is required."""
     sources = [one for name in ("store", "lake") for one in command.params if one.name == name]
     return sources if len(sources) == len(_EXCLUSIVE) and not any(one.required for one in sources) else []
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jobs.storage.local import ReadLimits
     from jobs.store.workers import Workers
 
-# In click's context: the choice, for the answer, and the places to read, which the broker's configuration may name.
+# Keys in click's context: the chosen engine, which the answer states, and the places that the command reads.
 _CHOICE, _READ = f"{__name__}.choice", f"{__name__}.read"
 
 

@@ -128,7 +128,7 @@ def _load_arrow() -> None:
 
         pa.default_memory_pool()  # fixes the choice of the allocator
     finally:
-        del os.environ[_ALLOCATOR]  # Spark's workers end with their work: they use the faster allocator
+        del os.environ[_ALLOCATOR]  # Spark's workers are short-lived: they use the faster allocator
 
 
 def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":

@@ -202,7 +202,7 @@ def _register(lake: Lake, target: str, answer: ResultPrinter) -> ExitCode:
 
 
 def _parse_kept_time(text: str) -> tuple[str, float]:
-    """Parse a time for which messages are kept, after the name of a topic or alone."""
+    """Parse how long messages are kept, with or without a topic: `7d`, `Audit=7d`."""
     topic, equals, duration = text.rpartition("=")
     if equals and not topic:
         raise ValueError(f"{text!r}: the topic before = is missing")
@@ -227,8 +227,8 @@ def optimize(  # noqa: PLR0913 - one argument an option
     lake: str = argument("LAKE", CHANGED_LAKE),
     keep: tuple[tuple[str, float], ...] = option(
         "[TOPIC=]DURATION",
-        "Remove rows of messages that the broker stored longer ago than this; with TOPIC=, only those of this topic, "
-        "to which a DURATION without a topic then does not apply. Repeatable.",
+        "Remove rows of messages that the broker stored longer ago than this. TOPIC=DURATION sets the time of one "
+        "topic, to which DURATION alone then does not apply. Repeatable.",
         ParsedType("duration", _parse_kept_time),
         multiple=True,
     ),

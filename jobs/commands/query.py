@@ -173,7 +173,7 @@ def _merge(
 
 
 def _limit(default: int, text: str = "Print the newest N messages; 0: all.", *, least: int = 0) -> Any:  # noqa: ANN401 - the default of a parameter
-    return option("N", text, click.IntRange(min=least), names="-m --max", default=default)
+    return option("N", text, click.IntRange(min=least), names="-m --max", default=default, show_default=True)
 
 
 def _not_empty(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
@@ -184,6 +184,7 @@ def _not_empty(_context: click.Context, _option: click.Parameter, value: str | N
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"]},
+    subcommand_metavar="COMMAND [ARGS]…",
     epilog=examples(
         "query by-key -t Orders -k 4711 --store /data/store",
         "query by-key -t Orders -k 4711 --lake LAKE --since 2h",
@@ -215,6 +216,7 @@ def by_key(  # noqa: PLR0913 - one argument an option
         click.Choice(list(_KINDS)),
         names="-p --key-type",
         default="K",
+        show_default=True,
     ),
     since: TimeArgument | None = since_option("-b --since --begin"),
     until: TimeArgument | None = until_option("-e --until --end"),
@@ -320,7 +322,7 @@ def by_offset(
     """
     Print the message at a queue offset, as queryMsgByOffset does.
 
-    Each broker of a lake has a queue with this id: the message of each is printed, unless --broker names one.
+    In a lake of several brokers, the message of each broker is printed, unless --broker names one.
     """
     place = options.place
     if place.is_lake and broker_name and not place.broker:

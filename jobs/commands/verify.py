@@ -43,7 +43,7 @@ def verify(  # noqa: PLR0913 - one argument an option
     all_locations: bool = flag("Print each affected location, not only the first one of each cause."),
     findings_lake: str | None = option(
         "LAKE",
-        "Write the findings to the table `findings` of this lake, and do not count those that it has as accepted.",
+        "Write the findings to the table `findings` of this lake. Findings that were accepted there do not count.",
         OUTPUT_LOCATION,
     ),
     broker: str | None = option("NAME", "Label of the broker in the findings lake."),
@@ -146,8 +146,8 @@ def repair(
     """
     Write corrected files for STORE into DIR, and print a plan.
 
-    These are queues, index files and the checkpoint, from LAKE also segments, configuration files and positions, and
-    from REPLICA_STORE configuration files and positions.
+    These are queues, index files and the checkpoint. With LAKE, they also are segments, configuration files and
+    positions; with REPLICA_STORE, configuration files and positions.
 
     Without --apply or --undo, STORE is only read. With --apply, the command also installs the files in STORE, while it
     holds the broker's lock, and verifies STORE again. --undo restores the replaced files.

@@ -26,6 +26,7 @@ from rmq_formats.errors import FormatError
 from rmq_formats.store import FileKind
 
 _KINDS = click.Choice(tuple(KINDS_BY_NAME))
+_KINDS_HELP = f"The file type, if it cannot be detected: {', '.join(KINDS_BY_NAME)}."
 _NEEDED = ("jinja2", "starlette", "uvicorn")  # modules that the pages need
 
 
@@ -46,8 +47,8 @@ def inspect(
     ),
     accepted: tuple[str, ...] = option(
         "FINDING",
-        "Accept damaged bytes of the log, such as the place of a bridge record, by the name that `verify --json` "
-        "states as `accept_as`: they are noted, but are not a problem; may be repeated.",
+        "Accept damaged bytes of the log, such as the place of a bridge record: they are reported, but do not count "
+        "as a problem. FINDING is the name that `accept_as` has in `verify --json`. Repeatable.",
         names="--accept",
         multiple=True,
     ),
@@ -93,8 +94,8 @@ def dump(
     files: tuple[str, ...] = argument("FILE…", STORE_FILE, nargs=-1),
     request: DumpRequest = bundle(DumpRequest),
     kind: FileKind | None = option(
-        None,
-        "The file type, if it cannot be detected.",
+        "TYPE",
+        _KINDS_HELP,
         _KINDS,
         names="--as",
         make=KINDS_BY_NAME.__getitem__,
@@ -132,7 +133,7 @@ def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> Severit
             return Severity.DAMAGE if is_damaged or file.unreadable else Severity.NOT_VERIFIED
     except FormatError as error:
         message = str(error.in_file(location))
-    except OSError as error:  # any: reported, exit code 1, and the other files are dumped
+    except OSError as error:  # any error is reported (exit code 1), and the other files are dumped
         if error.filename == STANDARD_OUTPUT:
             raise
         message = f"{location}: {error.strerror or error}"

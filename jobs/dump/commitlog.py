@@ -64,7 +64,7 @@ _OPEN_ENDED = frozenset({FileKind.COMPACTION_LOG})
 
 
 def dump_log(kind: FileKind, file: DumpFile, request: DumpRequest) -> Iterator[DumpItem]:
-    """Yield the pieces of a segment; the last item says how it ends."""
+    """Yield the pieces of a segment; the last item describes its end."""
     segment = _segment(file)
     # Files of the other kinds end with zeros or with a record, even if another file follows.
     is_segment = kind not in _OPEN_ENDED and parse_offset_name(file.name) is not None
@@ -120,7 +120,7 @@ def _is_written(location: str) -> bool:
 
 
 def _pieces(segment: SegmentBytes, start: int, *, is_final: bool) -> Iterator[Piece]:
-    """Yield the pieces from *start* on; if no piece begins there, first the damage up to the next record."""
+    """Yield the pieces, starting at *start*; if no piece begins there, the damage up to the next record comes first."""
     if start == segment.size:
         return
     if start == 0 or segment.stated_blank_size(start) is not None or segment.has_record_at(start):

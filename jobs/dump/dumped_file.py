@@ -100,8 +100,8 @@ def damage_item(offset: int, size: int, reason: str) -> DumpItem:
 
 
 def counts_text(items: str, damaged: int, start: int | None) -> str:
-    """Format the number of items and of damaged ranges that were read from offset *start* on; None: all of the file."""
-    before = "" if start is None else f" from offset {start:,} on; the bytes before it were not read"
+    """Format the number of items and of damaged ranges that were read starting at *start*; None: all of the file."""
+    before = "" if start is None else f"; the bytes before offset {start:,} were not read"
     return f"{items}, {count_text(damaged, 'damaged range')}{before}"
 
 

@@ -113,7 +113,7 @@ def _dump_units(
 
 def _unit_item(layout: Layout, unit: Unit | BatchUnit, position: int, number: int, request: DumpRequest) -> DumpItem:
     code = unit.tags_code
-    # A hash has 32 bits, a time of delivery more, an address is far below zero.
+    # A hash has 32 bits, a time of delivery has more, and an address is a large negative number.
     tags = f"due {short_time_text(code)}" if code >> _HASH_BITS not in (0, -1) else f"tags code {code}"
     if isinstance(unit, Unit) and unit.has_ext_address:
         tags = f"extension at {ext_address_offset(code)}"
@@ -356,7 +356,7 @@ def dump_wheel(file: DumpFile, request: DumpRequest) -> Iterator[DumpItem]:
 
 
 def dump_timer_log(file: DumpFile, request: DumpRequest) -> Iterator[DumpItem]:
-    """Yield the units of a timer log; the last item says how it ends."""
+    """Yield the units of a timer log; the last item describes its end."""
     base = parse_offset_name(file.name) or 0
     end = min(-(-max(request.start - base, 0) // TIMER_UNIT.size) * TIMER_UNIT.size, file.size)
     for item in islice(_timer_units(file, base, end, request), request.limit):
@@ -403,7 +403,7 @@ _DEPTH = 5  # parts of the longest path that names a kind: compaction/compaction
 _LOGS = (FileKind.COMMITLOG, FileKind.DLEDGER_LOG, FileKind.COMPACTION_LOG)
 _UNITS = partial(dump_queue, partial(_dump_units, UNIT, decode_unit))
 _BATCH_UNITS = partial(dump_queue, partial(_dump_units, BATCH_UNIT, decode_batch_unit))
-# The last item says how the file ends.
+# The last item describes the end of the file.
 _DUMPERS: dict[FileKind, Dumper] = {
     **{kind: partial(dump_log, kind) for kind in _LOGS},
     FileKind.CONSUME_QUEUE: _UNITS,

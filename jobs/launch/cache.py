@@ -29,7 +29,7 @@ _PACKED = _PACKAGE / "_conf"
 # A wheel carries conf/ inside the package; in a checkout it is next to it.
 CONF_DIRECTORY = _PACKED if _PACKED.is_dir() else _PACKAGE.parent / "conf"
 
-_PACKAGES = (__name__.partition(".")[0], "rmq_formats")  # a wheel has another name for ours
+_PACKAGES = (__name__.partition(".")[0], "rmq_formats")  # our package has another name in a wheel
 _PAYLOAD = "payload.zip"
 _STUB = 'from rocketmq_lake_shipped import cache\n\ncache.import_real_package(__name__, __loader__, "{digest}")\n'
 _TIME = (1980, 1, 1, 0, 0, 0)  # a fixed time, so that the same code gives the same ZIP

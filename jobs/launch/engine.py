@@ -29,9 +29,9 @@ class SetupError(Exception):
     """Something that a run needs is missing and could not be created; the message says what to do."""
 
 
-# The JVM that this process has started, and whether its master is local. One at most, as pyspark's gateways.
+# The JVM that this process has started, and whether its master is local. At most one, because pyspark has one gateway.
 JVMS: "list[tuple[Popen[bytes], bool]]" = []
-_DEATH_SECONDS = 5  # the time until a JVM whose connections are closed has ended, on a busy machine
+_DEATH_SECONDS = 5  # in which a JVM without connections ends, even on a busy machine
 # The values of the option `--engine`: this process, Spark, or the one that the rule selects.
 LOCAL, SPARK, AUTO_ENGINE = "local", "spark", "auto"
 
@@ -184,7 +184,7 @@ def find_java_home() -> Path:
     suitable = [home for home, major in usual.items() if major >= _OLDEST_JAVA]
     if not suitable:
         raise SetupError(_NO_JAVA)
-    # The oldest that suits: Spark is tested most on the long-term releases it names, the newest last.
+    # The oldest suitable one: Spark is tested most on old long-term releases, and least on the newest release.
     return min(suitable, key=lambda home: (usual[home], home))
 
 

@@ -2,9 +2,9 @@
 Creates a checkout's `.venv` from a lock file. Runs before packages are installed: standard library only.
 
 Each lock file gets its own environment, `.venv-<name>-<hash>`, where the hash is that of the lock (for the development
-lock, of both locks), and `.venv` is a link to the current one. So
-the environment of a running command never changes, an environment whose creation was killed is recognized by a missing
-mark, and going back to an older lock only changes the link.
+lock, of both locks), and `.venv` is a link to the current one. So the environment of a running command
+never changes, an environment whose creation was killed is recognized by a missing mark, and a return to an older lock
+only changes the link.
 """
 
 import fcntl

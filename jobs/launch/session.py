@@ -24,7 +24,7 @@ from jobs.launch.engine import JVMS, SetupError
 from jobs.storage.settings import file_system_settings
 
 _JVM_FLAGS = "SPARK_SUBMIT_OPTS"
-_JVM_EXIT_SECONDS = 120  # a JVM that takes longer is left to itself
+_JVM_EXIT_SECONDS = 120  # a JVM that takes longer is left running
 
 # Warnings that the JVM always prints when Spark starts it, and that no flag suppresses; the second on Java 25.
 _NOISE = (b"WARNING: Using incubator modules: jdk.incubator.vector", b"WARNING: package sun.security.action not in")
@@ -173,7 +173,7 @@ def _drop_late_tracebacks(lines: Iterable[bytes]) -> Iterator[bytes]:
         held.clear()
         tracebacks = 0
         yield line
-    if not all(line.startswith(_TRACEBACK) for line in held):  # else a worker ended in its first word
+    if not all(line.startswith(_TRACEBACK) for line in held):  # a traceback of only a first line: its worker has ended
         yield from held
 
 
@@ -190,10 +190,10 @@ def worker_python_advice() -> str:
 
 
 def require_worker_modules(context: SparkContext, *modules: str) -> None:
-    """Raise `SetupError` if a worker lacks a module, before the run fails with it; one small task per core looks."""
+    """Raise `SetupError` if a worker lacks a module, before the run fails for it; one small task per core checks."""
 
     def list_missing_modules(part: Iterable[int]) -> Iterator[str]:
-        """Yield a sentence that names the modules that this worker lacks; *part* only starts the task."""
+        """Yield a sentence that names the modules that this worker lacks; *part* is not used."""
         import socket
         import sys
         from importlib.util import find_spec

@@ -75,15 +75,15 @@ def prepare_submission(spark_options: Sequence[str], *, s3: bool = False) -> tup
         # The JVM logs on standard output, which is reserved for data.
         flags = [_QUIET, "-Xlog:disable", "-Xshare:auto", _ONE_COLLECTOR, *_SMALL, _COMPILED_FAST]
         environment["SPARK_SUBMIT_OPTS"] = _append_jvm_flags(flags, given)
-        # Each of a JVM's many threads would keep the memory that it has freed of large columns; YARN also sets it.
+        # Otherwise each of a JVM's many threads keeps memory of large columns that it has freed. YARN also sets this.
         environment["MALLOC_ARENA_MAX"] = os.environ.get("MALLOC_ARENA_MAX", "2")
         environment["PYSPARK_PYTHON"] = sys.executable
         environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")  # listen on loopback only
     else:
         environment["SPARK_SUBMIT_OPTS"] = _append_jvm_flags([_QUIET], given)
         options = _add_files(options, "--py-files", [str(build_code_archive())])
-        # Executors call the driver at the address that Spark finds, or that the user names. Where the whole cluster is
-        # this machine's own, nothing of ours listens outside either.
+        # Executors call the driver at the address that Spark finds or the user names. If the whole cluster runs on this
+        # machine, the driver listens on loopback only.
         host = urlsplit((_find_master(spark_options) or "").partition(",")[0]).hostname or ""
         if host == "localhost" or host.startswith("127."):
             environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")

@@ -28,7 +28,7 @@ Make = Callable[[Any], Any]  # makes the value of a field from that of the optio
 
 
 def _is_needed() -> bool:
-    """Return whether a value may not be missing: `--show-config` prints settings instead of running the command."""
+    """Return whether required values must be given: not for `--show-config`, which does not run the command."""
     return not click.get_current_context().params.get("show_config")
 
 
@@ -83,9 +83,9 @@ def option(  # noqa: PLR0913 - the properties of an option
     """
     Declare an option; *names* like `-t --topic` replace the name of the field.
 
-    *make* converts a value of the option into the value of the field; *default_made* is the field's default if it is
-    not made from that of the option. Options that *is_shared* marks have the same meaning in several commands; the help
-    lists them last.
+    *make* converts a value of the option into the value of the field; *default_made* is the default of the field if
+    *make* does not return it for the default of the option. Options that *is_shared* marks have the same meaning in
+    several commands; the help lists them last.
     """
     settings = {"metavar": metavar, "help": text, "type": kind, "multiple": multiple, "required": required, **more}
     given = () if multiple and default is None else default
@@ -121,8 +121,8 @@ def bundle(make: Callable[..., Any], **changes: Any) -> Any:  # noqa: ANN401 - a
     """
     Declare that a command receives the options of a dataclass or a function as one value, which *make* creates.
 
-    *changes* are other declarations for some of these options, or values instead of them: the command then does not
-    have the option.
+    *changes* replace some of these options: a declaration changes the option, and any other value is passed in its
+    place, so that the command does not have the option.
     """
     fixed = {name: value for name, value in changes.items() if not isinstance(value, Field)}
     declared = {**_declarations_of_class_or_function(make), **declarations_of(changes)}

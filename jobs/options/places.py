@@ -112,7 +112,7 @@ def check_places(ctx: click.Context) -> None:
 
 
 def _is_above_store(place: str, type_: "LocationType", ctx: click.Context) -> bool:
-    """Return whether a place that must be a store only contains one: it is refused, with the name of that store."""
+    """Return whether a place is not a store, but contains one, which the refusal of this place then names."""
     if type_.lacks is not _lacks_store or not is_local(place) or _find_inner_store(Path(local_path(place))) is None:
         return False
     return _problem(place, type_.lacks, ctx) is not None
@@ -121,9 +121,9 @@ def _is_above_store(place: str, type_: "LocationType", ctx: click.Context) -> bo
 def _check_output(
     location: str, type_: "LocationType", stores: Sequence[str], param: click.Parameter, ctx: click.Context
 ) -> None:
-    """Refuse a place inside a store; the directory may have a part of the store that this command is restoring."""
+    """Refuse a place inside a store, unless this command is restoring that store there."""
     path = Path(local_path(location)) if is_local(location) else None
-    links = []  # tables of a lake may be in other places
+    links = []  # tables of a lake may be links
     if path is not None and type_.local_kind is None:
         links = [str(path / name) for name in _list_names(path) if is_link(path / name)]
     is_lake = param.name in {"lake", "findings_lake"}
@@ -203,10 +203,8 @@ def _find_inner_store(root: Path) -> Path | None:
 
 
 def _lacks_store(root: Path, location: str) -> str | None:
-    """Return a problem if none of the first files below *root* has a name that makes it a store, or a tier."""
-    if any(
-        real_path(root).is_relative_to(place) for place in _KERNEL_DIRECTORIES
-    ):  # listing all of their files takes long
+    """Return a problem if none of the first files below *root* has the name of a store's or a storage tier's file."""
+    if any(real_path(root).is_relative_to(place) for place in _KERNEL_DIRECTORIES):  # too many files to list
         return f"{location}: not a store root: its files are virtual files of the kernel"
     pending, looked_at = [root], 0
     while pending and looked_at < _MOST_LOOKED_AT:
@@ -308,7 +306,7 @@ STORE_FILE = LocationType(is_guarded=True)
 STORE = LocationType(_lacks_store, is_guarded=True)
 LOG_DIRECTORIES = LocationType(lambda *_: None, is_guarded=True, takes_many=True, name="path[,path]")
 LAKE = LocationType(_lacks_tables, is_guarded=True)
-QUERIED_LAKE = replace(LAKE, is_guarded=False)  # the answer may be written into a directory of it
+QUERIED_LAKE = replace(LAKE, is_guarded=False)  # the lake may contain the output file
 STORE_OR_LAKE = LocationType(_lacks_store_and_tables, is_guarded=True)
 CHANGED_LAKE = LocationType(_lacks_tables, is_output=True)
 OUTPUT_LOCATION = LocationType(is_output=True)

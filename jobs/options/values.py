@@ -29,7 +29,7 @@ class ParsedType(click.ParamType[_Value]):
         self._parse = parse
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> _Value:
-        """Parse the value; an already parsed value is parsed again from its own text."""
+        """Parse the value; an already parsed value is parsed again from its text."""
         try:
             return self._parse(str(value))
         except ValueError as error:
@@ -126,7 +126,7 @@ def integer_between(least: int, most: int | None = None) -> click.IntRange:
 POSITIVE_INTEGER = integer_between(1)
 NOT_NEGATIVE_INTEGER = integer_between(0)
 
-# Each field needs its own declaration, so that these are functions.
+# These are functions, because each field needs a separate declaration.
 json_option = partial(flag, "Print only JSON on standard output.", names="--json", is_shared=True)
 quiet_option = partial(flag, "Print neither progress nor summary.", names="--quiet -q", is_shared=True)
 commitlog_option = partial(

@@ -36,7 +36,7 @@ class ExportRequest:
         broker_conf=None,
         scan_log=False,
     )
-    topics: tuple[str, ...] = option("TOPIC", "Only this topic; may be repeated.", names="-t --topic", multiple=True)
+    topics: tuple[str, ...] = option("TOPIC", "Only this topic. Repeatable.", names="-t --topic", multiple=True)
     time_range: TimeRange = ANY_TIME
     out: Path | None = option(  # None: standard output
         "FILE",

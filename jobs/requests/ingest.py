@@ -46,7 +46,7 @@ class IngestRequest(StoreRequest):
     )
     backfill: tuple[str, ...] = option(  # topics that earlier runs left out
         "TOPIC",
-        "Add TOPIC to the selection, and read its earlier messages that the store still has. Can be repeated.",
+        "Add TOPIC to the selection, and read its earlier messages that the store still has. Repeatable.",
         multiple=True,
         make=split_patterns,
     )
@@ -70,8 +70,8 @@ class IngestRequest(StoreRequest):
     index_num: int | None = index_num_option()
     release: str | None = releases_option()
     fill_gaps: bool = flag(
-        "Also fill gaps and damaged ranges of earlier runs from STORE if it is a replica. From the directory that "
-        "earlier runs read, every run fills them."
+        "Also fill gaps and damaged ranges of earlier runs from STORE, a replica. Runs that read the same directory as "
+        "before always do so."
     )
     acknowledge: bool = flag(
         "Acknowledge the findings of earlier runs. Until they are acknowledged, every run ends with exit code 3 or 4."

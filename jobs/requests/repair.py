@@ -44,7 +44,7 @@ class RepairRequest(StoreSettingsRequest):
     accepted: frozenset[str] = option(
         "FILE|FINDING",
         "Trust the log, and rebuild a FILE that the plan lists as undecided; a pattern such as 'consumequeue/TOPIC/*' "
-        "names several files. Or accept a FINDING, as `verify --accept` does; may be repeated.",
+        "names several files. Or accept a FINDING, as `verify --accept` does. Repeatable.",
         names="--accept",
         multiple=True,
         make=frozenset,
@@ -58,7 +58,7 @@ class RepairRequest(StoreSettingsRequest):
     )
     positions: str | None = option(
         "SOURCE",
-        "With `lake`: set positions that are behind those in --lake to these, for each group and queue. Without this "
+        "`lake`: move positions of consumer groups that are behind those in --lake forward to them. Without this "
         "option, they are only reported, because they may have been set back on purpose.",
         click.Choice(["lake"]),
     )

@@ -41,7 +41,7 @@ class TypeRequest:
     )
     retype: tuple[str, ...] = option(
         "TOPIC",
-        "Rebuild the topic's table from all of its messages, as FILE declares it now; may be repeated.",
+        "Rebuild the topic's table from all of its messages, as FILE declares it now. Repeatable.",
         multiple=True,
     )
     retry: bool = flag("Retry dead letters: those that now match FILE become rows of the typed tables.")

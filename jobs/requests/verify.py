@@ -23,9 +23,9 @@ class VerifyRequest(StoreSettingsRequest):
     recorded_topics: Sequence[RecordedTopics] | None = None  # tables of topics that a lake has of this store
     acceptances: Acceptances = option(
         "FINDING",
-        "Accept this finding, as `accept_as` names it in --json: it is noted, but is not a problem. With "
-        "--findings-lake, the lake keeps it for later commands, and a pattern such as 'damaged_range:*' accepts all "
-        "matching findings; may be repeated.",
+        "Accept this finding, which `accept_as` names in --json: it is reported, but does not count as a problem. "
+        "With --findings-lake, the lake keeps it for later commands, and a pattern such as 'damaged_range:*' accepts "
+        "all matching findings. Repeatable.",
         names="--accept",
         multiple=True,
         make=Acceptances,

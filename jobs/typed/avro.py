@@ -1,5 +1,5 @@
 """
-Reads Avro bodies. Each body is one record: of a fixed schema, or of the registry's schema whose id precedes it.
+Reads Avro bodies. Each body is one record, of a fixed schema or of the registry's schema whose id comes first.
 
 A schema is compiled into functions, one per type, that read a value and reject everything that Avro does not allow.
 """
@@ -33,9 +33,9 @@ from jobs.typed.formats import BodyFormat, BodyReader
 from jobs.typed.values import TOO_LARGE, RefusedBodyError, TimeDefaults, exact_decimal_context, member_path
 
 _BAD_SCHEMAS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, LookupError)
-_HEADERS = {0x00: 4, 0x10: 8}  # first byte, and size of the schema id after it: Confluent's, RocketMQ's
+_HEADERS = {0x00: 4, 0x10: 8}  # by the first byte of a header, the size of its schema id: Confluent, RocketMQ
 _UUID_SIZE = 16
-_INSTANTS: Mapping[str, Callable[[int], int]] = {  # conversions, by the unit in the name of a logical type
+_INSTANTS: Mapping[str, Callable[[int], int]] = {  # conversions to microseconds, by the unit in the name of the type
     "millis": lambda value: check_instant(value * 1000),
     "micros": check_instant,
     "nanos": nanoseconds_to_microseconds,
@@ -77,7 +77,7 @@ def _reader(schemas: Schemas, columns: Sequence[pa.Field], times: TimeDefaults) 
             cursor.at = 1
             number = int.from_bytes(cursor.read_bytes(size), "big")
         if number not in records:
-            raise RefusedBodyError("a schema id that has no file in the directory", f"schema {number}")
+            raise RefusedBodyError("a schema id without a schema file", f"schema {number}")
         values = records[number].read(cursor)
         if cursor.at != len(body):
             raise refused_at_byte("extra bytes after the record", cursor.at)
@@ -96,7 +96,7 @@ class _Reading(NamedTuple):
     read: ReadValue
 
     def with_conversion(self, type_: pa.DataType | None, convert: Callable[[Any], object]) -> "_Reading":
-        """Return the reading of a type whose values are converted after they were read."""
+        """Return this reading with a conversion that follows the reading of each value."""
         return _Reading(type_, lambda cursor: convert(self.read(cursor)))
 
 
@@ -177,13 +177,13 @@ class _Record:
         return _Reading(pa.map_(pa.string(), item.type) if is_map else pa.list_(item.type), read)
 
     def _union(self, branches: Sequence[_Reading]) -> _Reading:
-        """Return the reading of a union: null and one type, numbers, or else a struct with a field for each type."""
+        """Return the reading of a union: its only type, its widest number, or a struct with a field for each type."""
         types = [branch.type for branch in branches if branch.type is not None]
         for type_ in types:
             if type_ in {pa.int64(), pa.float64()} and all(is_wider(type_, one) for one in types):
                 types = [type_]
         if len(types) > 1:
-            # As spark-avro does: the numbers in the names of members count the branches that have values.
+            # As in spark-avro, the number in the name of a member does not count a null branch.
             names = [f"member{number}" for number in range(len(types))]
             of_branches = iter(names)
             types = [pa.struct(list(zip(names, types, strict=True)))]

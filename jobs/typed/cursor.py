@@ -75,7 +75,7 @@ class Cursor:
         except UnicodeDecodeError as error:
             raise refused_at_byte("invalid UTF-8", begin + error.start) from None
 
-    def read_number(self, form: Struct) -> Any:  # noqa: ANN401 - an integer or a float, as the form says
+    def read_number(self, form: Struct) -> Any:  # noqa: ANN401 - an integer or a float, by the form
         """Read a number of a fixed size."""
         return form.unpack(self.read_bytes(form.size))[0]
 

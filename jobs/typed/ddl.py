@@ -22,7 +22,7 @@ LOAD_COLUMNS = (
     column(TYPING, pa.int64(), "number of the run of `type` that wrote the row; NULL in rows of earlier releases"),
     column(INGESTED_AT, TIMESTAMP, "time at which this run of `type` started; NULL in rows of earlier releases"),
 )
-_MOST_LIMITS = 32  # declared columns of a table with limits in Delta's log
+_MOST_LIMITS = 32  # declared columns of a table whose minimum and maximum are in Delta's log
 MAX_DIRECTORY_LENGTH = 200  # bytes: file systems allow 255
 RESERVED_COLUMNS = frozenset({"broker", "store_id", *(field.name for field in PROVENANCE_COLUMNS)})
 MAX_DECIMAL_DIGITS = 38
@@ -35,7 +35,7 @@ _COMMENT = re.compile(r"\s*'(?:[^'\\]|\\.)*'")
 _NOT_IN_DELTA = re.compile(r"[ ,;{}()\n\t=.`]")
 _DEEPEST = 16
 _NESTED = ("array", "map", "struct", "decimal")
-_JSON = "json"  # the type of a column, but not of a nested field
+_JSON = "json"  # only the type of a column, never of a nested field
 _ALIASES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float"}
 # Each type can hold every value of the types before it in its row.
 _WIDER = (
@@ -50,7 +50,7 @@ MANY_FIELDS_REASON = f"more than {MAX_FIELDS:,} fields, including those of neste
 
 
 class SchemaError(ValueError):
-    """A text does not declare columns that a table can have, or a table has values that they cannot hold."""
+    """A text does not declare valid columns, or the columns cannot hold the values that a table has."""
 
 
 def parse_columns(text: str) -> tuple[pa.Field, ...]:
@@ -227,7 +227,7 @@ def typed_table(name: str, columns: Sequence[pa.Field]) -> Table:
 
 
 def _has_limits(type_: pa.DataType) -> bool:
-    """Return whether readers skip files by the limits of a declared column; floats and decimals have no exact ones."""
+    """Return whether readers skip files by the minimum and maximum of a column, which must be exact."""
     return bool(pa.types.is_integer(type_) or pa.types.is_date(type_) or pa.types.is_string(type_))
 
 

@@ -54,7 +54,7 @@ _SOURCES = ("tag", "property", "field")
 _LIBRARIES = ("fastavro", "google", "google.protobuf")
 _BY_COLUMN = ("columns", "from", "properties")
 _LARGEST_FILE = 16 << 20
-_MORE = ("epoch", "time_zone")  # added later, they change no row: without them, such bodies are dead letters
+_MORE = ("epoch", "time_zone")  # adding one changes no row: without it, bodies that need it are dead letters
 
 
 def _json_reader(columns: Sequence[pa.Field], times: TimeDefaults) -> BodyReader:

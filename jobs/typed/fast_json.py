@@ -32,7 +32,7 @@ from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_bytes
 from rmq_formats.properties import MAX_LONG
 
 _QUOTE = ord('"')
-_EXACT_INTEGERS = {32: 1 << 24, 64: 1 << 53}  # floats of this many bits hold every integer below the limit
+_EXACT_INTEGERS = {32: 1 << 24, 64: 1 << 53}  # by the bits of a float, the limit below which it holds every integer
 _FARTHEST = 62_135_596_800_000_000  # microseconds from 1970: up to here every time is valid
 _HEADS = np.zeros(256, np.bool_)  # the first characters of numbers
 _HEADS[list(b"-0123456789")] = True
@@ -215,7 +215,7 @@ class _Batch:
         return pa.Array.from_buffers(pa.string(), len(starts), [mask, pa.py_buffer(offsets), pa.py_buffer(found)])
 
     def _value_texts(self, places: _Places) -> pa.Array:
-        """Return the texts of any values, one in each body, as the bodies have them; NULL if null or missing."""
+        """Return the unchanged text of one value of each body, of any kind; NULL if it is null or missing."""
         is_there = self._heads(places) != NULL
         starts, ends = places.starts[is_there], places.ends[is_there]
         sizes = np.zeros(len(is_there), np.int64)

@@ -37,7 +37,7 @@ _LONGEST_EXAMPLE = 60  # characters
 _DEEPEST = 100  # nested objects and arrays
 _BRACKETS = re.compile(rb'[\[{]+|[\]}]+|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # and strings, which may contain brackets
 _SPACE = re.compile(r"[ \t\r\n]*")
-_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # an int of Python has a limit
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # Python limits the digits of an int
 _HALF = re.compile(r"\\u[dD]")
 _LONE = re.compile("[\ud800-\udfff]")
 
@@ -139,7 +139,7 @@ def _read_member_texts(text: str) -> dict[str, str]:
 
 def _skip_space(text: str, at: int) -> int:
     """Return the position of the next character that is no white space."""
-    return _SPACE.match(text, at).end()  # type: ignore[union-attr] # it matches anywhere
+    return _SPACE.match(text, at).end()  # type: ignore[union-attr] # the pattern always matches
 
 
 def _refuse_deep_nesting(body: bytes) -> None:

@@ -105,7 +105,7 @@ class ValueShape:
 
     @property
     def kinds_text(self) -> str:
-        """The kinds of values with their numbers if a single type cannot hold them; empty otherwise."""
+        """The kinds of values and the count of each, if a single type cannot hold them; empty otherwise."""
         families: Counter[str] = Counter()
         for kind, count in self.kinds.items():
             families[_FAMILIES.get(kind, kind)] += count

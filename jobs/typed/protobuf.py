@@ -88,7 +88,7 @@ def _find_descriptor(descriptors: bytes, message: str) -> Descriptor:
 
 
 def _nested_fields(message: Descriptor, outer: tuple[str, ...]) -> Iterator[FieldDescriptor]:
-    """Yield the fields of a message and of those nested in it; inside itself, a message is bytes."""
+    """Yield the fields of a message and of nested messages; a message inside itself is left as bytes."""
     for field in message.fields:
         yield field
         inner = field.message_type
@@ -167,7 +167,7 @@ _ReadMessage = Callable[[Cursor, int], dict[str, Any]]  # up to an end
 
 
 def _message(descriptor: Descriptor, outer: tuple[str, ...], path: str) -> tuple[_Fields, _ReadMessage]:
-    """Return the fields and the reader of a message, which is at a path in a body, in the *outer* messages."""
+    """Return the fields and the reader of the message at a path in a body; *outer* are the messages around it."""
     inner = (*outer, descriptor.full_name)
     is_entry = descriptor.GetOptions().map_entry  # its key and value have the map's path
     fields = {
@@ -198,7 +198,7 @@ def _message(descriptor: Descriptor, outer: tuple[str, ...], path: str) -> tuple
                 raise refused_at_byte(CUT_OFF_REASON, end)
         _check_fields(checked, found, end)
         for field in fields.values() if is_entry and len(found) < len(fields) else ():
-            if field.name not in found:  # the default, as zero bytes encode it: of a message, an empty one
+            if field.name not in found:  # the default, read from no bytes; that of a message is an empty message
                 found[field.name] = field.scalar.read(Cursor(bytes(8), {}))
         return {**missing, **found}
 

@@ -96,7 +96,7 @@ class TypingSummary:
 class _Topic(NamedTuple):
     type: TopicType
     state: TopicState
-    removed: tuple[ObsoleteRows, ...]  # removed rows of its own table, and the topic's rows in `dead_letters`
+    removed: tuple[ObsoleteRows, ...]  # removed rows of its table, and the topic's rows in `dead_letters`
     replaces: bool
     replaced: Mapping[str, int] = MappingProxyType({})  # by store, the offset up to which rows of messages are replaced
 
@@ -271,7 +271,7 @@ def _find_open_dead_letters(
     """
     Return the open dead letters of a topic after a typing.
 
-    The first typing that exceeds its limit opens them; until then none are, afterwards those of every typing.
+    The first typing with more than its limit opens them. The dead letters of later typings are added to these.
     """
     name, found = topic.type.topic, topic.state.open
     if found is not None and retried.rows[name]:

@@ -43,7 +43,8 @@ _COMPRESSED = "cannot be decompressed: "
 _NO_BODY = Refusal("the lake has no body of this message (it was ingested with --no-body)")
 
 
-# A type, and for each store the first untyped offset, and the newest run whose messages before it are typed.
+# A type and, for each store, the first untyped offset and the newest typed run. Messages before this offset are typed
+# if this run or an earlier one has written them.
 TopicToType = tuple[TopicType, Mapping[str, tuple[int, int]]]
 
 

@@ -120,7 +120,7 @@ class Typing:
 
     @property
     def naming(self) -> FileNaming:
-        """The naming of the typing's files."""
+        """The scheme by which the typing's files are named."""
         return FileNaming(TYPING_APPLICATION, self.number)
 
     def to_json(self) -> bytes:
@@ -179,7 +179,7 @@ def list_tables_by_topic(lake: Lake) -> list[tuple[str, Table]]:
 
 
 def prepare_typing(lake: Lake, typing: Typing) -> None:
-    """Prepare *typing*, so that it will be committed; `OtherRunActiveError` if another with its number was faster."""
+    """Prepare *typing*, so that it will be committed; `OtherRunActiveError` if its number is already taken."""
     for change in typing.changes:
         refuse_lost_files(lake, change.table, change.added)
     row = {
@@ -212,7 +212,7 @@ def commit_typing(lake: Lake, typing: Typing) -> None:
 
 
 def complete_typing(lake: Lake) -> None:
-    """Commit the newest prepared typing to the tables that do not have it yet, unless a process is at work on it."""
+    """Commit the newest prepared typing to the tables that do not have it yet, unless another process is doing so."""
     if not find_newest_transaction(lake, TYPINGS.name, TYPING_APPLICATION):
         return
     # If files of the typing were lost, `type` reads the messages again.

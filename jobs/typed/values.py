@@ -79,7 +79,7 @@ class TimeDefaults:
 
 def convert_value(value: Value, type_: pa.DataType, times: TimeDefaults, path: str) -> object:
     """Convert a JSON value to a column type; raise `RefusedBodyError` if it does not fit exactly."""
-    if value is None or type_ == JSON_TEXT:  # whose value is its text already
+    if value is None or type_ == JSON_TEXT:  # a JSON value is kept as its text
         return value
     if pa.types.is_struct(type_):
         return convert_struct(value, list(type_), times, path)

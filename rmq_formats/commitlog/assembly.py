@@ -213,7 +213,7 @@ def _record_size(rows: _Rows, row: int) -> int:
 
 @inlined_helper
 def _host_size(hosts: _Hosts, row: int, is_v6: int) -> int:
-    """Return by how much a host is longer than one of IPv4; a negative number if it is not of the stated kind."""
+    """Return how many bytes a host is longer than an IPv4 host; a negative number if it is not of the stated kind."""
     growth = HOST_V6_GROWTH if is_v6 else 0
     size = number_at(hosts.sizes, number_at(hosts.numbers, row))
     return growth if size == _V4_SIZE + _PORT_SIZE + growth else _NOT_WHOLE
@@ -231,7 +231,7 @@ def _properties_size(rows: _Rows, row: int) -> int:
     size = 0
     for item in range(number_at(rows.property_offsets, row), number_at(rows.property_offsets, row + 1)):
         size += _length(rows.property_names, item) + _length(rows.property_values, item) + 2
-    # The last one's separator is there if the stored length says so.
+    # A separator follows the last property if the stored length includes one.
     return size - 1 if size > 0 and size > number_at(rows.int32_columns[fill.PROPERTIES_LENGTH], row) else size
 
 

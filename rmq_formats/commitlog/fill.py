@@ -69,7 +69,7 @@ MAX_DATE_MS = 253_402_300_799_999
 _MS_PER_DAY = 86_400_000
 _US_PER_MS = 1000
 
-# Property names that have columns of their own are numbered first, in this order.
+# Property names with dedicated columns are numbered first, in this order.
 COLUMN_PROPERTIES = (TAGS, KEYS, UNIQ_KEY)
 _TAGS, _KEYS, _UNIQ_KEY = range(len(COLUMN_PROPERTIES))
 
@@ -406,7 +406,7 @@ def _expected_value(texts: TextTable, name: int, buffer: Bytes, at: int, end: in
 def _write_row(
     buffer: Bytes, row: int, first: int, count: int, keys: int, distinct: DistinctTexts, out: RecordColumns
 ) -> int:
-    """Write the values that were found, and the columns of their own that some have; return how many keys there are."""
+    """Write the values that were found, also into dedicated columns; return the number of keys."""
     for i in range(count):
         _append(out.values, first + i, buffer, number_at(distinct.value_starts, i), number_at(distinct.value_ends, i))
     start, end = _value_of(as_int64(_TAGS), row, distinct)
@@ -428,7 +428,7 @@ def _write_row(
 
 @inlined_helper
 def _value_of(name: int, row: int, distinct: DistinctTexts) -> tuple[int, int]:
-    """Return the slice of a property's value in this row; an empty one when it has none."""
+    """Return the slice of a property's value in this row; an empty one if it has none."""
     if distinct.last_row_plus_one[np.uintp(name)] != row + 1:
         return 0, 0
     place = number_at(distinct.property_number, name)

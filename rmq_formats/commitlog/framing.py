@@ -70,11 +70,11 @@ def find_framing(read: Read, size: int, base_offset: int) -> Framing:
 
 
 def _find_proven_framing(read: Read, size: int, base_offset: int, start: int) -> Framing:
-    """Return the framing of the first valid record from position *start* on; `PLAIN` if there is none."""
+    """Return the framing of the first valid record at or after *start*; `PLAIN` if there is none."""
     plain, entries = (SegmentBytes(read, size, base_offset, framing) for framing in Framing)
     if entries.find_record(start) is None:
         return Framing.PLAIN
-    record = plain.find_record(start)  # inside its entry, unless a body holds an entry
+    record = plain.find_record(start)  # in the entry that was found, unless a body contains that entry
     return Framing.PLAIN if record is not None and _is_followed(plain, record) else Framing.DLEDGER
 
 

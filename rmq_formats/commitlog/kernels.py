@@ -1,8 +1,8 @@
 """
-Compiled readers of CommitLog records: the same rules as in `record` and `segment`, applied to positions in a buffer.
+Compiled readers of CommitLog records: the same rules as in `record` and `segment`, applied to a buffer.
 
-Positions are in a buffer; `limit` is the end of its bytes. Only `check_record` and `follow_chain` check a record; the
-other functions rely on a checked one.
+Positions are those in the buffer; `limit` is the end of its bytes. Only `check_record` and `follow_chain` check a
+record; the other functions rely on a checked one.
 """
 
 from functools import partial
@@ -95,11 +95,11 @@ _SEPARATOR = ord(PROPERTY_SEPARATOR)
 # Defects of a record whose lengths are right.
 WRONG_BODY_CRC = 1
 WRONG_RECORD_CRC = 2  # the optional one over the full record; or a queue offset where brokers store 0
-TRAILING_ZEROS = 3  # its properties end in them
+TRAILING_ZEROS = 3  # at the end of its properties
 
 _AHEAD = 6  # records
 _LINE = 64  # bytes that a processor loads together
-_PROPERTY_LINES, _FIELD_LINES = 4, 2  # of the properties, with which a record ends, and of the next record's fields
+_PROPERTY_LINES, _FIELD_LINES = 4, 2  # cache lines of a record's properties, and of its fields, that are loaded
 _LONG = 512  # bytes of a record; shorter ones are read as a stream
 
 
@@ -167,7 +167,7 @@ def check_record(buffer: Bytes, at: int, limit: int, physical_offset: int) -> in
         return BAD
     if total_size > limit - at:
         return INCOMPLETE
-    # From here on everything is a size within the record: nothing overflows, nothing is read after its end.
+    # All sizes below are within the record: nothing overflows, and nothing is read after its end.
     fixed = FIXED_SIZE + host_growth(read_i32(buffer, at + SYS_FLAG_AT))
     if fixed > total_size:
         return BAD
@@ -209,7 +209,7 @@ def check_framed_record(buffer: Bytes, at: int, limit: int, physical_offset: int
 
 @inlined_helper
 def is_end_of_file(buffer: Bytes, at: int, header_size: int) -> bool:
-    """Return whether the broker closed the file at *at*, after which at least a blank's bytes are."""
+    """Return whether the broker closed the file at *at*, where at least the bytes of a blank are."""
     if header_size:
         return read_i32(buffer, at) == DLEDGER_END_MAGIC and read_i32(buffer, at + 4) > 0
     return read_i32(buffer, at + _BLANK_MAGIC_AT) == MAGIC_BLANK
@@ -290,7 +290,7 @@ def prefetch_record(buffer: Bytes, positions: Integers, number: int) -> None:
     """
     Begin to load the fields and properties of the record some records after *number* into the cache.
 
-    Long bodies separate them, so that the processor does not foresee these loads, and would wait for each.
+    Long bodies separate these places, so the processor cannot predict the loads, and would wait for each.
     """
     number += _AHEAD
     if number < positions.size and number_at(positions, number) - number_at(positions, number - 1) >= _LONG:
@@ -316,7 +316,7 @@ def compute_record_crcs(buffer: Bytes, positions: Integers, sizes: Sizes, crcs: 
 
 @inlined_helper
 def _has_right_record_crc(buffer: Bytes, at: int, properties: int, end: int) -> bool:
-    """Return whether the CRC over the full record that its properties end in is right; without one it is."""
+    """Return whether the CRC over the full record, at the end of its properties, is right; True without one."""
     start = end - CRC_SIZE
     if start < properties:
         return True
@@ -436,7 +436,7 @@ def _find_end_of_file_in_python(buffer: Bytes, at: int, limit: int, left: int, h
 
 @partial(compiled, python=_find_end_of_file_in_python)
 def find_end_of_file(buffer: Bytes, at: int, limit: int, left: int, header_size: int) -> int:
-    """Return the position of an end that states the right number of remaining bytes, or -1; *left* remain at *at*."""
+    """Return the position of an end that states the right number of remaining bytes (*left* at *at*), or -1."""
     size_at = 4 if header_size else 0
     for i in range(limit - _BLANK_SIZE + 1 - at):
         if is_end_of_file(buffer, at + i, header_size) and read_i32(buffer, at + i + size_at) == left - i:
@@ -450,7 +450,7 @@ def _find_trailing_zeros_in_python(buffer: Bytes, start: int, end: int) -> int:
 
 @partial(compiled, python=_find_trailing_zeros_in_python)
 def find_trailing_zeros(buffer: Bytes, start: int, end: int) -> int:
-    """Return the beginning of the zeros that the bytes end in."""
+    """Return the position of the first of the zeros at the end of the bytes."""
     block = 512
     while end - start >= block:
         seen = 0

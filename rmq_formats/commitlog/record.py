@@ -283,7 +283,7 @@ def parse_host(text: str) -> Host:
 
 
 def _stored_properties(row: Mapping[str, Any]) -> bytes:
-    """Return the stored text: the map's, with a separator after it if its length says so."""
+    """Return the stored text: that of the map, and a final separator if the stored length includes one."""
     if row["properties_raw"] is not None:
         return bytes(row["properties_raw"])
     properties = row["properties"]
@@ -333,7 +333,7 @@ def _tile_lost_range(start: int, end: int, lost: Sequence[LostMessage]) -> Itera
     for message in lost:
         if message.offset > start:
             yield _filler_message(start, message.offset)
-        yield message._replace(size=message.size if message.offset >= start else 0)  # two that overlap fit nowhere
+        yield message._replace(size=message.size if message.offset >= start else 0)  # an overlapping one does not fit
         start = message.offset + message.size
     if start != end:
         yield _filler_message(start, end)

@@ -39,7 +39,7 @@ ReadInto = Callable[[int, memoryview], int]  # fills a buffer from a position; f
 
 
 class Window:
-    """The bytes from `position` on, as many as the buffer holds: fewer before the end or before unreadable blocks."""
+    """The bytes at `position`, as many as the buffer holds, or fewer up to the end or to unreadable blocks."""
 
     def __init__(self, read: Read, size: int, capacity: int, end: int, read_into: ReadInto | None = None) -> None:
         """Read nothing yet; *size* is that of the file, *capacity* that of the buffer, *end* that of the range."""
@@ -50,7 +50,7 @@ class Window:
         self.buffer: Bytes = np.empty(self._capacity, np.uint8)
         self.position = 0
         self.filled = 0
-        self.unreadable: tuple[int, int] | None = None  # blocks after the bytes that are there
+        self.unreadable: tuple[int, int] | None = None  # blocks after the bytes that were read
 
     def buffer_position_of(self, position: int, wanted: int) -> int:
         """Return where *position* is in the buffer; *wanted* bytes follow unless the readable part of the file ends."""
@@ -62,7 +62,7 @@ class Window:
         return at
 
     def invalidate(self) -> None:
-        """Read the file again from now on."""
+        """Discard the bytes; the next access reads the file again."""
         self.filled, self.unreadable = 0, None
 
     @property
@@ -191,7 +191,7 @@ def scan(
         term_before = file.term_before if framing is Framing.DLEDGER and not final else lambda _: UNCHECKED_TERM
         yield from _Walker(log, end, tail, term_before, term_before(start)).walk(start)
     finally:
-        del log.read  # a method of its own: the buffer would stay until Python looks for cycles
+        del log.read  # a bound method: the buffer would stay until Python collects cycles
 
 
 @dataclass(slots=True)
@@ -291,7 +291,7 @@ class _Log(SegmentBytes):
         self._window = window
         self._header_size = framing.header_size
         self._group_size = window.buffer.size  # a buffer that grew for one record would hold too many small ones
-        self._zeros_from = window.size  # everything from here on is known to be zero
+        self._zeros_from = window.size  # all bytes after this position are known to be zero
         self._known = (0, 0)  # the window whose end of zeros is known
         self._known_end = 0
         self._positions: Integers = np.empty(window.buffer.size // MIN_RECORD_SIZE + 1, np.int64)
@@ -310,7 +310,7 @@ class _Log(SegmentBytes):
 
     def chain(self, position: int, stop: int, term: int = UNCHECKED_TERM) -> tuple[RawRecords | None, int, int]:
         """
-        Return the consecutive records from *position* on, their end, and the kind of the next bytes.
+        Return the consecutive records at *position*, their end, and the kind of the next bytes.
 
         *term* is that of the previous entry, if leftovers are to be detected.
         """
@@ -352,7 +352,7 @@ class _Log(SegmentBytes):
         return "", None
 
     def forget(self) -> None:
-        """Read the file again from now on."""
+        """Discard all bytes; the next access reads the file again."""
         self._window.invalidate()
         self._known, self._zeros_from = (0, 0), self.size
 

@@ -40,7 +40,7 @@ from rmq_formats.errors import CorruptData, FormatError, is_disk_error
 from rmq_formats.layout import Buffer, Read
 from rmq_formats.properties import ends_in_unused_crc_field
 
-NextWritten = Callable[[int], int]  # the next position, this one or later, that is in no hole of the file
+NextWritten = Callable[[int], int]  # the first position, at or after this one, that is not in a hole of the file
 # Returns why an older record, at an offset after damage, does not belong to the log; empty if queues prove it does.
 LeftoverCheck = Callable[[int, MessageRecord], str]
 CompletenessCheck = Callable[[MessageRecord], bool]  # whether the newest record is written to its last byte
@@ -130,7 +130,7 @@ def assume_no_end(_offset: int) -> bool:
 
 
 class TailEvidence(NamedTuple):
-    """Functions that find out, outside of the log, what belongs to the end of a segment that a broker may write to."""
+    """Evidence from outside the log about the end of a segment to which a broker may be writing."""
 
     why_left_over: LeftoverCheck = assume_left_over
     is_complete: CompletenessCheck = is_fully_written
@@ -163,7 +163,7 @@ def walk_segment(
     evidence: TailEvidence = NO_EVIDENCE,
 ) -> Iterator[Piece]:
     """
-    Yield the pieces of a segment from position *start* on; never more than one record is in memory.
+    Yield the pieces of a segment, starting at position *start*; never more than one record is in memory.
 
     *final*: records are known to follow in a later segment, so nothing here is unfinished. *store_timestamp* is that of
     the last record before *start*, if one is known.
@@ -228,7 +228,7 @@ class TailClassifier:
     newest_timestamp: int | None  # store time of the last record that is part of the log
     evidence: TailEvidence
     final: bool  # no broker writes here any more, and nothing is left over
-    stale_reason: str = ""  # why the record that the last search met is left over
+    stale_reason: str = ""  # why the record that the last search found is left over
     _place: int = -1
     _looks: int = 0
 
@@ -327,7 +327,7 @@ class SegmentBytes:
         return int(DLEDGER_ENTRY.unpack(self.read(position, DLEDGER_ENTRY.size))[_TERM])
 
     def term_before(self, position: int) -> int:
-        """Return the term of the entry that ends at *position*; the lowest one when none shows itself."""
+        """Return the term of the entry that ends at *position*; the lowest one if no entry is found."""
         reach, limit = 0, 0 if self.framing is Framing.PLAIN else min(position, _LARGEST_ENTRY)
         try:
             while reach < limit:
@@ -350,7 +350,7 @@ class SegmentBytes:
         return True
 
     def decode_records(self, position: int = 0) -> Iterator[MessageRecord]:
-        """Yield the records from the piece at *position* on, up to the first other piece."""
+        """Yield the records that begin at *position*, up to the first piece of another kind."""
         with suppress(FormatError):  # a piece that is not a record ends the walk
             while True:
                 record = self.record_at(position)
@@ -448,7 +448,7 @@ class SegmentBytes:
                 found = window.find(wanted, found + 1)
 
     def _windows(self, start: int, overlap: int = 0) -> Iterator[tuple[int, bytes]]:
-        """Yield the bytes from *start* on, each window with the first *overlap* bytes of the next."""
+        """Yield the bytes, starting at *start*, each window with the first *overlap* bytes of the next."""
         position = start
         while (position := self.next_written(position)) < self.size:
             yield position, bytes(self.read(position, _WINDOW + overlap))
@@ -467,7 +467,7 @@ def _last_term(data: bytes, end_offset: int) -> int | None:
     return None
 
 
-LOWEST_TERM = -(1 << 63) + 1  # groups of one count from -1 on up to 4.7.1
+LOWEST_TERM = -(1 << 63) + 1  # up to 4.7.1, groups of one member begin with term -1
 LEFTOVER_REASON = "an entry with a lower term than the previous one: it was truncated, but has not been overwritten yet"
 STALE_REASON = "older records or an old end of the file follow: they are left over from before the log was truncated"
 UNDECIDED_REASON = (

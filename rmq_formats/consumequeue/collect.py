@@ -50,8 +50,8 @@ PACKED_UNIT = np.dtype(
 _UNIT_NUMBERS = PACKED_UNIT.itemsize // 8  # a unit as the compiled pass writes it
 _FIRST_ROOM = 1 << 12  # units of a block; most ranges have few
 _ROOM = 1 << 16
-_MANY = 1 << 18  # units that a caller who writes them somewhere need not hold together
-_MANY_OF_A_QUEUE = 256  # average number of units per queue; fewer are not worth a write of their own
+_MANY = 1 << 18  # units, after which they should be written, not held in memory
+_MANY_OF_A_QUEUE = 256  # average number of units per queue; fewer are not worth a separate write
 _TAG_SLOTS, _TAG_ROOM = 1 << 11, 1 << 18  # at first; more than the longest text
 _LONGEST_TAGS = 1 << 17  # more than the longest text of a property
 _MOST_MET = 1 << 16  # queues: a log of garbage may name any number
@@ -62,7 +62,7 @@ class StoreTimes(NamedTuple):
     """The store times of a part of the log."""
 
     first_to_newest: tuple[int, int] | None = None  # the lowest and the highest one; None without any
-    setback_ms: int = 0  # by how much a time is below an earlier one at most: the broker's clock was set back
+    setback_ms: int = 0  # the largest step back in time: the broker's clock was set back
 
     def followed_by(self, later: "StoreTimes") -> "StoreTimes":
         """Return the times of this part and the next one."""
@@ -163,7 +163,7 @@ class UnitCollector:
         properties = parse_properties(record.properties_raw, self._rules.release_at(place).property_parser)
         tag = self._tag_number(properties.get(TAGS, ""))
         for unit in expected_units(record, self._rules):
-            if unit.is_multi_dispatched:  # the compiled pass finds this queue from now on
+            if unit.is_multi_dispatched:  # the compiled pass finds this queue after this
                 topic = unit.queue.topic
                 self._queues.enter(topic.encode("utf-8", "surrogatepass"), topic, unit.queue.queue_id)
             if self._count == self._units.shape[1]:

@@ -82,7 +82,7 @@ class QueueName(NamedTuple):
 
     @property
     def is_safe_path(self) -> bool:
-        """Whether the name stays one directory: a record may name any text as its topic."""
+        """Whether the name is a single directory: a record's topic may be any text, such as `../x`."""
         encoded = self.topic.encode("utf-8", "surrogatepass")
         is_name = self.topic not in {"", ".", ".."} and not set(self.topic) & {"/", "\0"}
         return is_name and len(encoded) <= _LONGEST_NAME
@@ -146,7 +146,7 @@ def decode_batch_unit(buffer: Buffer, position: int = 0) -> BatchUnit:
 class UnitRules:
     """The rules for units that records do not show: the release that wrote them, and the broker's configuration."""
 
-    releases: Sequence[tuple[int, Release]] = ((0, NEWEST),)  # ascending; the one that wrote from an offset on
+    releases: Sequence[tuple[int, Release]] = ((0, NEWEST),)  # ascending offsets, and the release that wrote after each
     delay_levels: str = DEFAULT_DELAY_LEVELS
     batch_topics: frozenset[str] = frozenset()  # topics with the attribute queue.type=BatchCQ
     multi_dispatch: bool = True  # enableMultiDispatch: a record that lists queue offsets shows that it was on
@@ -161,7 +161,7 @@ class UnitRules:
 
     @property
     def delays_ms(self) -> tuple[int, ...]:
-        """The delay of each level, from level 1 on."""
+        """The delay of each level, starting with level 1."""
         return parse_delay_levels(self.delay_levels)
 
 
@@ -198,7 +198,7 @@ def logical_offset(queue_offset: int) -> int:
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Return the milliseconds of each level of a `messageDelayLevel` text, from level 1 on."""
+    """Return the milliseconds of each level of a `messageDelayLevel` text, starting with level 1."""
     # ScheduleMessageService#parseDelayLevel splits by one space and takes the last character for the time unit.
     delays = []
     for item in text.split(" "):
@@ -224,7 +224,7 @@ def compute_tags_code(
 
 
 def delay_ms(level: int, delays_ms: Sequence[int]) -> int:
-    """Return how long *level* waits: too high a level is the highest, a table without levels is one second."""
+    """Return the delay of *level*: that of the highest level if it is too high, one second if there are no levels."""
     level = min(level, len(delays_ms))
     return delays_ms[level - 1] if level > 0 else _DELAY_WITHOUT_LEVELS_MS
 

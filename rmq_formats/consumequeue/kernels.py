@@ -158,7 +158,7 @@ def _dispatch(
     queues: QueueTable, units: Integers, count: int,
 ) -> int:  # fmt: skip
     """
-    Add the units of the queues that a text lists by name, and another by queue offset; return the new count.
+    Add a unit for each queue in a list of names, with its offset in another list; return the new count.
 
     The record's own unit is number *count* - 1. -1 if the scalar module has to decide, -2 if the room is used up.
     """

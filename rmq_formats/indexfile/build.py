@@ -54,7 +54,7 @@ from rmq_formats.release import HashSlotCount, Rules
 
 PACKED_KEY = np.dtype([("key_hash", ">i4"), ("physical_offset", ">i8"), ("store_timestamp", ">i8")])
 
-KEY_KINDS = tuple(KeyKind)  # a key text names its kind by its number here
+KEY_KINDS = tuple(KeyKind)  # the texts of keys have the number of a kind in this order
 
 
 class KeyTexts(NamedTuple):
@@ -128,7 +128,7 @@ def pack_keys(
 
 
 def _text_room(keys: int, size: int) -> KeyTexts:
-    """Return room for the texts of so many keys, and for *size* bytes of them."""
+    """Allocate the texts of so many keys, with *size* bytes in total."""
     topics = new_text_table(_TOPIC_SLOTS if keys else 0, _LONGEST_TEXT)
     numbers, kinds = np.empty((2, keys), np.int32)
     return KeyTexts(topics, numbers, kinds, np.zeros(keys + 1, np.int32), np.empty(size, np.uint8))
@@ -178,7 +178,7 @@ def _put_key(
 def _pack(
     records: RawRecords, record: int, from_offset: int, rules: RuleTable, keys: Bytes, texts: KeyTexts
 ) -> tuple[int, int]:  # fmt: skip
-    """Pack the keys of the records from *record* on while there is room for any; return the next one and the count."""
+    """Pack the keys of records, starting with *record*, while there is room; return the next record and the count."""
     buffer, positions = records.buffer, records.positions
     count = 0
     rule = 0
@@ -281,7 +281,7 @@ class FileBuilder:
             self._write(self._geometry.entry_position(number), entries.data)
 
     def resume_file(self, slots: Sizes, header: IndexHeader) -> None:
-        """Go on with a file whose entries are in *slots* already; they are this builder's from now on."""
+        """Continue a file whose entries are already in *slots*, which this builder will change."""
         self.slots = slots
         self._state = np.array(header, np.int64)
 
@@ -346,7 +346,7 @@ def _link_to_slots(
     """
     Make each entry the head of the chain of its slot, which `_load_slots` wrote into it.
 
-    Return the number of the rules that apply to the last entry; *rule* are those of the entry before.
+    Return the number of the rules that apply to the last entry; *rule* is the number for the entry before.
     """
     offset, hash_slot_count, index_count = state[3], state[4], state[5]
     for at in range(start, end, _ENTRY_SIZE):

@@ -33,7 +33,7 @@ class IndexKey(NamedTuple):
     topic: str
     key: str
     kind: KeyKind
-    is_marked: bool = False  # a unique key whose text says so: by rocketmq-rust
+    is_marked: bool = False  # whether its text marks it as a unique key, as rocketmq-rust does
 
     @property
     def text(self) -> str:

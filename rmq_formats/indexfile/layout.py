@@ -91,7 +91,7 @@ class Geometry(NamedTuple):
         return self.entries_position + ENTRY.size * self.index_num
 
     def slot_of(self, key_hash: int) -> int:
-        """Return the slot that an entry of *key_hash* hangs in."""
+        """Return the slot of an entry with *key_hash*."""
         return key_hash % self.hash_slots
 
     def slot_position(self, slot: int) -> int:
@@ -107,10 +107,10 @@ DEFAULT_GEOMETRY = Geometry()
 
 
 def decode_header(data: bytes | bytearray | memoryview) -> IndexHeader:
-    """Return the header that *data* begins with; `NeedMoreData` when it is shorter."""
+    """Return the header that *data* begins with; `NeedMoreData` if it is shorter."""
     return IndexHeader(*map(int, HEADER.unpack(data)))
 
 
 def decode_entry(data: bytes | bytearray | memoryview, position: int = 0) -> IndexEntry:
-    """Return the entry at *position*; `NeedMoreData` when *data* ends before it."""
+    """Return the entry at *position*; `NeedMoreData` if *data* ends before it."""
     return IndexEntry(*map(int, ENTRY.unpack(data, position)))

@@ -64,15 +64,15 @@ class IndexReader:
 
     def chain(self, slot: int, header: IndexHeader | None = None) -> Iterator[ChainEntry]:
         """
-        Yield the entries of a slot, newest first, up to the last that a broker reads; *header* spares reading it again.
+        Yield the entries of a slot, newest first, up to the last that a broker reads.
 
-        `CorruptData` if the chain has a loop.
+        Pass *header* if it was read already. `CorruptData` if the chain has a loop.
         """
         header = header or self.header
         number = self.newest_entry(slot)
         if not 0 < number <= header.index_count or header.index_count <= 1:
             return
-        # Brent's circle: the mark jumps forward in doubling strides, and a circle runs into it.
+        # Brent's cycle detection: the mark moves to later entries in doubling strides, and a loop returns to it.
         mark, stride, hops = 0, 1, 0
         while True:
             entry = self.entry(number)
@@ -161,12 +161,12 @@ def _geometry_of_full_file(file: Content) -> Geometry | None:
 
 
 def detect_geometry(file_size: int, header: IndexHeader) -> Geometry | None:
-    """Return the geometry of a *full* file, which has as many entries as its header counts; None if that cannot be."""
+    """Return the geometry of a *full* file, which has as many entries as its header counts; None if none fits."""
     return _geometry_with_one_given(file_size, None, header.index_count) if header.index_count > 1 else None
 
 
 def find_geometries(file: Content) -> list[Geometry]:
-    """Return the geometries that a file which is not full can have so that its entries hang in their own slots."""
+    """Return the geometries of a file that is not full with which its entries are in the right slots."""
     count = IndexReader(file.read, DEFAULT_GEOMETRY).header.index_count
     if count <= 1:
         return []

@@ -125,7 +125,7 @@ def _second(data: Bytes, at: int) -> int:
 
 
 def decode_texts(data: Bytes, starts: Sizes, ends: Sizes) -> tuple[Sizes, Bytes]:
-    """Return the end of each text in the bytes that come with them, after 0, without escapes."""
+    """Return the texts without escapes: the end of each one, after a leading zero, and their bytes."""
     offsets = np.zeros(starts.size + 1, np.int32)
     # No escape is shorter than its character.
     found = np.empty(int(np.maximum(ends - starts, 0).sum(dtype=np.int64)), np.uint8)

@@ -2,7 +2,7 @@
 Instructions on many bytes, which numba cannot express.
 
 A function with one of these decorators remains an ordinary Python function. In compiled code it becomes one load and
-one instruction, which need no compilation of their own.
+one instruction, which need no separate compilation.
 """
 
 import inspect
@@ -20,7 +20,7 @@ _numba_typing: Any = typing
 _get_or_insert_function: Any = get_or_insert_function
 _type_callable: Any = type_callable
 _lower_builtin: Any = lower_builtin
-_Emitted: TypeAlias = Any  # a value of the code being made, or what makes it: llvmlite and numba declare no types
+_Emitted: TypeAlias = Any  # a value in generated code, or the builder of code: llvmlite and numba declare no types
 _Word = ir.IntType(64)
 
 
@@ -115,7 +115,7 @@ def _load_vector(context: _Emitted, builder: _Emitted, signature: _Emitted, argu
 
 
 def _all(builder: _Emitted, value: _Emitted, size: int) -> _Emitted:
-    """Return the low byte of *value*, so many times."""
+    """Return the low byte of *value*, repeated."""
     none = _lanes(8, [0] * size)
     first = builder.insert_element(none, builder.trunc(value, ir.IntType(8)), ir.Constant(_Word, 0))
     return builder.shuffle_vector(first, none, _lanes(32, [0] * size))

@@ -44,7 +44,7 @@ def _is_continuation(buffer: Bytes, at: int, end: int, low: int, high: int) -> b
 
 @compiled_helper
 def _next_long_character(buffer: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Decode a character that begins with a byte from 0x80 on; malformed input ends where Java's decoder stops."""
+    """Decode a character that begins with a byte of 0x80 or more; malformed input ends where Java's decoder stops."""
     first = byte_at(buffer, at)
     if first < 0xC2 or first > 0xF4:
         return _REPLACEMENT, at + 1
@@ -53,7 +53,7 @@ def _next_long_character(buffer: Bytes, at: int, end: int) -> tuple[int, int]:
             return _REPLACEMENT, at + 1
         return ((first & 0x1F) << 6) | (byte_at(buffer, at + 1) & 0x3F), at + 2
     if first == 0xED and _is_continuation(buffer, at + 1, end, 0xA0, 0xBF):
-        # A surrogate: Java replaces all of it by one character.
+        # Java replaces a whole surrogate by one character.
         return _REPLACEMENT, at + 3 if _is_continuation(buffer, at + 2, end, 0x80, 0xBF) else at + 2
     low, high = 0x80, 0xBF
     if first == 0xE0:
@@ -211,7 +211,7 @@ def find_byte_below(buffer: Bytes, at: int, end: int, limit: int) -> int:
 
 @inlined_helper
 def _next_control(buffer: Bytes, end: int, seen: int, bits: int) -> tuple[int, int, int]:
-    """Return the position of the next separator, or *end*; *bits* are of those before *seen* that are still due."""
+    """Return the position of the next separator, or *end*; *bits* are those before *seen* not returned yet."""
     while bits == 0:
         if seen >= end:
             return end, seen, bits
@@ -221,19 +221,20 @@ def _next_control(buffer: Bytes, end: int, seen: int, bits: int) -> tuple[int, i
 
 
 # Start and end of the name and of the value, the position after them, the end of the bytes that were searched for
-# separators, and which of these bytes are separators that are still due.
+# separators, and which of these bytes are separators that were not returned yet.
 _Property = tuple[int, int, int, int, int, int, int]
 
 
 @inlined_helper
 def next_property(buffer: Bytes, at: int, end: int, parser: int, seen: int, bits: int) -> _Property:
     """
-    Return the next property that *parser* accepts; values are never empty: with an empty one nothing is left.
+    Return the next property that *parser* accepts; an empty value means that there is none.
 
-    *seen* and *bits* are those of the property before, and at first where the properties begin, and 0. Separators are
-    ASCII, so bytes split where the text does, however malformed it is.
+    *seen* and *bits* are those of the previous property; for the first one, the beginning of the properties and 0.
+    Separators are ASCII, so bytes are split where the text is, even if it is malformed.
     """
-    # Nearly always: a name, a separator, a value without any, on which both parsers agree; and a row more can be read.
+    # Nearly always: a name, a separator, a value without any, on which both parsers agree; and one more row can be
+    # read.
     if buffer.size - end > _AT_ONCE:
         name_end, seen, bits = _next_control(buffer, end, seen, bits)
         if at < name_end < end and byte_at(buffer, name_end) == NAME_VALUE_SEPARATOR_CODE:
@@ -335,7 +336,7 @@ def table_hash(buffer: Bytes, start: int, end: int, seed: int) -> int:
 
 @compiled_helper
 def find_or_add_text(texts: TextTable, buffer: Bytes, start: int, end: int) -> int:
-    """Return the number of a text, a new one if it was not seen before; TABLE_FULL when the table is full."""
+    """Return the number of a text, a new one if it was not seen before; TABLE_FULL if the table is full."""
     state, slots, ends, heap = texts
     mask = slots.size - 1
     slot = table_hash(buffer, start, end, number_at(state, as_int64(_SEED))) & mask

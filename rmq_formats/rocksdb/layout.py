@@ -59,7 +59,8 @@ TIMER_VALUE = Layout(
     ("physical_offset", "q", "offset of that record in the log"),
 )
 
-# rows of `rocksdbstore/` that say how far it was filled: `lastOffsetPy`, `lastStoreTimeStamp`, the timer's checkpoints
+# rows of `rocksdbstore/` that state the progress of filling it: `lastOffsetPy`, `lastStoreTimeStamp`, the timer's
+# checkpoints
 PROGRESS_VALUE = Layout(("value", "q", "a physical offset, a queue offset, or ms"))
 
 
@@ -215,9 +216,9 @@ def _no_key(key: bytes) -> CorruptData:
 
 TIMER_FAMILY = "timer"
 TIMER_SCAN_PROGRESS_KEY = b"sys_topic_scan_offset_checkpoint"
-"""The row that says which unit of `rmq_sys_wheel_timer` is read next."""
+"""The row with the number of the next unit of `rmq_sys_wheel_timer` to read."""
 TIMER_DELIVERY_PROGRESS_KEY = b"timeline_checkpoint"
-"""The row that says up to which time messages were delivered."""
+"""The row with the time up to which messages were delivered."""
 
 _TIME_SIZE = 8
 
