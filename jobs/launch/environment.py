@@ -10,6 +10,7 @@ only changes the link.
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,7 @@ exec "${script%/*}/python" -m jobs.main "$@"
 """
 
 _RELEASED_LOCK = "requirements.lock"
+_LARGEST = "pyspark"  # half of all bytes, and the only package that pip has to build
 _KEPT = 2  # the environment in use, and the one before it: a long run may still import from that
 
 
@@ -71,13 +73,35 @@ def _refuse(reason: str) -> int:
     return 1
 
 
+def _install(directory: Path, lock: Path) -> bool:
+    """Install the packages of a lock, the largest one next to the others; return whether all were installed."""
+    # The wheel that pip builds is only unpacked again: compressing it would take ten seconds.
+    settings = directory / "setuptools.cfg"
+    settings.write_text("[bdist_wheel]\ncompression = stored\n")
+    environment = {"DIST_EXTRA_CONFIG": str(settings), **os.environ}
+    pip = [str(directory / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
+    pip += ["--no-deps", "--require-hashes", "--requirement"]
+    entries = re.split(r"^(?=[A-Za-z])", lock.read_text(), flags=re.MULTILINE)
+    installs = []
+    for name, is_largest in (("largest.lock", True), ("others.lock", False)):
+        part = directory / name
+        part.write_text("".join(entry for entry in entries if entry.startswith(f"{_LARGEST}==") is is_largest))
+        if part.stat().st_size:
+            command = [*pip, str(part)]
+            installs.append(subprocess.Popen(command, stdout=sys.stderr, env=environment))  # noqa: S603  our own command
+    try:
+        codes = [install.wait() for install in installs]
+    finally:
+        for install in installs:
+            install.kill()  # after an interrupt; without effect on a process that has ended
+    return not any(codes)
+
+
 def _make(directory: Path, lock: Path) -> bool:
     print(f"rmq-lake: creating .venv from {lock.name} (first run only) …", file=sys.stderr, flush=True)  # noqa: T201  as above
     shutil.rmtree(directory, ignore_errors=True)  # leftovers of a killed launcher
     venv.create(directory, with_pip=True, symlinks=True)
-    pip = [str(directory / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
-    pip += ["--no-deps", "--require-hashes", "--requirement", str(lock)]
-    if subprocess.run(pip, check=False, stdout=sys.stderr).returncode:  # noqa: S603  our own command
+    if not _install(directory, lock):
         _refuse("the packages could not be installed; see pip's output above. The first run needs a package index")
         return False
     # The checkout itself, by a relative path: a checkout that is moved as a whole keeps working.

@@ -5,14 +5,17 @@ Most copies have an empty lock file, so that creating an environment takes secon
 `jobs.main` that only prints its arguments.
 """
 
+import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -197,6 +200,34 @@ def test_a_python_that_is_too_old_is_refused_in_one_sentence(checkout: Path, tmp
     assert "" == answer.stdout
     assert [] == [word for word in ("3.11", "Debian", "Fedora", "macOS") if word not in answer.stderr]
     assert 1 == len(answer.stderr.splitlines())
+
+
+def make_wheel(folder: Path, name: str, module: str) -> str:
+    """Write a wheel with one empty module; return its line in a lock file."""
+    path = folder / f"{name}-1-py3-none-any.whl"
+    with ZipFile(path, "w") as wheel:
+        wheel.writestr(f"{module}.py", "")
+        wheel.writestr(f"{name}-1.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        wheel.writestr(f"{name}-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{name}-1.dist-info/RECORD", "")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return f"{name}==1 ; sys_platform != 'none' \\\n    --hash=sha256:{digest}\n    # via nothing\n"
+
+
+@pytest.mark.parametrize("is_intact", [True, False], ids=["intact", "changed"])
+def test_the_largest_package_and_the_others_are_installed_or_none_is(checkout: Path, *, is_intact: bool) -> None:
+    others = [make_wheel(checkout, name, name) for name in ("aaa", "zzz")]
+    largest = make_wheel(checkout, "pyspark", "pyspark")
+    if not is_intact:
+        largest = re.sub("sha256:[0-9a-f]+", f"sha256:{'0' * 64}", largest)
+    (checkout / "requirements.lock").write_text(f"{others[0]}{largest}{others[1]}")
+
+    answer = launch(checkout / "spark-submit.sh", PIP_NO_INDEX="1", PIP_FIND_LINKS=checkout.as_uri())
+
+    installed = {path.name for path in checkout.glob(".venv/lib/python3*/site-packages/*.py")}
+    assert (0 if is_intact else 1) == answer.returncode, answer.stderr
+    assert is_intact == ({"aaa.py", "pyspark.py", "zzz.py"} <= installed)
+    assert is_intact == (checkout / ".venv").exists()
 
 
 def test_a_failed_installation_leaves_no_environment(checkout: Path) -> None:
