@@ -2,6 +2,7 @@
 
 import pkgutil
 import re
+from collections import Counter
 from collections.abc import Iterator
 from enum import Enum
 from importlib import import_module
@@ -89,6 +90,20 @@ def _dead_links(page: Path) -> Iterator[str]:
                 yield target
         elif "://" not in target and not (page.parent / target.partition("#")[0]).exists():
             yield target
+
+
+def test_no_page_has_a_heading_or_a_long_paragraph_twice() -> None:
+    """Both sides of a merge may add the same text. Lines of tables, code and shared options may be repeated."""
+    repeated = [f"{page.relative_to(ROOT)}: {text}" for page in PAGES for text in _repeated_texts(page)]
+
+    assert [] == repeated
+
+
+def _repeated_texts(page: Path) -> Iterator[str]:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    blocks = [block.strip() for block in re.split(r"\n\n|(?m:^(?=#))", text)]
+    counts = Counter(block for block in blocks if not block.startswith(("|", "[Shared options]")) and len(block) > 12)
+    yield from (block[:60] for block, count in counts.items() if count > 1)
 
 
 def test_modules_named_in_pages_exist() -> None:
