@@ -17,6 +17,7 @@ import sys
 import venv
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from uuid import uuid4
 
 # The script finds the checkout by its own path, so a checkout that is moved as a whole keeps working.
@@ -75,25 +76,26 @@ def _refuse(reason: str) -> int:
 
 def _install(directory: Path, lock: Path) -> bool:
     """Install the packages of a lock, the largest one next to the others; return whether all were installed."""
-    # The wheel that pip builds is only unpacked again: compressing it would take ten seconds.
-    settings = directory / "setuptools.cfg"
-    settings.write_text("[bdist_wheel]\ncompression = stored\n")
-    environment = {"DIST_EXTRA_CONFIG": str(settings), **os.environ}
     pip = [str(directory / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
     pip += ["--no-deps", "--require-hashes", "--requirement"]
     entries = re.split(r"^(?=[A-Za-z])", lock.read_text(), flags=re.MULTILINE)
     installs = []
-    for name, is_largest in (("largest.lock", True), ("others.lock", False)):
-        part = directory / name
-        part.write_text("".join(entry for entry in entries if entry.startswith(f"{_LARGEST}==") is is_largest))
-        if part.stat().st_size:
-            command = [*pip, str(part)]
-            installs.append(subprocess.Popen(command, stdout=sys.stderr, env=environment))  # noqa: S603  our own command
-    try:
-        codes = [install.wait() for install in installs]
-    finally:
-        for install in installs:
-            install.kill()  # after an interrupt; without effect on a process that has ended
+    with TemporaryDirectory() as parts:
+        # The wheel that pip builds is only unpacked again: compressing it would take ten seconds.
+        settings = Path(parts) / "setuptools.cfg"
+        settings.write_text("[bdist_wheel]\ncompression = stored\n")
+        environment = {"DIST_EXTRA_CONFIG": str(settings), **os.environ}
+        for name, is_largest in (("largest.lock", True), ("others.lock", False)):
+            part = Path(parts) / name
+            part.write_text("".join(entry for entry in entries if entry.startswith(f"{_LARGEST}==") is is_largest))
+            if part.stat().st_size:
+                command = [*pip, str(part)]
+                installs.append(subprocess.Popen(command, stdout=sys.stderr, env=environment))  # noqa: S603  our own command
+        try:
+            codes = [install.wait() for install in installs]
+        finally:
+            for install in installs:
+                install.kill()  # after an interrupt; without effect on a process that has ended
     return not any(codes)
 
 
