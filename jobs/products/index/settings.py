@@ -10,10 +10,12 @@ message of the newer one.
 """
 
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import tzinfo
+from functools import cached_property
 from itertools import combinations, groupby, pairwise, permutations, zip_longest
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -65,6 +67,9 @@ SWITCH_MEANINGS = {
 INDEX_SWITCHES = tuple(SWITCH_MEANINGS)
 SWITCHES_OF_ROWS = ("property_parser",)  # the one that also changes rows, queues and exports
 ENTRIES_COMPARED_FOR_ERA = 1 << 16  # entries of a file that are compared to detect its era
+MAX_BYTES_COMPARED = 384 << 20  # bytes of slots and entries; 16 files of the default size have fewer
+FILES_OF_SAMPLE = 16  # files that are compared with the log if all would be too large
+MAX_FILES_BETWEEN = 64  # further files of the sample; each damaged one and each new release needs some
 MAX_SWITCHES_COMBINED = 24
 MAX_FILES_SEARCHED_FOR_SWITCH = 3  # files that no era wrote alone and that are searched for a switch
 
@@ -314,9 +319,10 @@ def find_index_evidence(
     """
     of_eras = sorted({release for era in eras for release in era.candidates}, key=lambda release: release.version)
     candidates: Sequence[Release] = of_eras or PUBLISHED
-    pairs = zip_longest(files, files[1:])
-    every = [_ExaminedFile(store, *pair, geometry) for pair in pairs]
-    examined = [one for one in every if one.is_conclusive]
+    every = [_ExaminedFile(store, *pair, geometry) for pair in zip_longest(files, files[1:])]
+    conclusive = [one for one in every if one.is_conclusive]
+    examined = _sample_files(conclusive, candidates)
+    kind = "index files" if len(examined) == len(conclusive) else "compared index files"
     if examined:
         examined = [*(one for one in every if one.has_old_count), *examined]
     # Rules with other switches than those of the log's eras count only if these do not explain every file.
@@ -337,8 +343,35 @@ def find_index_evidence(
     text = rules_text(rules[0], candidates)
     if len(rules) > 1 and not of_log:
         text = era_text(Era(0, tuple(one for one in candidates if _is_allowed(one, 0, rules)), ()))
-    reason = f"{score} of {len(examined)} index files match the format of RocketMQ {text}"
+    reason = f"{score} of {len(examined)} {kind} match the format of RocketMQ {text}"
     return IndexEvidence(rules, reason)
+
+
+def _sample_files(files: "Sequence[_ExaminedFile]", candidates: Sequence[Release]) -> "list[_ExaminedFile]":
+    """
+    Return *files*, or of many large ones only those that show where the release changes.
+
+    To compare a file, its slots and the log's keys at its position are read: tens of megabytes. So the headers choose
+    the files that count slots otherwise than the file before, and others are chosen at equal distances. Of the files
+    between two that different releases wrote, the middle one is compared, until the change is between two neighbors.
+    """
+    if sum(file.bytes_compared for file in files) <= MAX_BYTES_COMPARED:
+        return list(files)
+    changes = [number for number, pair in enumerate(pairwise(files)) if pair[0].counts_puts != pair[1].counts_puts]
+    chosen = {(len(files) - 1) * number // (FILES_OF_SAMPLE - 1) for number in range(FILES_OF_SAMPLE)}
+    chosen.update(file for number in changes[:FILES_OF_SAMPLE] for file in (number, number + 1))
+    between = deque(pairwise(sorted(chosen)))
+    most = len(chosen) + MAX_FILES_BETWEEN
+    while between and len(chosen) < most:
+        first, last = between.popleft()
+        middle = (first + last) // 2
+        if first == middle:
+            continue
+        before, after = (files[number].list_fitting_eras(candidates) for number in (first, last))
+        if before != after:
+            chosen.add(middle)
+            between += [(first, middle), (middle, last)]
+    return [files[number] for number in sorted(chosen)]
 
 
 def _list_rules_of_eras(eras: Sequence[Era]) -> list[Rules]:
@@ -401,11 +434,7 @@ def _best(
 
     Among rules that explain the same files, those that contradict the log least are returned.
     """
-    eras = [
-        era
-        for era in FIRST_RELEASES_OF_ERAS
-        if any(have_same_index_switches(era, candidate) for candidate in candidates)
-    ]
+    eras = list_eras_of(candidates)
     known = [make_rules((0, era)) for era in eras]
     fitting = [[file.fits(rules) for rules in known] for file in examined]
     of_one = [rules for number, rules in enumerate(known) if all(fits[number] for fits in fitting)]
@@ -487,6 +516,11 @@ def _list_switches_of_log(
             yield switch, older, newer
 
 
+def list_eras_of(releases: Sequence[Release]) -> list[Release]:
+    """Return the first release of each era that has one of *releases*."""
+    return [era for era in FIRST_RELEASES_OF_ERAS if any(have_same_index_switches(era, one) for one in releases)]
+
+
 def have_same_index_switches(one: Release, other: Release) -> bool:
     """Return whether two releases write the same index files."""
     return all(getattr(one, switch) == getattr(other, switch) for switch in INDEX_SWITCHES)
@@ -512,12 +546,31 @@ class _ExaminedFile:
         self._file = file
         self._geometry = geometry
         self._count = min(file.header.entry_count, geometry.capacity)
-        self._first = self._entries(min(self._count, ENTRIES_COMPARED_FOR_ERA))
-        self._slots_in_use = 0
-        if self.is_conclusive or self._begins_before_log:
-            with store.storage.open(file.location) as reader:
-                self._slots_in_use = count_slots_in_use(reader, geometry)
         self._fitting: dict[Rules, bool] = {}
+
+    @cached_property
+    def _first(self) -> _Entries:
+        return self._entries(min(self._count, ENTRIES_COMPARED_FOR_ERA))
+
+    @cached_property
+    def _slots_in_use(self) -> int:
+        with self._store.storage.open(self._file.location) as reader:
+            return count_slots_in_use(reader, self._geometry)
+
+    @property
+    def bytes_compared(self) -> int:
+        """The number of bytes of the file that a comparison reads."""
+        return self._geometry.entries_position + min(self._count, ENTRIES_COMPARED_FOR_ERA) * ENTRY.size
+
+    @property
+    def counts_puts(self) -> bool:
+        """Whether the header counts every entry as a slot, as old releases do."""
+        return self._file.header.hash_slot_count == self._count
+
+    def list_fitting_eras(self, candidates: Sequence[Release]) -> list[Release]:
+        """Return the eras whose rules the file follows: of the *candidates*, or else of all releases."""
+        found = [era for era in list_eras_of(candidates) if self.fits(make_rules((0, era)))]
+        return found or [era for era in FIRST_RELEASES_OF_ERAS if self.fits(make_rules((0, era)))]
 
     @property
     def is_conclusive(self) -> bool:

@@ -20,8 +20,9 @@ from jobs.products.index.key_sequence import ENTRIES_OF_FILE_ITSELF, KeyPart, Ke
 from jobs.store.record_places import find_record
 from jobs.store.store import Store
 from rmq_formats.indexfile.build import time_diff_s
-from rmq_formats.indexfile.layout import HEADER, Geometry, IndexEntry, IndexHeader, decode_header
+from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexEntry, IndexHeader, decode_header
 from rmq_formats.indexfile.lookup import IndexReader
+from rmq_formats.layout import make_block_reader
 
 ENTRIES_COMPARED = 64  # entries that are compared to find a file's place
 ENTRIES_COMPARED_AFTER_RESTART = 8  # entries that are compared to find where a file continues after a restart
@@ -293,7 +294,8 @@ class FilePlacer:
         count = broker_file.header.entry_count
         first_message_keys: range | None = None
         with self._store.storage.open(broker_file.location) as file:
-            reader = IndexReader(file.read, self._geometry, broker_file.location)
+            read = make_block_reader(file.read, ENTRIES_COMPARED * ENTRY.size)  # the first entries are one request
+            reader = IndexReader(read, self._geometry, broker_file.location)
             head = _first_at_or_after(reader, count, self._keys.start_offset)
             if count and head == count:
                 return Survivor(broker_file, -count, head_count=head)

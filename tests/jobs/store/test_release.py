@@ -2,20 +2,25 @@
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from jobs.console.result import Severity
+from jobs.products.index.file_builder import count_slots_in_use
+from jobs.products.index.settings import determine_index_settings
+from jobs.products.index.survivors import list_index_files
 from jobs.rebuild.index import rebuild_index
 from jobs.rebuild.queue_run import rebuild_queues
 from jobs.requests.rebuild import RebuildIndexRequest, RebuildQueuesRequest
 from jobs.requests.verify import VerifyRequest
 from jobs.store.release import UndecidedError
 from jobs.store.request import NO_GIVEN_SETTINGS, GivenSettings
+from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import verify
 from jobs.verify.verdict import Verdict
@@ -199,6 +204,41 @@ class TestAStoreOfThreeReleasesWithoutItsIndex:
         store = write_release_store(tmp_path / "store", _THREE_RELEASES)
 
         assert read_index(store.root) == rebuild(store.root, tmp_path / "out")
+
+
+def _write_store_with_many_index_files(root: Path, counts: Sequence[int]) -> LegalStore:
+    """Write a store to which releases with three kinds of index files have added these numbers of messages."""
+    releases = ("4.7.0", "5.3.3", "5.5.1")
+    each = [release for release, count in zip(releases, counts, strict=True) for _ in range(count)]
+    messages = [Message(release, properties={"KEYS": f"k{number}", "TAGS": "A"}) for number, release in enumerate(each)]
+    return write_release_store(root, messages, geometry=Geometry(11, 13))
+
+
+@pytest.fixture
+def small_sample() -> Iterator[None]:
+    with patch.multiple("jobs.products.index.settings", MAX_BYTES_COMPARED=0, FILES_OF_SAMPLE=4):
+        yield
+
+
+@pytest.mark.usefixtures("small_sample")
+def test_of_many_index_files_the_slots_of_a_sample_are_counted(tmp_path: Path) -> None:
+    """The slots of a file have 20 MB."""
+    store = _write_store_with_many_index_files(tmp_path / "store", (0, 300, 0))
+    listed = list_store(str(store.root))
+    with patch("jobs.products.index.settings.count_slots_in_use", wraps=count_slots_in_use) as counted:
+        known = determine_index_settings(listed, list_index_files(listed), NO_GIVEN_SETTINGS)
+
+    assert len(listed.index_files) == 25
+    assert counted.call_count == 4
+    assert "4 of 4 compared index files match" in known.rules.reason
+
+
+@pytest.mark.usefixtures("small_sample")
+@pytest.mark.parametrize("counts", [(97, 40, 163), (5, 290, 5), (150, 150, 0), (0, 281, 19), (288, 0, 12)])
+def test_a_sample_of_many_index_files_shows_where_each_release_began(tmp_path: Path, counts: Sequence[int]) -> None:
+    store = _write_store_with_many_index_files(tmp_path / "store", counts)
+
+    assert read_index(store.root) == rebuild(store.root, tmp_path / "out")
 
 
 class TestAStoreOfRocketmqRust:
