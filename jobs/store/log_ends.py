@@ -68,7 +68,7 @@ def find_lost_ends(store: Store, newest_offset: int | None = None, log_end: int 
     if started is not None:
         yield started._replace(text=f"the beginning of the log is missing: {started.text}")
     newest_offset = find_newest_known_offset(store, queues) if newest_offset is None else newest_offset
-    log_end = _end_of_records(store, newest_offset) if log_end is None else log_end
+    log_end = _end_of_log(store, newest_offset, log_end)
     if log_end is not None and has_lost_end(store, newest_offset, log_end):
         text = (
             f"the end of the log is missing: the log ends at offset {log_end:,}, but queues or index files point to a "
@@ -152,7 +152,7 @@ def find_end_after_crash(
     with suppress(OSError, NotAStore):  # reported by the comparison of queues and index files, or by the next listing
         queues = queues_in_files(store)
         newest = find_newest_known_offset(store, queues, last_units)
-        end = _end_of_records(store, newest) if log_end is None else log_end
+        end = _end_of_log(store, newest, log_end)
         if end is not None and has_lost_end(store, newest, end):
             now = relist_store(store)  # an undetected broker may have created segments since they were listed
             if _is_whole_at(end, now) or not has_lost_end(now, newest, end):
@@ -197,6 +197,22 @@ def _has_beginning_of_record(store: Store, segment: Segment, position: int) -> b
     start = _record_start(written)
     stated = written[start + _PLACE :][:8].ljust(8, b"\0")
     return len(written) > start + _PLACE and int.from_bytes(stated) == segment.base_offset + position + start
+
+
+def _end_of_log(store: Store, newest: int, records_end: int | None) -> int | None:
+    """
+    Return where a broker continues the log: after the last record, or after the blank that ends its segment.
+
+    *records_end* is the end of the last record, if the caller has read it.
+    """
+    end = _end_of_records(store, newest) if records_end is None else records_end
+    segment = None if end is None else store.segment_at(end)
+    if end is None or segment is None:
+        return end
+    with store.open(segment) as reader:
+        position = end - segment.base_offset
+        is_sealed = segment_bytes(segment, reader).stated_blank_size(position) == segment.readable_bytes - position
+    return segment.base_offset + segment.readable_bytes if is_sealed else end
 
 
 def _end_of_records(store: Store, newest: int) -> int | None:

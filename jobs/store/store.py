@@ -25,7 +25,7 @@ from jobs.storage.paths import is_directory
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.segment import SegmentBytes
-from rmq_formats.errors import FormatError, NotAStore, skip_lost_file
+from rmq_formats.errors import CorruptData, FormatError, NotAStore, skip_lost_file
 from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
 from rmq_formats.indexfile.lookup import StatedGeometry, find_stated_geometry
 from rmq_formats.layout import Content, Read
@@ -324,7 +324,11 @@ def read_broker_conf(path: str | os.PathLike[str] | None) -> BrokerConf:
     """Return the settings in a broker's configuration file; the defaults without one."""
     if path is None:
         return BrokerConf()
-    return replace(parse_broker_conf(read_small_file(Path(path), _LARGEST_CONF)), is_given=True)
+    try:
+        conf = parse_broker_conf(read_small_file(Path(path), _LARGEST_CONF))
+    except CorruptData as error:
+        raise error.in_file(str(path)) from error
+    return replace(conf, is_given=True)
 
 
 def list_store_without_queues(location: str, commitlog: Sequence[str]) -> Store:

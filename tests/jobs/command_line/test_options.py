@@ -68,6 +68,19 @@ def test_every_example_is_accepted_by_its_command(
     command.make_context(name, words, parent=ctx.parent)
 
 
+def test_an_invalid_setting_of_a_broker_is_reported_with_its_file(tmp_path: Path, run: Run) -> None:
+    """The message named only the setting."""
+    conf = tmp_path / "broker.conf"
+    conf.write_text("maxIndexNum=1e6")
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "checkpoint").touch()
+
+    code, _, err = run("inspect", tmp_path, "--broker-conf", conf)
+
+    assert ExitCode.FAILED == code
+    assert f"rmq-lake: {conf}: maxIndexNum='1e6' is not an integer from 1 to 2147483647" in err
+
+
 @pytest.mark.parametrize("option", ["--config", "--broker-conf"])
 def test_a_pipe_without_a_writer_is_refused_and_one_with_a_writer_is_read(
     option: str, store: Path, tmp_path: Path, run: Run

@@ -57,6 +57,23 @@ def test_the_end_of_a_log_that_a_power_failure_zeroed_is_a_gap(
     assert "may still be writing" not in out
 
 
+@pytest.mark.parametrize("command", ["inspect", "verify", "ingest"])
+def test_a_newest_segment_that_a_power_failure_zeroed_from_its_start_is_a_gap(
+    command: str, golden: StoreOf, run: Run, tmp_path: Path
+) -> None:
+    """`inspect` looked at the end of the segment before, and called the loss undecided, with exit code 0."""
+    root = Path(shutil.copytree(golden("b498-base"), tmp_path / "whole"))
+    newest = list_segments(root)[-1]
+    newest.write_bytes(bytes(newest.stat().st_size))
+    (root / "abort").write_bytes(b"4711")
+
+    code, out, _ = run(command, root, *(("--lake", tmp_path / "new") if command == "ingest" else ()))
+
+    assert ExitCode.DAMAGE == code
+    assert "the log ends 2,122 bytes before its queues and index" in out
+    assert "do not start the broker" in out
+
+
 def test_the_printed_repair_names_a_log_that_is_not_in_the_store(store: Path, run: Run, tmp_path: Path) -> None:
     """Pasted without `--commitlog`, it found no log."""
     _copy_log_before_queues(store, 3600)
