@@ -138,12 +138,12 @@ def ends_in_unused_crc_field(raw: bytes) -> bool:
 
 def are_zeroed(raw: bytes) -> bool:
     """Return whether zeros overwrote the end of properties, in any release."""
-    return raw.endswith(b"\0") and not ends_in_unused_crc_field(raw) and not ends_in_complete_value(raw)
+    return raw.endswith(b"\0") and not ends_in_unused_crc_field(raw) and not may_end_in_complete_value(raw)
 
 
-def ends_in_complete_value(raw: bytes) -> bool:
+def may_end_in_complete_value(raw: bytes) -> bool:
     """
-    Return whether properties that end in zeros may be complete: a producer's value may end in them.
+    Return whether the zeros at the end of properties may be the end of a value, as a producer sent it.
 
     The bytes do not prove it. A value may end in one or two terminators; a lost page, or an unfinished write, leaves
     more zeros.

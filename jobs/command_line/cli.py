@@ -20,10 +20,10 @@ import click
 
 from jobs import __version__
 from jobs.command_line import COMMAND_TABLE
-from jobs.command_line.answer import COMMAND_LINE_META_KEY
 from jobs.command_line.configuration import bind_environment_variables, leaf_commands
 from jobs.command_line.engine import uses_s3
 from jobs.command_line.old_names import explain_old_name
+from jobs.command_line.result_printer import COMMAND_LINE_META_KEY
 from jobs.console import process
 from jobs.console.lines import line_width_limit, wrap_line
 from jobs.console.log import JsonLines, log_as_json, log_message

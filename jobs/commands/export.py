@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command_line.answer import ResultPrinter, answer_options
 from jobs.command_line.configuration import ONE_SOURCE_NEEDED, declare_command
 from jobs.command_line.engine import engine_option, start_workers
+from jobs.command_line.result_printer import ResultPrinter, printer_options
 from jobs.console.amounts import TimeArgument, count_text, size_text
 from jobs.console.log import log_message
 from jobs.console.process import end_without_reader
@@ -46,7 +46,7 @@ def export(  # noqa: PLR0913 - one argument an option
     ),
     dry_run: bool = flag("Show how much would be read; write nothing."),
     engine: str = engine_option,
-    answer: ResultPrinter = answer_options,
+    printer: ResultPrinter = printer_options,
 ) -> ExitCode:
     """
     Write messages to FILE, with decompressed bodies.
@@ -58,7 +58,7 @@ def export(  # noqa: PLR0913 - one argument an option
     place, out = request.place, request.out
     if not place.location:
         raise click.UsageError(ONE_SOURCE_NEEDED)
-    if out is None and (request.form not in {RowFormat.NDJSON, RowFormat.CSV} or answer.as_json):
+    if out is None and (request.form not in {RowFormat.NDJSON, RowFormat.CSV} or printer.as_json):
         raise click.UsageError(
             "only ndjson and csv can be written to standard output (--out -), and only without --json. Otherwise "
             "pass --out FILE"
@@ -80,13 +80,13 @@ def export(  # noqa: PLR0913 - one argument an option
     request = replace(request, time_range=between, condition=condition)
     items, summary = plan_export(request, workers.options)
     if dry_run:
-        return _print_plan(request, items, summary, answer)
+        return _print_plan(request, items, summary, printer)
     with end_without_reader() if out is None else nullcontext():
         export(request, items, summary, workers)
     severity = worst_severity_met(gap=summary.gaps, damage=summary.damaged)
     verdict = "done" if summary.messages else "no messages found"
     verdict = verdict if severity is Severity.NOT_VERIFIED else ""
-    result = Result(severity, count_text(summary.messages, "message"), answer.seconds, summary.bytes, verdict)
+    result = Result(severity, count_text(summary.messages, "message"), printer.seconds, summary.bytes, verdict)
     reason = None if summary.messages else explain_empty_export(request)
     described = {
         "messages": summary.messages,
@@ -108,15 +108,15 @@ def export(  # noqa: PLR0913 - one argument an option
     )
     lines = [f"{place.location} → {target}", *(f"  {text}" for text in said), *left_out_lines(summary)]
     if out is None:  # standard output has the messages, and nothing else
-        for line in () if answer.quiet else (*lines, click.unstyle(result.line("export"))):
+        for line in () if printer.quiet else (*lines, click.unstyle(result.line("export"))):
             log_message(line)
     else:
-        answer.print_json_or_lines(described, lines, result, indent=None)
+        printer.print_json_or_lines(described, lines, result, indent=None)
     return severity.exit_code if summary.messages or severity.is_alarm else ExitCode.NOT_FOUND
 
 
 def _print_plan(
-    request: ExportRequest, items: "Sequence[ExportItem]", summary: "ExportSummary", answer: ResultPrinter
+    request: ExportRequest, items: "Sequence[ExportItem]", summary: "ExportSummary", printer: ResultPrinter
 ) -> ExitCode:
     """Print the result of a dry run."""
     # Only the run shows how much of it a condition skips.
@@ -124,11 +124,11 @@ def _print_plan(
     kind, out = request.form.value, STDOUT if request.out is None else str(request.out)
     what = f"would read at most {count_text(files, 'file')}, {size_text(size)}, and write {kind} → {out}"
     severity = worst_severity_met(gap=summary.gaps)
-    result = Result(severity, what, answer.seconds, verdict="dry run")
+    result = Result(severity, what, printer.seconds, verdict="dry run")
     gaps = [place._asdict() for place in summary.gaps]
     values = {"files": files, "bytes": size, "format": kind, "out": out, "gaps": gaps}
     lines = [f"{request.place.location} → {out}: dry run, nothing is written", *left_out_lines(summary)]
-    return answer.print_json_or_lines(values, lines, result, indent=None)
+    return printer.print_json_or_lines(values, lines, result, indent=None)
 
 
 def _resolve_time(given: TimeArgument | None, otherwise: int) -> int:

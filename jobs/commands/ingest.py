@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command_line.answer import ResultPrinter, verbose_answer_options
 from jobs.command_line.configuration import declare_command
 from jobs.command_line.engine import engine_option, make_workers, start_workers
+from jobs.command_line.result_printer import ResultPrinter, verbose_printer_options
 from jobs.commands.lake import IcebergRegistrations, iceberg_option_of_ingest
 from jobs.console.log import log_message
 from jobs.console.result import ExitCode, RequestError, Severity
@@ -49,7 +49,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
     metrics: Path | None = option("FILE", "Write metrics of the run to a Prometheus text file.", OUTPUT_FILE),
     iceberg: str | None = iceberg_option_of_ingest,
     engine: str = engine_option,
-    answer: ResultPrinter = verbose_answer_options,
+    printer: ResultPrinter = verbose_printer_options,
 ) -> ExitCode:
     """
     Append the new messages of STORE to the Delta tables of LAKE, each exactly once.
@@ -76,10 +76,10 @@ def ingest(  # noqa: PLR0913 - one argument an option
             summary, options = _run_once(request, engine)
     except RequestError as error:  # such as the label of another store
         refused = Summary(request.store, request.lake, request.broker or "").to_dict()
-        answer.print_json_or_lines({**refused, "severity": Severity.NOT_ACCESSIBLE.value, "error": str(error)}, ())
+        printer.print_json_or_lines({**refused, "severity": Severity.NOT_ACCESSIBLE.value, "error": str(error)}, ())
         raise
     registrations.register_after_last_commit(_lake_of(summary, options))
-    exit_code = answer.print_outcome(summary, summary.lines())  # even if the metrics cannot be written
+    exit_code = printer.print_outcome(summary, summary.lines())  # even if the metrics cannot be written
     _write_metrics(metrics, summary)
     registrations.raise_failure()
     return exit_code

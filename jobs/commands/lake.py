@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.command_line.answer import ResultPrinter, answer_options, verbose_answer_options
 from jobs.command_line.configuration import declare_command
 from jobs.command_line.engine import engine_option, start_workers
+from jobs.command_line.result_printer import ResultPrinter, printer_options, verbose_printer_options
 from jobs.console.amounts import count_text, size_text
 from jobs.console.lines import printable_lines
 from jobs.console.log import log_message
@@ -152,7 +152,7 @@ def catalog(
         callback=_check_name,
     ),
     iceberg: str | None = iceberg_option,
-    answer: ResultPrinter = answer_options,
+    printer: ResultPrinter = printer_options,
 ) -> ExitCode:
     """
     Print SQL statements that register every table of LAKE in a catalog.
@@ -172,19 +172,19 @@ def catalog(
     if iceberg is not None and (kind, schema) != (_CATALOG_KIND, _SCHEMA):
         raise click.UsageError("--iceberg CATALOG[.NAMESPACE] cannot be combined with --for or --schema")
     if iceberg is not None:
-        return _register(place, iceberg, answer)
+        return _register(place, iceberg, printer)
     found = list(catalog_statements(place, kind, schema, list_typed_tables(place)))
     if not found:
         raise NotAStore(_NO_LAKE, None, place.location)
-    if answer.as_json:
-        answer.print_json_or_lines([{"table": table, "text": text} for table, text in found], ())
-    elif not answer.quiet:
+    if printer.as_json:
+        printer.print_json_or_lines([{"table": table, "text": text} for table, text in found], ())
+    elif not printer.quiet:
         for _, text in found:  # never wrapped, so that it can be pasted
             click.echo(f"{printable_lines(text)};")
     return ExitCode.CLEAN
 
 
-def _register(lake: Lake, target: str, answer: ResultPrinter) -> ExitCode:
+def _register(lake: Lake, target: str, printer: ResultPrinter) -> ExitCode:
     from jobs.lake.catalog import Registrar
     from jobs.typed.typings import list_typed_tables
 
@@ -197,8 +197,8 @@ def _register(lake: Lake, target: str, answer: ResultPrinter) -> ExitCode:
     ]
     added, removed = sum(one.added for one in done), sum(one.removed for one in done)
     what = f"{count_text(len(done), 'table')} in {target}, {count_text(added, 'file')} added, {removed:,} removed"
-    result = Result(Severity.HEALTHY, what, answer.seconds, verdict="done")
-    return answer.print_json_or_lines([one._asdict() for one in done], [lake.location, *lines], result)
+    result = Result(Severity.HEALTHY, what, printer.seconds, verdict="done")
+    return printer.print_json_or_lines([one._asdict() for one in done], [lake.location, *lines], result)
 
 
 def _parse_kept_time(text: str) -> tuple[str, float]:
@@ -241,7 +241,7 @@ def optimize(  # noqa: PLR0913 - one argument an option
     ),
     iceberg: str | None = iceberg_option,
     engine: str = engine_option,
-    answer: ResultPrinter = answer_options,
+    printer: ResultPrinter = printer_options,
 ) -> ExitCode:
     """
     Compact the tables of LAKE, and delete files that have been obsolete for longer than the retention time.
@@ -283,10 +283,10 @@ def optimize(  # noqa: PLR0913 - one argument an option
     what = f"{count_text(merged, 'file')} {would}merged, {count_text(deleted, 'obsolete file')} {would}deleted"
     if keep:
         what = f"{count_text(sum(one.messages for one in expired), 'expired message')} {would}removed, {what}"
-    result = Result(Severity.HEALTHY, what, answer.seconds, verdict="dry run" if dry_run else "done")
+    result = Result(Severity.HEALTHY, what, printer.seconds, verdict="dry run" if dry_run else "done")
     values = [table._asdict() for table in saved]
     as_json = {"expired": [one._asdict() for one in expired], "tables": values} if keep else values
-    answer.print_json_or_lines(as_json, [lake, *lines], result)
+    printer.print_json_or_lines(as_json, [lake, *lines], result)
     registrations.raise_failure()
     return ExitCode.CLEAN
 
@@ -340,7 +340,7 @@ def restore(
     ),
     topics: tuple[str, ...] = option(None, names="-t --topic", multiple=True, hidden=True),
     engine: str = engine_option,
-    answer: ResultPrinter = verbose_answer_options,
+    printer: ResultPrinter = verbose_printer_options,
 ) -> ExitCode:
     """
     Restore a store from LAKE into DIR: the log and configuration byte for byte; queues and index files are rebuilt.
@@ -368,7 +368,7 @@ def restore(
         from jobs.restore.check import check_restore
 
         checked = check_restore(request, workers)
-        return answer.print_outcome(checked, checked.lines(), with_byte_count=True)
+        return printer.print_outcome(checked, checked.lines(), with_byte_count=True)
     from jobs.restore.run import restore
 
     summary = restore(request, workers)
@@ -379,4 +379,4 @@ def restore(
     user = out.stat().st_uid
     advice = f"the files belong to user {user}; change their owner to the broker's user before you start the broker"
     chown = RecommendedStep(advice, (f"chown -R USER:GROUP {quote(str(out))}",))
-    return answer.print_outcome(summary, [*summary.lines(), *verify.lines(), *chown.lines("")], with_byte_count=True)
+    return printer.print_outcome(summary, [*summary.lines(), *verify.lines(), *chown.lines("")], with_byte_count=True)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from jobs.command_line.answer import ResultPrinter, typed_command_text, verbose_answer_options
 from jobs.command_line.configuration import declare_command
 from jobs.command_line.engine import engine_option, start_store_command
+from jobs.command_line.result_printer import ResultPrinter, typed_command_text, verbose_printer_options
 from jobs.console.amounts import count_text
 from jobs.console.lines import PLAN_HEADING, abridged_lines_under_heading
 from jobs.console.process import tool_command
@@ -66,7 +66,7 @@ def rebuild_index(
         "files at its next start."
     ),
     engine: str = engine_option,
-    answer: ResultPrinter = verbose_answer_options,
+    printer: ResultPrinter = verbose_printer_options,
 ) -> ExitCode:
     """Rebuild the index files of STORE from its log into DIR, byte for byte as the broker writes them."""
     if advance_checkpoint and not installation.is_wanted:
@@ -79,18 +79,18 @@ def rebuild_index(
     request = replace(request, is_broker_running=find_broker_process(request.store) is not None)
     if installation.is_preview:
         would = dry_run_of_index(request, workers.options)
-        return answer.print_outcome(would, would.lines())
+        return printer.print_outcome(would, would.lines())
     with _lock_for_installation(request, request.out, installation) as held:
         result = rebuild_index(request, workers)
-        answer.print_first_lines(_index_lines(result))
+        printer.print_first_lines(_index_lines(result))
         if installation.is_wanted and not result.contradictions:
             plan = partial(plan_index_installation, request.store, result, advance_checkpoint=advance_checkpoint)
             renamed = {file.name: file.equal_name for file in result.files if file.equal_name not in {"", file.name}}
-            result.installed = _put_in_place(plan, answer, held, renamed)
-    outcome = result.result(answer.seconds)
+            result.installed = _put_in_place(plan, printer, held, renamed)
+    outcome = result.result(printer.seconds)
     more = ["--advance-checkpoint"] if result.broker_was_killed and is_local(request.store) else []
     to_install = more if result.files and not installation.is_wanted else None
-    return _print_end(result, outcome, answer, to_install, request.options)
+    return _print_end(result, outcome, printer, to_install, request.options)
 
 
 @declare_command(
@@ -103,7 +103,7 @@ def rebuild_consumequeue(
     request: RebuildQueuesRequest = bundle(RebuildQueuesRequest),
     installation: _Installation = bundle(_Installation),
     engine: str = engine_option,
-    answer: ResultPrinter = verbose_answer_options,
+    printer: ResultPrinter = verbose_printer_options,
 ) -> ExitCode:
     """
     Rebuild the queues of STORE from its log.
@@ -120,16 +120,16 @@ def rebuild_consumequeue(
 
     if installation.is_preview:
         would = dry_run_of_queues(request, workers.options)
-        return answer.print_outcome(would, would.lines())
+        return printer.print_outcome(would, would.lines())
     with _lock_for_installation(request, str(request.out), installation) as held:
         summary = rebuild_queues(request, workers)
-        answer.print_first_lines(_queue_lines(summary))
+        printer.print_first_lines(_queue_lines(summary))
         if installation.is_wanted:
             plan = partial(plan_queue_installation, request.store, summary)
-            summary.installed = _put_in_place(plan, answer, held, {})
+            summary.installed = _put_in_place(plan, printer, held, {})
     more = [] if request.lost_only else ["--lost-only"]
     to_install = more if summary.files and summary.has_place and not installation.is_wanted else None
-    return _print_end(summary, summary.result(answer.seconds), answer, to_install, request.options)
+    return _print_end(summary, summary.result(printer.seconds), printer, to_install, request.options)
 
 
 _Request = TypeVar("_Request", RebuildIndexRequest, RebuildQueuesRequest)
@@ -167,7 +167,7 @@ def _lock_for_installation(
 
 def _put_in_place(
     plan: Callable[[], "Sequence[Installation]"],
-    answer: ResultPrinter,
+    printer: ResultPrinter,
     held: LockedStore | None,
     renamed: Mapping[str, str],
 ) -> bool:
@@ -181,11 +181,13 @@ def _put_in_place(
     with raise_as_usage_errors(NotInstalledError, prefix="not installed: "):
         plans = plan()
         lines = [line for one in plans for line in one.list_steps(is_done=held is not None, renamed=renamed)]
-        answer.print_lines(
+        printer.print_lines(
             abridged_lines_under_heading(PLAN_HEADING if held is None else "INSTALL", lines or ["nothing to install"])
         )
         if held is None:
-            answer.print_lines(f"  NOTE cannot be installed now: {reason}" for one in plans for reason in one.obstacles)
+            printer.print_lines(
+                f"  NOTE cannot be installed now: {reason}" for one in plans for reason in one.obstacles
+            )
             return False
         for one in plans:
             held.refuse_changes()
@@ -199,7 +201,7 @@ def _put_in_place(
 def _print_end(
     rebuilt: "index.IndexRebuildSummary | QueueRebuildSummary",
     result: Result,
-    answer: ResultPrinter,
+    printer: ResultPrinter,
     to_install: Sequence[str] | None,
     options: Sequence[str],
 ) -> ExitCode:
@@ -220,7 +222,7 @@ def _print_end(
             "rebuild into a new directory and install the files, with the broker stopped", (again,)
         ).lines()
     values = {**rebuilt.to_dict(), "installed": rebuilt.installed, "severity": result.severity.value}
-    return answer.print_json_or_lines(values, lines, result)
+    return printer.print_json_or_lines(values, lines, result)
 
 
 def _refuse_for_database(request: RebuildQueuesRequest, installation: _Installation) -> None:

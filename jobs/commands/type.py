@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command_line.answer import ResultPrinter, answer_options
 from jobs.command_line.configuration import declare_command
 from jobs.command_line.engine import engine_option, start_workers
+from jobs.command_line.result_printer import ResultPrinter, printer_options
 from jobs.console.amounts import count_text, is_or_are
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, Result, Severity
@@ -38,7 +38,7 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     infer: bool = flag("Print types inferred from the bodies of TOPIC, and how many bodies do not match them."),
     topics: tuple[str, ...] = option("TOPIC", "With --infer: the topic.", names="-t --topic", multiple=True),
     engine: str = engine_option,
-    answer: ResultPrinter = answer_options,
+    printer: ResultPrinter = printer_options,
 ) -> ExitCode:
     """
     Decode message bodies into typed tables, one per topic: LAKE/typed/TOPIC.
@@ -58,7 +58,7 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
                 "--infer requires -t TOPIC, and cannot be combined with --types, --retype, --retry, "
                 "--accept-dead-letters, --max-dead-letters, --acknowledge or --metrics"
             )
-        return _infer(request.lake, topics, engine, answer)
+        return _infer(request.lake, topics, engine, printer)
     if declared is None or topics:
         raise click.UsageError("pass --types FILE, or --infer -t TOPIC")
     if request.accept_dead_letters and not request.retype:
@@ -75,11 +75,11 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
 
     lake = Lake(request.lake.location, workers.options)
     summary = type_lake(replace(request, lake=lake, types=types), workers)
-    return _print_summary(declared, summary, metrics=metrics, answer=answer, retry=request.retry)
+    return _print_summary(declared, summary, metrics=metrics, printer=printer, retry=request.retry)
 
 
 def _print_summary(
-    declared: Path, summary: "TypingSummary", *, metrics: Path | None, answer: ResultPrinter, retry: bool
+    declared: Path, summary: "TypingSummary", *, metrics: Path | None, printer: ResultPrinter, retry: bool
 ) -> ExitCode:
     """Print the summary of a typing, write its metrics, and return the exit code."""
     lake = str(click.get_current_context().params["lake"])
@@ -106,8 +106,8 @@ def _print_summary(
         "not_found": not_found,
         "too_many_dead_letters": exceeded,
     }
-    result = Result(severity, _amount_text(summary, retry=retry), answer.seconds, verdict=verdict)
-    answer.print_json_or_lines(
+    result = Result(severity, _amount_text(summary, retry=retry), printer.seconds, verdict=verdict)
+    printer.print_json_or_lines(
         values,
         [lake, *_summary_lines(summary, f"{tool_command()} {join(('type', lake, '--types', str(declared)))}")],
         result,
@@ -119,14 +119,14 @@ def _print_summary(
     return code
 
 
-def _infer(lake: Lake, topics: tuple[str, ...], engine: str, answer: ResultPrinter) -> ExitCode:
+def _infer(lake: Lake, topics: tuple[str, ...], engine: str, printer: ResultPrinter) -> ExitCode:
     workers = start_workers(engine, lake.location)
     from jobs.typed.infer import infer_types
 
     found = [infer_types(Lake(lake.location, workers.options), topic, workers) for topic in dict.fromkeys(topics)]
     text = "\n".join(proposal for proposal, _ in found)
-    if answer.as_json:
-        answer.print_json_or_lines({"proposal": text}, ())
+    if printer.as_json:
+        printer.print_json_or_lines({"proposal": text}, ())
     else:  # never wrapped: it is the content of a file
         click.echo(text, nl=False)
     return ExitCode.CLEAN if all(is_proposed for _, is_proposed in found) else ExitCode.NOT_FOUND

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command_line.answer import ResultPrinter, answer_options, typed_command_text, verbose_answer_options
 from jobs.command_line.configuration import declare_command
 from jobs.command_line.engine import engine_option, start_store_command
+from jobs.command_line.result_printer import ResultPrinter, printer_options, typed_command_text, verbose_printer_options
 from jobs.commands.rebuild import refuse_running_broker
 from jobs.console.amounts import count_text
 from jobs.console.process import tool_command
@@ -48,7 +48,7 @@ def verify(  # noqa: PLR0913 - one argument an option
     ),
     broker: str | None = option("NAME", "Label of the broker in the findings lake."),
     engine: str = engine_option,
-    answer: ResultPrinter = verbose_answer_options,
+    printer: ResultPrinter = verbose_printer_options,
 ) -> ExitCode:
     """Compare queues, index files, positions and configuration of STORE with its log, and check the log."""
     patterns = [name for name in request.acceptances.names if not names_finding(name)]
@@ -76,7 +76,7 @@ def verify(  # noqa: PLR0913 - one argument an option
         )
     verdict = verify_store(request, workers)
     # Printed first: the verdict must not be lost if it cannot be written.
-    exit_code = answer.print_outcome(
+    exit_code = printer.print_outcome(
         verdict, verdict_lines(verdict, limit, all_locations=all_locations), with_byte_count=True
     )
     if lake is not None:
@@ -103,7 +103,7 @@ def diff(
     request: DiffRequest = bundle(DiffRequest),
     limit: int = limit_option("differences, the worst first"),
     engine: str = engine_option,
-    answer: ResultPrinter = answer_options,
+    printer: ResultPrinter = printer_options,
 ) -> ExitCode:
     """
     Compare STORE with LAKE, record by record and byte for byte, or with another store, and explain the differences.
@@ -124,11 +124,11 @@ def diff(
 
         other = list_store(request.other, options=options, read_limits=request.read_limits)
         found = compare_stores(request.list_store(options), other)
-        return answer.print_outcome(found, found.lines(), with_byte_count=True)
+        return printer.print_outcome(found, found.lines(), with_byte_count=True)
     from jobs.diff import diff as compare
 
     summary = compare(replace(request, broker=request.broker or request.conf.broker_name), workers)
-    return answer.print_outcome(summary, summary.lines(limit), with_byte_count=True)
+    return printer.print_outcome(summary, summary.lines(limit), with_byte_count=True)
 
 
 @declare_command(
@@ -141,7 +141,7 @@ def repair(
     request: RepairRequest = bundle(RepairRequest),
     undoes: bool = flag("Restore the files that repairs with this DIR have replaced.", names="--undo"),
     engine: str = engine_option,
-    answer: ResultPrinter = answer_options,
+    printer: ResultPrinter = printer_options,
 ) -> ExitCode:
     """
     Write corrected files for STORE into DIR, and print a plan.
@@ -167,9 +167,9 @@ def repair(
 
         done = undo(request.store, request.out.absolute())
         undone = f"undid the changes to {count_text(len(done), 'part')} of the store"
-        result = Result(Severity.NOT_VERIFIED, undone, answer.seconds, verdict="done")
+        result = Result(Severity.NOT_VERIFIED, undone, printer.seconds, verdict="done")
         lines = [request.store, *(f"  {line}" for line in done)]
-        return answer.print_json_or_lines({"store": request.store, "undone": done}, lines, result)
+        return printer.print_json_or_lines({"store": request.store, "undone": done}, lines, result)
     if not path_exists(request.out / JOURNAL_FILE):
         refuse_nonempty_directory(str(request.out))
     request, workers = start_store_command(request, engine)
@@ -184,7 +184,7 @@ def repair(
     )
     summary = repair_store(request, workers)
     next_lines = _next_step_lines(summary, request.store, applies=request.apply, has_lake=request.lake is not None)
-    return answer.print_outcome(summary, [*summary.lines(_SHOWN), *next_lines, *start_warning_lines(summary.start)])
+    return printer.print_outcome(summary, [*summary.lines(_SHOWN), *next_lines, *start_warning_lines(summary.start)])
 
 
 def _repeat_lines(words: str, *more: str, dropped_word: str = "", title: str = "NEXT") -> list[str]:

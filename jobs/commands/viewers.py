@@ -7,8 +7,8 @@ from importlib.util import find_spec
 
 import click
 
-from jobs.command_line.answer import ResultPrinter, verbose_answer_options
 from jobs.command_line.configuration import declare_command
+from jobs.command_line.result_printer import ResultPrinter, verbose_printer_options
 from jobs.console.lines import line_width_limit, printable_text, wrap_line
 from jobs.console.log import log_message
 from jobs.console.process import STANDARD_OUTPUT
@@ -52,7 +52,7 @@ def inspect(
         names="--accept",
         multiple=True,
     ),
-    answer: ResultPrinter = verbose_answer_options,
+    printer: ResultPrinter = verbose_printer_options,
 ) -> ExitCode:
     """
     Show a store's segments, queues, index files, checkpoint and release, and recommend the next command.
@@ -74,8 +74,8 @@ def inspect(
         report.usage = measure_usage(request.store, request.commitlog, report.log.end_offset)
     report.options = options
     # --quiet affects only the progress line: the report is the answer.
-    replace(answer, quiet=False).print_json_or_lines(
-        report.to_dict(), report_text(report, verbose=answer.verbose).split("\n")
+    replace(printer, quiet=False).print_json_or_lines(
+        report.to_dict(), report_text(report, verbose=printer.verbose).split("\n")
     )
     return report.health.exit_code
 

@@ -29,7 +29,7 @@ from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import FOREIGN_BYTES_REASON, Piece, PieceKind
 from rmq_formats.detection import CLUSTER
 from rmq_formats.kernels.integers import Integers
-from rmq_formats.properties import PropertyParser, ends_in_complete_value, ends_in_unused_crc_field, parse_properties
+from rmq_formats.properties import PropertyParser, ends_in_unused_crc_field, may_end_in_complete_value, parse_properties
 
 MAX_TIME_STEP_MS = 86_400_000  # ms: a day
 _NEAR = 60_000  # ms by which the right time may be outside of its neighbors' times
@@ -156,7 +156,7 @@ class RangeCheck:
             offset = item.base_offset + at
             if kind == kernels.TRAILING_ZEROS:
                 properties = decode_record(item.buffer.data[at : at + size], 0, offset).properties_raw
-                ends = ends_in_unused_crc_field(properties), ends_in_complete_value(properties)
+                ends = ends_in_unused_crc_field(properties), may_end_in_complete_value(properties)
                 is_text_of_client = CLUSTER not in parse_properties(properties, PropertyParser.SCAN)
                 self.zero_ended_records.append(ZeroEndedRecord(offset, size, *ends, is_text_of_client))
                 continue

@@ -30,7 +30,7 @@ _TRACKS = "consumer-group status is omitted (requires a running broker)"
 
 @dataclass(slots=True)
 class AnswerPrinter:
-    """The output settings of a command."""
+    """Prints the answer of a query: messages and rows to standard output, notes to standard error."""
 
     zone: tzinfo | None = None
     form: RowFormat = RowFormat.TEXT

@@ -25,7 +25,7 @@ from rmq_formats.commitlog.record import MessageRecord, has_right_body_crc
 from rmq_formats.commitlog.segment import STALE_REASON, UNDECIDED_REASON, TailEvidence, is_fully_written
 from rmq_formats.consumequeue.dispatch import BatchUnit, Unit
 from rmq_formats.errors import FormatError, NotAStore, is_lost_file_error
-from rmq_formats.properties import ends_in_complete_value
+from rmq_formats.properties import may_end_in_complete_value
 from rmq_formats.store import FileKind
 
 _LARGEST = 1 << 20
@@ -146,7 +146,7 @@ def _is_complete(list_again: Callable[[], Store], record: MessageRecord) -> bool
     All records of a closed store are: one with a wrong body was changed later. Without a checkpoint, only a part of the
     store may have been copied while its broker was running, so zeros at the end of a record may be missing bytes.
     """
-    may_end_in_zeros = has_right_body_crc(record) and ends_in_complete_value(record.properties_raw)
+    may_end_in_zeros = has_right_body_crc(record) and may_end_in_complete_value(record.properties_raw)
 
     def ask(store: Store) -> bool:
         if store.has_clean_shutdown:

@@ -42,7 +42,7 @@ class ProbedQueue(NamedTuple):
 
 
 class QueueEnds(NamedTuple):
-    """The queues as they were before the log was read."""
+    """The queues with their ends, as probed before the log was read, and the offset up to which all were dispatched."""
 
     probed_queues: tuple[ProbedQueue, ...]
     dispatched_offset: int  # physical offset: every record before it had its units

@@ -17,7 +17,7 @@ from rmq_formats.commitlog.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, encode_record, has_right_body_crc, record_from_row
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import NO_EVIDENCE, Framing, Piece, PieceKind, TailEvidence, is_fully_written
-from rmq_formats.properties import PropertyParser, ends_in_complete_value
+from rmq_formats.properties import PropertyParser, may_end_in_complete_value
 from rmq_formats.store import file_name_of_offset
 from tests.rmq_formats.builders import STORED, frame_record, make_blank, make_record
 from tests.support.stores import walk_store
@@ -154,7 +154,7 @@ def read_with_reference(root: Path) -> Result:
 def _is_complete_in_closed_store(record: MessageRecord) -> bool:
     """Return whether the last record was not cut by a copy of the store, which has no checkpoint."""
     ends_in_zeros = (record.properties_raw or record.topic_raw).endswith(b"\0")
-    may_end_in_zeros = has_right_body_crc(record) and ends_in_complete_value(record.properties_raw)
+    may_end_in_zeros = has_right_body_crc(record) and may_end_in_complete_value(record.properties_raw)
     return is_fully_written(record) or not ends_in_zeros or may_end_in_zeros
 
 

@@ -312,10 +312,10 @@ def _first_key_of(explained: ExplainedFile) -> tuple[int, int]:
 
 def _are_exchanged(pairs: Sequence[tuple[ExplainedFile, ExplainedFile]], zone: tzinfo) -> bool:
     """
-    Return whether the names fit the contents only after an exchange: a name is never before the first message.
+    Return whether files have exchanged names: of each pair, the first has the content for the name of the second.
 
-    Nor is it long after it: a file whose name fits is not given a later one. Of two renamed files, one may already have
-    the right name.
+    A name fits if it is not before the first message, nor long after it: a file whose name fits is not given a later
+    one. Of two renamed files, one may already have the right name.
     """
     moves = [
         (file_name_for_time(one.broker_file.header.begin_timestamp, zone), one.name, place.name) for one, place in pairs

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from jobs.command_line.answer import ResultPrinter
+from jobs.command_line.result_printer import ResultPrinter
 from jobs.console.log import is_secret, mask_program_output, mask_secrets, remember_secret
 from jobs.launch.arguments import file_system_options, parse_properties_file, split_secrets
 from jobs.storage.s3 import delta_options

@@ -213,7 +213,7 @@ def test_units_that_are_not_dispatched_yet_require_a_run(tmp_path: Path) -> None
 def test_a_command_that_finds_nothing_new_starts_no_session_and_shows_the_time_that_it_took(
     ingested: IngestedStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.command_line.answer.ResultPrinter.seconds", 754.0)
+    monkeypatch.setattr("jobs.command_line.result_printer.ResultPrinter.seconds", 754.0)
     extra = ["--metrics", str(ingested.path / "figures")]
     with patch("jobs.launch.session.spark_session", side_effect=AssertionError("a session")):
         code = main(["ingest", str(ingested.broker.root), "--lake", str(ingested.path), "--broker", "b", *extra])

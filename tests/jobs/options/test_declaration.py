@@ -84,7 +84,7 @@ def test_shared_options_are_last_in_the_help() -> None:
     assert ["place", "--limit", "--no-body", "--name", "--depth"] == names
 
 
-_OTHERS = ("store.request", "store.selection", "command_line.answer", "dump.dumped_file")
+_OTHERS = ("store.request", "store.selection", "command_line.result_printer", "dump.dumped_file")
 
 
 def list_declared_fields() -> Iterator[tuple[str, Field[Any]]]:

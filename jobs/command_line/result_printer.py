@@ -103,5 +103,5 @@ def typed_command_text(*added_words: str, dropped_word: str = "", replacement: t
     return " ".join([tool_command(), *map(quote, (*(values.get(word, word) for word in words), *added_words))])
 
 
-verbose_answer_options = bundle(ResultPrinter)  # for commands that print the evidence for the broker's release
-answer_options = bundle(ResultPrinter, verbose=False)
+verbose_printer_options = bundle(ResultPrinter)  # for commands that print the evidence for the broker's release
+printer_options = bundle(ResultPrinter, verbose=False)
