@@ -24,8 +24,8 @@ from jobs.options.places import find_enclosing_store, is_within
 from jobs.query import Message, lookups
 from jobs.query.lookups import ALL_TIMES, KEY_QUERY_LIMIT, UNIQUE_KEY_QUERY_LIMIT, TimeWindow
 from jobs.query.merging import concatenate_answers, merge_answers
-from jobs.query.place import open_place, open_stores
 from jobs.query.source import Answer, Reason, ReasonKind, SeveralStoresError, Source
+from jobs.query.target import open_stores, open_target
 from jobs.requests.ingest import IngestRequest
 from jobs.requests.query import QueryTarget
 from jobs.requests.verify import VerifyRequest
@@ -184,7 +184,7 @@ def open_source(  # noqa: PLR0913 - what the command line has as options
     scan_log: bool = False,
 ) -> Iterator[Source]:
     """Open a store, or one store of a lake; the release is detected unless it is given."""
-    with open_place(_make_target(store, lake, broker, release, broker_conf, scan_log=scan_log)) as source:
+    with open_target(_make_target(store, lake, broker, release, broker_conf, scan_log=scan_log)) as source:
         yield source
 
 

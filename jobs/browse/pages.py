@@ -28,10 +28,10 @@ from jobs.query.json_text import json_line, message_object
 from jobs.query.lake_source import LakeSource
 from jobs.query.lookups import parse_position, read_page
 from jobs.query.merging import MergedPage, join_remarks, parse_positions, read_merged_page
-from jobs.query.place import open_stores
 from jobs.query.source import Remarks, SeveralStoresError, Source, do_nothing, parse_whole_number, require_single_source
 from jobs.query.store_source import StoreSource
 from jobs.query.story import timeline_lines
+from jobs.query.target import open_stores
 from jobs.requests.query import QueryTarget
 from jobs.store.selection import list_similar_topics
 from jobs.store.store import format_place_options, log_directories, read_broker_conf
@@ -49,7 +49,7 @@ _MESSAGE_FIELDS = ("topic", "queue", "key", "tag", "words", "since", "until")
 _LETTERS = {"topic": "-t", "key": "-k"}
 _BROKER = "broker"  # the field of a page that narrows it to one broker
 _SHOW_SYSTEM = "system"  # the field of a page that also shows system topics
-_QUEUE_PLACE = re.compile(r"(.+)/(\d{1,10})/(\d{1,19})")  # topic, queue, and offset in the queue
+_QUEUE_OFFSET = re.compile(r"(.+)/(\d{1,10})/(\d{1,19})")  # topic, queue, and offset in the queue
 _MOST_FOR_TOPICS = 20_000_000  # messages of a lake whose topics are read for a selection list
 
 PageLists = StoreLists | LakeLists
@@ -58,8 +58,8 @@ PageLists = StoreLists | LakeLists
 class Pages:
     """The pages of one store or lake, in the state in which it was last opened."""
 
-    def __init__(self, place: QueryTarget) -> None:
-        self._place = place
+    def __init__(self, target: QueryTarget) -> None:
+        self._target = target
         self._stack = ExitStack()
         self._sources: Sequence[Source] = ()
         self._snapshot = -1
@@ -67,7 +67,7 @@ class Pages:
         self._words = Translator("en")
 
     def answer(self, snapshot: int, request: PageRequest) -> PageReply:
-        """Return the answer to a request for a snapshot of the place; *snapshot* never decreases."""
+        """Return the answer to a request for a snapshot of the store or lake; *snapshot* never decreases."""
         self._words = Translator(request.language)
         views: Mapping[str, Callable[[PageLists, PageRequest], PageReply]] = {
             "/": self._make_front_page,
@@ -94,7 +94,7 @@ class Pages:
                 if not isinstance(lists, StoreLists):
                     raise
                 lists.source.queues.drop_database(error)  # raises the error if it is about anything else
-            except FileNotFoundError:  # retention has deleted a file since the place was opened
+            except FileNotFoundError:  # retention has deleted a file since the store was opened
                 self._sources = self._open_source()
                 lists = _make_lists(self._choose_sources(request))
             return view(lists, request)
@@ -111,7 +111,7 @@ class Pages:
     def _open_source(self) -> Sequence[Source]:
         self._stack.close()
         self._sources, self._overview = (), None
-        return self._stack.enter_context(open_stores(self._place))
+        return self._stack.enter_context(open_stores(self._target))
 
     def _choose_sources(self, request: PageRequest) -> Sequence[Source]:
         """Return the stores that a page shows: all, or those of the broker that the reader has chosen."""
@@ -129,15 +129,15 @@ class Pages:
         ids = [one.store_id for one, label in zip(self._sources, labels, strict=True) if labels.count(label) > 1]
         return [*dict.fromkeys(labels), *ids]
 
-    def _narrow_place(self, request: PageRequest) -> QueryTarget:
-        """Return the place of an equivalent command: with the chosen broker."""
+    def _narrow_target(self, request: PageRequest) -> QueryTarget:
+        """Return the target of an equivalent command, with the chosen broker."""
         named = request.query.get(_BROKER, "").strip()
-        return replace(self._place, broker=named) if named else self._place
+        return replace(self._target, broker=named) if named else self._target
 
     def _render(self, name: str, **shown: object) -> PageReply:
         common = {
             "words": self._words,
-            "place": self._place,
+            "target": self._target,
             "brokers": self._list_brokers(),
             "broker": "",
             "own_path": "",
@@ -165,10 +165,10 @@ class Pages:
                 unreadable=lists.unreadable_tables(),
             )
         if self._overview is None:
-            conf = read_broker_conf(self._place.broker_conf)
-            directories = log_directories(self._place.commitlog, conf)
-            self._overview = inspect_store(self._place.location, directories, conf, deep=False, progress=do_nothing)
-            self._overview.options = format_place_options(self._place.commitlog, self._place.broker_conf)
+            conf = read_broker_conf(self._target.broker_conf)
+            directories = log_directories(self._target.commitlog, conf)
+            self._overview = inspect_store(self._target.location, directories, conf, deep=False, progress=do_nothing)
+            self._overview.options = format_place_options(self._target.commitlog, self._target.broker_conf)
         report = self._overview
         return self._render(
             "front_store.html",
@@ -176,7 +176,7 @@ class Pages:
             warnings=list(start_warning_lines(report.start)),
             verdict=health_text(report),
             picture=draw_store(report),
-            command=self._place.command_line("inspect", self._place.location),
+            command=self._target.command_line("inspect", self._target.location),
             program=tool_command(),
         )
 
@@ -217,7 +217,7 @@ class Pages:
             histogram=lists.histogram(wanted) if before is None else None,
             bars_link=f"/messages?{kept}{'&' if kept else ''}",
             download=f"/messages.ndjson?{urlencode(asked | of_broker)}",
-            command=self._narrow_place(request).query_command_line(
+            command=self._narrow_target(request).query_command_line(
                 "list", *options, "-m", str(_PAGE), *(("--before", given) if given else ())
             ),
         )
@@ -239,10 +239,10 @@ class Pages:
             reasons = {one.reason: source.name for source, one in asked}
             said = (reason if len(reasons) == 1 else f"{name}: {reason}" for reason, name in reasons.items())
             problem = f"No message has the id, key or offset {text[:60]!r}: {'; '.join(said)}"
-            command = self._narrow_place(request).query_command_line("message", "-i", text)
+            command = self._narrow_target(request).query_command_line("message", "-i", text)
             return self._render_problem(HTTPStatus.NOT_FOUND, problem, command)
         if len(found) > 1:
-            if not any(one.at_offset or one.is_place for _, one in found):
+            if not any(one.at_offset or one.is_queue_offset for _, one in found):
                 return PageReply(b"", HTTPStatus.SEE_OTHER, self._list_of_key(request, text, topic))
             links = [(_label_of(source), f"/message?at={self._refer(source, one.first)}") for source, one in found]
             return self._render("choice.html", text=text, links=links)
@@ -275,10 +275,10 @@ class Pages:
         by_name = {_name_of(one): one for one in every} | {_name_of(source): source, None: source}
         raw = encode_record(message.record)
         # In a lake, finding a chain reads all entries, so chains are shown only on request.
-        has_chains = "chains" in request.query or not self._place.is_lake
+        has_chains = "chains" in request.query or not self._target.is_lake
         labels = [_label_of(one) for one in self._sources]
         needs_broker = len(labels) > 1 and (len(brokers) == 1 or len(set(labels)) < len(labels))
-        place = replace(self._place, broker=_label_of(source)) if needs_broker else self._place
+        target = replace(self._target, broker=_label_of(source)) if needs_broker else self._target
         return self._render(
             "message.html",
             message=message,
@@ -295,7 +295,7 @@ class Pages:
             fields=_list_fields(message, raw),
             size=len(raw),
             at=at,
-            command=place.query_command_line("story", message.message_id),
+            command=target.query_command_line("story", message.message_id),
         )
 
     def _find_message(self, lists: PageLists, at: str) -> tuple[PageLists, Message]:
@@ -381,7 +381,7 @@ class _Found(NamedTuple):
 
     messages: Sequence[Message]
     at_offset: Message | None  # the message at the offset, if the text is a number
-    is_place: bool  # whether the text is a place in a queue
+    is_queue_offset: bool  # whether the text names an offset of a queue
     reason: str  # why there is none
 
     @property
@@ -391,20 +391,20 @@ class _Found(NamedTuple):
 
 def _find_text(source: Source, text: str, topic: str | None, number: int | None) -> _Found:
     """Find the messages that an id, a key or an offset names."""
-    place = _QUEUE_PLACE.fullmatch(text)
+    named = _QUEUE_OFFSET.fullmatch(text)
     found: Sequence[Message] = ()
-    if place is not None:
-        found = lookups.by_offset(source, place[1], int(place[2]), int(place[3])).messages
+    if named is not None:
+        found = lookups.by_offset(source, named[1], int(named[2]), int(named[3])).messages
     at_offset = None if number is None else source.by_offset(number)
     if at_offset is not None and not text.startswith("@"):  # the number may also be a key
         found = read_page(source, ListConditions(topic, text), None, 2, _SECONDS).messages
     if at_offset is not None and all(one.record.physical_offset == number for one in found):
         found = (at_offset,)
     if found:
-        return _Found(found, at_offset, place is not None, "")
+        return _Found(found, at_offset, named is not None, "")
     answer = stories.find_copies_by_id(source, text, topic)
     reason = answer.reason.text if answer.reason is not None else ""
-    return _Found(answer.messages, at_offset, is_place=False, reason=reason)
+    return _Found(answer.messages, at_offset, is_queue_offset=False, reason=reason)
 
 
 def _parse_conditions(request: PageRequest) -> ListConditions:

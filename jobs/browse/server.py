@@ -39,7 +39,7 @@ from jobs.browse.requests import PageReply, PageRequest
 from jobs.browse.workers import PageWorkers
 from jobs.console.result import ExitCode
 from jobs.launch.engine import SetupError
-from jobs.query.place import open_stores
+from jobs.query.target import open_stores
 from jobs.requests.query import QueryTarget
 
 HOST = "127.0.0.1"
@@ -83,15 +83,15 @@ _TITLES = {
 _INTERVALS = ("5", "30")  # seconds between two refreshes of a page
 
 
-def serve(place: QueryTarget, port: int, *, opens_browser: bool) -> ExitCode:
-    """Serve the pages of a place until Ctrl-C or SIGTERM."""
-    with open_stores(place):  # errors of the place are raised before an address is printed
+def serve(target: QueryTarget, port: int, *, opens_browser: bool) -> ExitCode:
+    """Serve the pages of a store or a lake until Ctrl-C or SIGTERM."""
+    with open_stores(target):  # errors are raised before an address is printed
         pass
     with _open_socket(port) as listener, ExitStack() as stack:
         port = listener.getsockname()[1]
         token = secrets.token_urlsafe(32)
         address = f"http://{HOST}:{port}/?token={token}"
-        workers = PageWorkers(place)
+        workers = PageWorkers(target)
         stack.callback(workers.close)
         app = guard(partial(answer_request, workers), token, port)
         config = uvicorn.Config(
@@ -253,7 +253,7 @@ async def _respond(workers: PageWorkers, request: Request, send: Send) -> None:
         content, media_type = _FILES[path]
         response = Response(content, media_type=media_type)
     elif path == "/again":
-        workers.reopen_place()
+        workers.reopen_target()
         response = RedirectResponse("/", HTTPStatus.SEE_OTHER)
     elif path == "/favicon.ico":
         response = Response(status_code=HTTPStatus.NO_CONTENT)
@@ -268,7 +268,7 @@ async def _respond(workers: PageWorkers, request: Request, send: Send) -> None:
 async def _page(workers: PageWorkers, request: Request, send: Send) -> None:
     words, every = choose_translator(request), request.query_params.get("every")
     if every in _INTERVALS:
-        workers.reopen_place()
+        workers.reopen_target()
     head = _render_head(workers, request, words, every)
     question = PageRequest(request.url.path, dict(request.query_params), words.language)
     # The head of a page that may redirect is not sent in advance: a redirect must be the complete response.
@@ -301,7 +301,7 @@ def _render_head(workers: PageWorkers, request: Request, words: Translator, ever
     title = words(_TITLES.get(path, "")) or path.removeprefix("/tables/")
     shown = {
         "words": words,
-        "place": workers.place,
+        "target": workers.target,
         "path": path,
         "title": title,
         "every": every if every in _INTERVALS else "",
@@ -321,7 +321,7 @@ async def _answer(workers: PageWorkers, question: PageRequest, words: Translator
     except ConnectionError:
         problem = words("The worker process of this query ended unexpectedly; the machine may be out of memory.")
         status = HTTPStatus.INTERNAL_SERVER_ERROR
-    shown = {"words": words, "place": workers.place, "problem": problem, "status": int(status), "command": ""}
+    shown = {"words": words, "target": workers.target, "problem": problem, "status": int(status), "command": ""}
     return PageReply(render_page("problem.html", words, shown).encode(), status)
 
 

@@ -24,20 +24,20 @@ _PROCESSES = get_context("spawn")
 
 
 class PageWorkers:
-    """The processes that answer requests about one place."""
+    """The processes that answer requests about one store or lake."""
 
-    def __init__(self, place: QueryTarget, work: Callable[[Connection, QueryTarget], None] | None = None) -> None:
+    def __init__(self, target: QueryTarget, work: Callable[[Connection, QueryTarget], None] | None = None) -> None:
         """Start the first process before the first request arrives; *work* is the function that processes run."""
-        self.place = place
+        self.target = target
         self._work = work or serve_page_requests
-        self._idle = [_start_worker(place, self._work)]
+        self._idle = [_start_worker(target, self._work)]
         self._turns = asyncio.Semaphore(_MOST)
         # Each waits for one process; the event loop's own threads are fewer.
         self._threads = ThreadPoolExecutor(_MOST, thread_name_prefix="browse")
         self._snapshot = 0
 
-    def reopen_place(self) -> None:
-        """Answer all later requests from the current state of the place."""
+    def reopen_target(self) -> None:
+        """Answer all later requests from the current state of the store or lake."""
         self._snapshot += 1
 
     async def answer(self, request: PageRequest, seconds: float) -> PageReply:
@@ -48,7 +48,7 @@ class PageWorkers:
         """
         try:
             async with asyncio.timeout(seconds), self._turns:
-                process, connection = self._idle.pop() if self._idle else _start_worker(self.place, self._work)
+                process, connection = self._idle.pop() if self._idle else _start_worker(self.target, self._work)
                 try:
                     connection.send((self._snapshot, request))
                     reply = await asyncio.get_running_loop().run_in_executor(self._threads, connection.recv)
@@ -72,10 +72,10 @@ class PageWorkers:
 
 
 def _start_worker(
-    place: QueryTarget, work: Callable[[Connection, QueryTarget], None]
+    target: QueryTarget, work: Callable[[Connection, QueryTarget], None]
 ) -> tuple[BaseProcess, Connection]:
     connection, theirs = _PROCESSES.Pipe()
-    process = _PROCESSES.Process(target=work, args=(theirs, place), daemon=True)
+    process = _PROCESSES.Process(target=work, args=(theirs, target), daemon=True)
     process.start()
     theirs.close()
     return process, connection
@@ -87,12 +87,12 @@ def _stop(process: BaseProcess) -> None:
     process.join()
 
 
-def serve_page_requests(connection: Connection, place: QueryTarget) -> None:
+def serve_page_requests(connection: Connection, target: QueryTarget) -> None:
     """Answer requests until the server ends."""
     from jobs.browse.pages import Pages
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the server, which ends this process
-    pages = Pages(place)
+    pages = Pages(target)
     while True:
         try:
             snapshot, request = connection.recv()

@@ -55,8 +55,8 @@ def export(  # noqa: PLR0913 - one argument an option
     examples. In the condition, body is the decompressed body, and body_text is this body as text (NULL if it is not
     valid text). A body that cannot be decompressed is exported as stored, and body_error says why.
     """
-    place, out = request.place, request.out
-    if not place.location:
+    asked, out = request.target, request.out
+    if not asked.location:
         raise click.UsageError(ONE_SOURCE_NEEDED)
     if out is None and (request.form not in {RowFormat.NDJSON, RowFormat.CSV} or printer.as_json):
         raise click.UsageError(
@@ -72,7 +72,7 @@ def export(  # noqa: PLR0913 - one argument an option
 
         with raise_as_usage_errors(UnsupportedFormat, prefix="Invalid value for --where: "):
             condition = parse_condition(where)
-    workers = start_workers(engine, *(place.commitlog or [place.location]))
+    workers = start_workers(engine, *(asked.commitlog or [asked.location]))
 
     from jobs.export.export import explain_empty_export, export, plan_export
 
@@ -94,10 +94,10 @@ def export(  # noqa: PLR0913 - one argument an option
         "out": STDOUT if out is None else str(out),
         "without_body": summary.without_body,
         "undecoded_bodies": summary.undecoded_bodies,
-        "undecoded": [place._asdict() for place in summary.undecoded],
+        "undecoded": [defect._asdict() for defect in summary.undecoded],
         "damaged_bytes": summary.damaged_bytes,
-        "damaged": [place._asdict() for place in summary.damaged],
-        "gaps": [place._asdict() for place in summary.gaps],
+        "damaged": [defect._asdict() for defect in summary.damaged],
+        "gaps": [defect._asdict() for defect in summary.gaps],
         "reason": reason and {"kind": reason.kind.value, "text": reason.text},
         "notes": summary.notes,
         "severity": severity.value,
@@ -106,7 +106,7 @@ def export(  # noqa: PLR0913 - one argument an option
     target = (
         ("standard output" if out is None else out) if summary.messages else f"{out or STDOUT}: no file was written"
     )
-    lines = [f"{place.location} → {target}", *(f"  {text}" for text in said), *left_out_lines(summary)]
+    lines = [f"{asked.location} → {target}", *(f"  {text}" for text in said), *left_out_lines(summary)]
     if out is None:  # standard output has the messages, and nothing else
         for line in () if printer.quiet else (*lines, click.unstyle(result.line("export"))):
             log_message(line)
@@ -125,9 +125,9 @@ def _print_plan(
     what = f"would read at most {count_text(files, 'file')}, {size_text(size)}, and write {kind} → {out}"
     severity = worst_severity_met(gap=summary.gaps)
     result = Result(severity, what, printer.seconds, verdict="dry run")
-    gaps = [place._asdict() for place in summary.gaps]
+    gaps = [defect._asdict() for defect in summary.gaps]
     values = {"files": files, "bytes": size, "format": kind, "out": out, "gaps": gaps}
-    lines = [f"{request.place.location} → {out}: dry run, nothing is written", *left_out_lines(summary)]
+    lines = [f"{request.target.location} → {out}: dry run, nothing is written", *left_out_lines(summary)]
     return printer.print_json_or_lines(values, lines, result, indent=None)
 
 
@@ -162,9 +162,10 @@ def left_out_lines(summary: "ExportSummary") -> list[str]:
     return lines
 
 
-def _defect_lines(places: "Sequence[ExportDefect]", count: int) -> list[str]:
-    shown = places[:_SHOWN]
+def _defect_lines(defects: "Sequence[ExportDefect]", count: int) -> list[str]:
+    shown = defects[:_SHOWN]
     lines = [
-        f"    at physical offset {place.offset:,}, {count_text(place.size, 'byte')}: {place.reason}" for place in shown
+        f"    at physical offset {defect.offset:,}, {count_text(defect.size, 'byte')}: {defect.reason}"
+        for defect in shown
     ]
     return lines if count <= _SHOWN else [*lines, f"    … {count - _SHOWN:,} more (--json lists more of them)"]

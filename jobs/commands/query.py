@@ -39,8 +39,8 @@ from jobs.query import MAX_TIME, MIN_TIME, ListConditions, lookups, reasons
 from jobs.query.lookups import KEY_QUERY_LIMIT, TimeWindow
 from jobs.query.merging import MergedAnswer, concatenate_answers, list_newest, merge_answers, parse_positions
 from jobs.query.output import AnswerPrinter
-from jobs.query.place import open_stores
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source
+from jobs.query.target import open_stores
 from jobs.requests.query import QueryTarget
 from jobs.storage.paths import path_exists
 from jobs.store.repeated_reads import is_deleted_file, repeat_read
@@ -71,7 +71,7 @@ class TimeLimitError(CommandEndedError):
 class QueryOptions(NamedTuple):
     """The store or lake to query, and the output settings."""
 
-    place: QueryTarget
+    target: QueryTarget
     printer: AnswerPrinter
     ignore_host: bool  # whether to look up an offset id that names another host
 
@@ -107,7 +107,7 @@ output_option = option(
 
 def _make_query_options(  # noqa: PLR0913 - one argument an option
     *,
-    place: QueryTarget = bundle(QueryTarget),
+    target: QueryTarget = bundle(QueryTarget),
     time_zone: ZoneInfo | None = option("ZONE", "Time zone of given and printed times; default: this machine's.", ZONE),
     hash_slots: int | None = hash_slots_option(),
     index_num: int | None = index_num_option(),
@@ -123,7 +123,7 @@ def _make_query_options(  # noqa: PLR0913 - one argument an option
         raise click.UsageError("--hash-slots and --index-num must be given together")
     geometry = Geometry(hash_slots, index_num) if hash_slots and index_num else None
     printer = _make_printer(output, time_zone, quiet, body_dir, charset if body else None, as_json=as_json)
-    return QueryOptions(replace(place, geometry=geometry), printer, ignore_host)
+    return QueryOptions(replace(target, geometry=geometry), printer, ignore_host)
 
 
 _of_query = bundle(_make_query_options, ignore_host=False)
@@ -134,10 +134,10 @@ _of_story = bundle(_make_query_options, body=False, charset="", body_dir=None)
 @contextmanager
 def _open_sources(options: QueryOptions) -> Iterator[Sequence[Source]]:
     """Open the store, or the stores of the lake that match the options."""
-    if not options.place.location:
+    if not options.target.location:
         raise click.UsageError(ONE_SOURCE_NEEDED)
     try:
-        with create_delayed_progress("searching the log") as searched, open_stores(options.place, searched) as opened:
+        with create_delayed_progress("searching the log") as searched, open_stores(options.target, searched) as opened:
             yield opened
     except OtherBrokerError as error:
         reason = Reason(ReasonKind.OTHER_BROKER, str(error))
@@ -152,7 +152,7 @@ def _query(options: QueryOptions, use: Callable[[Sequence[Source]], ExitCode]) -
             return use(sources)
 
     def may_repeat(error: Exception) -> bool:
-        return is_deleted_file(error) and not options.place.is_lake and not options.printer.has_printed
+        return is_deleted_file(error) and not options.target.is_lake and not options.printer.has_printed
 
     return repeat_read(ask, may_repeat)
 
@@ -324,9 +324,9 @@ def by_offset(
 
     In a lake of several brokers, the message of each broker is printed, unless --broker names one.
     """
-    place = options.place
+    place = options.target
     if place.is_lake and broker_name and not place.broker:
-        options = options._replace(place=replace(place, broker=broker_name))
+        options = options._replace(target=replace(place, broker=broker_name))
     ask = partial(lookups.by_offset, topic=topic, queue_id=queue_id, queue_offset=offset, broker=broker_name)
 
     def show(merged: MergedAnswer) -> None:
@@ -525,9 +525,9 @@ def mqadmin_line(
     from jobs.query.mqadmin.arguments import parse_mqadmin_line
 
     try:
-        if not options.place.location:
+        if not options.target.location:
             # An invalid line is reported before a missing store.
-            parse_mqadmin_line(arguments, options.place.release or NEWEST)
+            parse_mqadmin_line(arguments, options.target.release or NEWEST)
         now = time.time_ns() // 1_000_000
         parse = partial(mqadmin.parse_call, printer=options.printer, now_ms=now, ignore_host=options.ignore_host)
         return _query(options, lambda sources: mqadmin.run_command(parse(arguments, sources)))

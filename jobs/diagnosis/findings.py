@@ -32,7 +32,7 @@ class Finding(NamedTuple):
         return f"{self.kind} {self.found}" if self.part == LOG else f"{self.kind} {self.file}"
 
     @property
-    def place(self) -> tuple[str, str, str, int | None, int | None]:
+    def identity(self) -> tuple[str, str, str, int | None, int | None]:
         """The fields that identify it among a store's findings; they stay the same if its cause is refined."""
         return self.part, self.kind, self.file, self.offset, self.log_offset
 

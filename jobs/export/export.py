@@ -44,10 +44,10 @@ from jobs.lake.tables import MESSAGES
 from jobs.products.index.settings import determine_releases
 from jobs.query import Message, has_body_in_lake, json_text, record_of_row
 from jobs.query.merging import merge_answers
-from jobs.query.place import open_stores
 from jobs.query.reasons import coverage_text, explain_unknown_topic
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source
 from jobs.query.store_reader import SKIPPED_SEGMENTS, StoreReader
+from jobs.query.target import open_stores
 from jobs.requests.export import ANY_TIME, ExportRequest
 from jobs.restore import NEWER_COLUMNS
 from jobs.storage.local import (
@@ -95,13 +95,13 @@ class ExportSummary:
 
 def plan_export(request: ExportRequest, options: Mapping[str, str]) -> tuple[list[ExportItem], ExportSummary]:
     """Return the items to read, and a summary with the gaps of the log."""
-    if request.place.lake is not None:
-        return _plan_lake(request, Lake(request.place.lake, options))
-    store = list_store(request.place.store or "", commitlog=request.place.commitlog or (), options=options)
+    if request.target.lake is not None:
+        return _plan_lake(request, Lake(request.target.lake, options))
+    store = list_store(request.target.store or "", commitlog=request.target.commitlog or (), options=options)
     store.refuse_lost_log()
-    label = request.place.broker or DEFAULT_BROKER
+    label = request.target.broker or DEFAULT_BROKER
     ranges = plan_ranges(store, range_size=WHOLE_SEGMENTS)
-    given = request.place.release
+    given = request.target.release
     rules = determine_releases(store, GivenSettings(release=None if given is None else str(given))).value.rules
     with StoreReader(store) as reader:
         times = reader.probable_time_bounds
@@ -120,7 +120,7 @@ def plan_export(request: ExportRequest, options: Mapping[str, str]) -> tuple[lis
 def _plan_lake(request: ExportRequest, lake: Lake) -> tuple[list[ExportItem], ExportSummary]:
     from jobs.query.lake_source import open_lake_stores  # loads the SQL engine
 
-    known, broker = list_broker_stores(lake), request.place.broker
+    known, broker = list_broker_stores(lake), request.target.broker
     snapshot = open_complete_table(lake, MESSAGES.name)
     if snapshot is None:
         raise NotAStore(why_without_messages(has_runs=bool(known)), None, lake.location)
@@ -141,7 +141,7 @@ def _plan_lake(request: ExportRequest, lake: Lake) -> tuple[list[ExportItem], Ex
     gaps = [ExportDefect(one.broker, 0, one.topic_choices.end_offset, why) for one, why in left_out if request.topics]
     releases: dict[str | None, Release] = {}
     with suppress(OtherBrokerError):  # an export without messages reports this error
-        for store in open_lake_stores(request.place.lake or "", broker, request.place.release):
+        for store in open_lake_stores(request.target.lake or "", broker, request.target.release):
             lost_parts = store.list_lost_parts()
             gaps += [ExportDefect(store.label, lost.start, lost.end - lost.start, lost.text) for lost in lost_parts]
             releases[store.store_id] = store.release
@@ -203,7 +203,7 @@ def explain_empty_export(request: ExportRequest) -> Reason:
         return Answer(reason=Reason(kind, f"no message{of}{times}{condition}: {coverage_text(source)}"))
 
     try:
-        with open_stores(request.place) as sources:
+        with open_stores(request.target) as sources:
             answer = merge_answers(sources, explain).answer
     except OtherBrokerError as error:
         return Reason(ReasonKind.OTHER_BROKER, str(error))
@@ -286,7 +286,7 @@ def _write_lines(path: Path, rows: _Slices, asked: ExportRequest, item: ExportIt
             is_first = file is None
             file = file or stack.enter_context(path.open("x", encoding="utf-8"))
             for row, body in zip(batch.to_pylist(), bodies, strict=True):
-                record, has_body = record_of_row(row, asked.place.location), has_body_in_lake(row)
+                record, has_body = record_of_row(row, asked.target.location), has_body_in_lake(row)
                 message = Message(record, item.release_of(row), has_body=has_body)
                 message.body = (body.data or b"") if body.error is None and has_body else None
                 shown = json_text.message_object(message, with_body=True)

@@ -116,9 +116,9 @@ def catalog_name(table: Table) -> str:
     return f"typed_{table.name}" if table is DEAD_LETTERS else table.name.replace("/", "_")
 
 
-def _create_statement(kind: str, name: str, place: str, table: Table, snapshot: DeltaTable) -> str:
+def _create_statement(kind: str, name: str, location: str, table: Table, snapshot: DeltaTable) -> str:
     if kind != "hive":
-        return _FROM_LOG[kind].format(name=name, place=place)
+        return _FROM_LOG[kind].format(name=name, place=location)
     schema = snapshot.schema()
     columns = ",\n".join(
         f"  {_quote(field.name, kind)} {sql_type(type_)}" + (f" COMMENT {quote_sql_text(comment)}" if comment else "")
@@ -128,7 +128,7 @@ def _create_statement(kind: str, name: str, place: str, table: Table, snapshot: 
     return (
         f"CREATE EXTERNAL TABLE IF NOT EXISTS {name} (\n{columns}\n)\n"
         f"COMMENT {quote_sql_text(f'Each row is {table.row_meaning}.')}\n"
-        f"STORED BY 'io.delta.hive.DeltaStorageHandler'\nLOCATION {place}"
+        f"STORED BY 'io.delta.hive.DeltaStorageHandler'\nLOCATION {location}"
     )
 
 

@@ -298,15 +298,15 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
     # `deltalake` would treat missing limits as NULL.
     statistics = {STATISTICS_PROPERTY: ",".join(table.columns_with_limits)}
 
-    def create_at(place: str) -> DeltaTable:
+    def create_at(location: str) -> DeltaTable:
         return DeltaTable.create(
-            delta_location(place),
+            delta_location(location),
             table.delta_schema,
             mode="ignore",
             name=table.name,
             description=f"Each row is {table.row_meaning}.",
             configuration={**TABLE_PROPERTIES, **statistics},
-            storage_options=delta_options(place, lake.options),
+            storage_options=delta_options(location, lake.options),
             raise_if_key_not_exists=False,
         )
 

@@ -375,7 +375,7 @@ def delete_killed_attempts(staging_prefix: Path) -> None:
         delete_whole_tree(leftover)
 
 
-def _put_file(made: Path, place: Path, aside: Path, expected: FileState | None) -> None:
+def _put_file(made: Path, path: Path, aside: Path, expected: FileState | None) -> None:
     """
     Rename a file into place, and keep the replaced file under *aside*; `NotInstalledError` if that is not *expected*.
 
@@ -383,27 +383,27 @@ def _put_file(made: Path, place: Path, aside: Path, expected: FileState | None) 
     """
     if expected is None:
         try:
-            os.link(made, place, follow_symlinks=False)
+            os.link(made, path, follow_symlinks=False)
         except FileExistsError as error:
-            raise _changed_error(place) from error
+            raise _changed_error(path) from error
         made.unlink()
         return
     made.rename(aside)
     flush_directory(aside.parent)
-    swap_paths(aside, place)
+    swap_paths(aside, path)
     found = FileState.read(aside)
     if found is None:  # deleted meanwhile
-        place.unlink()
-        raise _changed_error(place)
+        path.unlink()
+        raise _changed_error(path)
     if found != expected:
-        swap_paths(aside, place)
+        swap_paths(aside, path)
         aside.unlink()
-        raise _changed_error(place)
+        raise _changed_error(path)
 
 
-def _changed_error(place: Path) -> NotInstalledError:
+def _changed_error(path: Path) -> NotInstalledError:
     return NotInstalledError(
-        f"{place}: another process changed this file while this command ran; it was left unchanged. Find out which "
+        f"{path}: another process changed this file while this command ran; it was left unchanged. Find out which "
         "process writes to the store, stop it, and run this command again"
     )
 
@@ -445,12 +445,12 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep
         remove_empty_directories(plan.aside)
 
 
-def _check_same_directory(made: int, place: Path) -> None:
-    """Raise an error if *place* is not the directory that was created."""
-    found, expected = place.lstat(), os.fstat(made)
+def _check_same_directory(made: int, path: Path) -> None:
+    """Raise an error if *path* is not the directory that was created."""
+    found, expected = path.lstat(), os.fstat(made)
     if (found.st_dev, found.st_ino) != (expected.st_dev, expected.st_ino):
         raise OSError(
-            f"{place}: another process has replaced this directory. Find out which process writes to the store, stop "
+            f"{path}: another process has replaced this directory. Find out which process writes to the store, stop "
             "it, and run this command again"
         )
 

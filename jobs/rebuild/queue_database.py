@@ -202,22 +202,22 @@ def notes_of_database(
 
 
 def build_database(
-    workers: Workers, recipe: QueueRecipe, ranges: Sequence[RangeUnits], store: Store, place: Path
+    workers: Workers, recipe: QueueRecipe, ranges: Sequence[RangeUnits], store: Store, target: Path
 ) -> tuple[list[BuiltFile], list[QueueRowBuilder], CarriedEnds]:
-    """Write the database of a log's *ranges* to *place* atomically; return its files and its queues."""
+    """Write the database of a log's *ranges* to *target* atomically; return its files and its queues."""
     task = partial(_build_tables, recipe=recipe, ranges=ranges)
     groups = [group for group in range(recipe.group_count) if has_units(ranges, group)]
     built = workers.map(groups, task, "writing tables")
     queues = sorted((queue for _, some, _ in built for queue in some), key=lambda queue: queue.name)
     carried = stored_queue_ends(store, {queue.name for queue in queues})
     directory = Path(local_path(recipe.scratch.location)) / "database"
-    with explaining_full_disk(str(directory)), rocksdb_errors_as_oserror(str(place)):
+    with explaining_full_disk(str(directory)), rocksdb_errors_as_oserror(str(target)):
         tables = [path for paths, *_ in built for path in paths]
         _write_database(directory, tables, queues, _bounds(queues, carried, max((end for *_, end in built), default=0)))
-    directory.rename(place)
-    flush_directory(place.parent)
-    sizes = [(path, path.stat().st_size) for path in sorted(place.iterdir())]
-    files = [BuiltFile(f"{place.name}/{path.name}", size, size, sha256_of(path)) for path, size in sizes]
+    directory.rename(target)
+    flush_directory(target.parent)
+    sizes = [(path, path.stat().st_size) for path in sorted(target.iterdir())]
+    files = [BuiltFile(f"{target.name}/{path.name}", size, size, sha256_of(path)) for path, size in sizes]
     return files, queues, carried
 
 

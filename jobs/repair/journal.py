@@ -224,9 +224,9 @@ def _refuse_lost_or_changed(entry: JournalEntry, undone: dict[Path, Path]) -> No
             raise _changed_file_error(place, "nothing was undone")
 
 
-def _changed_file_error(place: Path, outcome: str) -> RequestError:
+def _changed_file_error(path: Path, outcome: str) -> RequestError:
     return RequestError(
-        f"{place}: the file changed after the repair, and an undo would lose these changes. {outcome.capitalize()}. "
+        f"{path}: the file changed after the repair, and an undo would lose these changes. {outcome.capitalize()}. "
         "To undo anyway, move this file to another directory and repeat --undo"
     )
 

@@ -28,7 +28,7 @@ def _parse_file(path: Path) -> Path | None:
 class ExportRequest:
     """The messages to export, of a store or a lake, and the output file."""
 
-    place: QueryTarget = bundle(  # its broker is also the label of a store's messages
+    target: QueryTarget = bundle(  # its broker is also the label of a store's messages
         QueryTarget,
         broker=option(
             "NAME", "With --lake: only messages of the store with this label or id. With --store: the broker's label."

@@ -64,10 +64,10 @@ _FROM_LATER = (
 )
 
 
-def changed_file_error(place: Path) -> RequestError:
+def changed_file_error(path: Path) -> RequestError:
     """Return the error for a file that this restore did not write, or that another process has changed since."""
     return RequestError(
-        f"{place}: this file is not the one that this restore wrote, and was left unchanged. Another process writes to "
+        f"{path}: this file is not the one that this restore wrote, and was left unchanged. Another process writes to "
         "the directory: restore into a new one"
     )
 

@@ -83,10 +83,10 @@ class RocketmqReader(DataSourceReader):
         wanted = self._options
         store = list_store(wanted.path, commitlog=wanted.commitlog, options=wanted.file_system)
         store.refuse_lost_log()
-        place, writer = find_read_start(wanted, store)
-        if place.offset < store.start_offset and wanted.fails_on_data_loss:
-            raise data_loss_error(place.offset, store.start_offset, store.root)
-        first = max(place.offset, wanted.from_offset)
+        position, writer = find_read_start(wanted, store)
+        if position.offset < store.start_offset and wanted.fails_on_data_loss:
+            raise data_loss_error(position.offset, store.start_offset, store.root)
+        first = max(position.offset, wanted.from_offset)
         raise_or_warn_of_loss(
             (*(hole for hole in find_missing_files(store) if hole.end > first), *find_lost_ends(store)),
             first,
@@ -94,7 +94,7 @@ class RocketmqReader(DataSourceReader):
             raises=wanted.fails_on_any_loss,
         )
         with StoreReader(store) as reader:
-            return [InputPartition((part, writer)) for part in _plan_parts(reader, store, place, wanted)]
+            return [InputPartition((part, writer)) for part in _plan_parts(reader, store, position, wanted)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a range's messages, batch by batch."""
@@ -122,9 +122,9 @@ def _narrow_options(wanted: ReadOptions, given: Filter) -> ReadOptions:
     return wanted
 
 
-def _plan_parts(reader: StoreReader, store: Store, place: LogPosition, wanted: ReadOptions) -> Iterator[Range]:
+def _plan_parts(reader: StoreReader, store: Store, position: LogPosition, wanted: ReadOptions) -> Iterator[Range]:
     size = wanted.partition_size or WHOLE_SEGMENTS
-    for range_ in plan_ranges(store, place.offset, WHOLE_SEGMENTS, place.store_timestamp):
+    for range_ in plan_ranges(store, position.offset, WHOLE_SEGMENTS, position.store_timestamp):
         begin, end = reader.probable_time_bounds[range_.base_offset]
         is_inside = range_.end_offset > wanted.from_offset and range_.start_offset < wanted.to_offset
         if not is_inside or (end is not None and end < wanted.from_time):
@@ -178,9 +178,9 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.after_lake is None and self._options.starts_at_end:
             return self._end_of_log(self._list_store()).to_json()
         store = self._list_store(whole=True)  # `prepareForTriggerAvailableNow` comes first, and has listed it
-        place, _ = self._find_start(store)
-        raise_or_warn_of_loss(find_lost_ends(store), place.offset, MAX_LONG, raises=self._options.fails_on_any_loss)
-        return place.to_json()
+        position, _ = self._find_start(store)
+        raise_or_warn_of_loss(find_lost_ends(store), position.offset, MAX_LONG, raises=self._options.fails_on_any_loss)
+        return position.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the largest number of bytes of the log in a batch."""
@@ -192,17 +192,17 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Mapping[str, object], limit: ReadLimit) -> dict[str, object]:
         """Return the last record boundary within the limit; *start* if nothing is new."""
-        place = LogPosition.from_json(start)
-        if place.offset >= self._target and not self._is_checked:  # nothing new: was the log truncated?
-            self._check(place, self._list_store())
-        if place.offset < self._target and (self._target < MAX_LONG or self._is_check_due()):
+        position = LogPosition.from_json(start)
+        if position.offset >= self._target and not self._is_checked:  # nothing new: was the log truncated?
+            self._check(position, self._list_store())
+        if position.offset < self._target and (self._target < MAX_LONG or self._is_check_due()):
             began, store = monotonic(), self._list_store()
-            self._check(place, store)
-            if not _is_all_read(store, place.offset):
+            self._check(position, store)
+            if not _is_all_read(store, position.offset):
                 most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else MAX_LONG
-                end, ranges = repeat_after_expiry(store, lambda now: self._walk_from(place, now, most, self._target))
-                if end.offset > place.offset:
-                    self._walk, self._next_check = (place, end, ranges), 0.0
+                end, ranges = repeat_after_expiry(store, lambda now: self._walk_from(position, now, most, self._target))
+                if end.offset > position.offset:
+                    self._walk, self._next_check = (position, end, ranges), 0.0
                     return end.to_json()
             now = monotonic()
             self._next_check = now + max(self._options.poll_ms / 1000, _SHARE * (now - began))
@@ -235,11 +235,11 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return monotonic() >= self._next_check
 
     def _walk_from(
-        self, place: LogPosition, store: Store, limit: int, stop: int
+        self, position: LogPosition, store: Store, limit: int, stop: int
     ) -> tuple[LogPosition, Sequence[Range]]:
         part_size = self._options.partition_size or _PART
         return walk_from(
-            place,
+            position,
             store,
             limit=limit,
             stop=stop,
@@ -247,9 +247,9 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             fails_on_data_loss=self._options.fails_on_any_loss,
         )
 
-    def _check(self, place: LogPosition, store: Store) -> None:
+    def _check(self, position: LogPosition, store: Store) -> None:
         """Raise if the log is another one; only the first check follows the records up to the position."""
-        check_position_in_log(place, store, with_chain=not self._is_checked)
+        check_position_in_log(position, store, with_chain=not self._is_checked)
         self._is_checked = True
 
     def _end_of_log(self, store: Store) -> LogPosition:

@@ -91,13 +91,13 @@ class LogPosition(NamedTuple):
         wrong = CorruptData(f"the query's checkpoint does not contain a position in a log: {str(values)[:60]!r}")
         try:
             record = values.get("record")
-            place = cls(values["offset"], values.get("store_timestamp"), Fingerprint(**record) if record else None)
+            position = cls(values["offset"], values.get("store_timestamp"), Fingerprint(**record) if record else None)
         except (AttributeError, KeyError, TypeError) as error:
             raise wrong from error
-        numbers = [place.offset, *(place.record[:2] if place.record else ())]
+        numbers = [position.offset, *(position.record[:2] if position.record else ())]
         if not all(isinstance(number, int) and 0 <= number <= MAX_LONG for number in numbers):
             raise wrong
-        return place
+        return position
 
     @classmethod
     def after_record(cls, records: RawRecords, number: int) -> Self:
@@ -129,8 +129,8 @@ def find_read_start(wanted: ReadOptions, store: Store) -> tuple[LogPosition, Log
     left_out = lake_store.topic_choices.left_out_note(wanted.selection.topics)
     if left_out is not None:
         log_message(f"rmq-lake: {lake.location}: {left_out}", "warning")
-    place = _watermark(lake, lake_store, wanted.after_version) or LogPosition(store.start_offset)
-    return place, (rules, lake_store.broker, lake_store.store_id)
+    position = _watermark(lake, lake_store, wanted.after_version) or LogPosition(store.start_offset)
+    return position, (rules, lake_store.broker, lake_store.store_id)
 
 
 def _watermark(lake: Lake, lake_store: LakeStore, version: int | None) -> LogPosition | None:
@@ -148,14 +148,14 @@ def _watermark(lake: Lake, lake_store: LakeStore, version: int | None) -> LogPos
     return LogPosition(read_prepared_row(lake, lake_store.store_id, run)["to_offset"]) if run else None
 
 
-def check_position_in_log(place: LogPosition, store: Store, *, with_chain: bool) -> None:
+def check_position_in_log(position: LogPosition, store: Store, *, with_chain: bool) -> None:
     """
-    Raise `CorruptData` if the log is no longer the one in which *place* was found.
+    Raise `CorruptData` if the log is no longer the one in which *position* was found.
 
-    *with_chain*: also if the records of the segment no longer lead to the one before *place*.
+    *with_chain*: also if the records of the segment no longer lead to the one before *position*.
     """
-    reason, record, at = "", place.record, place.offset
-    if place.offset > store.end_offset:
+    reason, record, at = "", position.record, position.offset
+    if position.offset > store.end_offset:
         reason = f"the log ends at {store.end_offset:,}, before the offset up to which it was read"
     elif record is not None:
         at, is_there, segment = record.offset, has_fingerprint(record, store), store.segment_at(record.offset)
@@ -211,17 +211,17 @@ def _step(
     ends at the last boundary up to *aim*. If the first piece is longer, it is included if it ends before *stop*:
     otherwise Spark would request an empty batch forever.
     """
-    place = first = LogPosition(range_.start_offset, range_.store_timestamp, before.record)
-    cuts, is_last = [place], False
+    position = first = LogPosition(range_.start_offset, range_.store_timestamp, before.record)
+    cuts, is_last = [position], False
     reader = RangeReader(replace(range_, end=min(range_.end, max(aim - range_.base_offset, range_.start + 1))))
     for item in reader.pieces():
         if isinstance(item, Piece):
             is_last = item.kind in _ENDS_OF_LOG
-            reached = place._replace(offset=item.end)
+            reached = position._replace(offset=item.end)
             if not is_last and first is cuts[0]:
                 first = reached
-            if not is_last and place.offset < item.end <= aim:
-                place = reached
+            if not is_last and position.offset < item.end <= aim:
+                position = reached
             continue
         ends = item.base_offset + item.positions + item.sizes
         if first is cuts[0]:
@@ -229,18 +229,18 @@ def _step(
         taken = int(np.searchsorted(ends, aim, side="right"))
         if taken:
             _add_cuts(cuts, item, ends[:taken], part_size)
-            place = LogPosition.after_record(item, taken - 1)
+            position = LogPosition.after_record(item, taken - 1)
     if reader.facts.was_deleted:
         raise FileNotFoundError(ENOENT, "deleted while it was being read", range_.location)
-    if place.offset == range_.start_offset and first.offset <= min(stop, range_.end_offset):
-        place = first
-    base, stops = range_.base_offset, [*(cut.offset for cut in cuts[1:]), place.offset]
+    if position.offset == range_.start_offset and first.offset <= min(stop, range_.end_offset):
+        position = first
+    base, stops = range_.base_offset, [*(cut.offset for cut in cuts[1:]), position.offset]
     parts = (
         replace(range_, start=cut.offset - base, end=end - base, store_timestamp=cut.store_timestamp)
         for cut, end in zip(cuts, stops, strict=True)
         if end > cut.offset
     )
-    return place, parts, is_last
+    return position, parts, is_last
 
 
 def _add_cuts(cuts: list[LogPosition], records: RawRecords, ends: Integers, part_size: int) -> None:

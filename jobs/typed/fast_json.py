@@ -46,7 +46,7 @@ def read_bodies(columns: Sequence[pa.Field], times: TimeDefaults, bodies: pa.Arr
     data = as_bytes(used) if len(used) else np.zeros(1, np.uint8)
     ends = ends - ends[0]
     batch = _Batch(data, np.zeros(len(bodies), np.bool_), times)
-    arrays, is_null = batch.struct(_Places(ends[:-1].copy(), ends[1:].copy(), np.arange(len(bodies))), columns, "$")
+    arrays, is_null = batch.struct(_Spans(ends[:-1].copy(), ends[1:].copy(), np.arange(len(bodies))), columns, "$")
     is_read_again = batch.is_odd | is_null
     again = np.flatnonzero(is_read_again)
     unknown = batch.unknown_fields(is_read_again)
@@ -64,7 +64,7 @@ def read_bodies(columns: Sequence[pa.Field], times: TimeDefaults, bodies: pa.Arr
     return TypedRows(rows, refusals, unknown)
 
 
-class _Places(NamedTuple):
+class _Spans(NamedTuple):
     """The positions of the values of a column; a missing value has a negative start."""
 
     starts: Sizes
@@ -78,7 +78,7 @@ class _Batch:
     is_odd: NDArray[np.bool_]  # bodies that the scalar reader must read
     times: TimeDefaults
     # Members without a field: the path of their objects, their names and their values.
-    unknown: list[tuple[str, pa.Array, _Places]] = field(default_factory=list)
+    unknown: list[tuple[str, pa.Array, _Spans]] = field(default_factory=list)
 
     def unknown_fields(self, is_read_again: NDArray[np.bool_]) -> dict[str, UnknownField]:
         """Return the fields without a column, except those of bodies that the scalar reader reads."""
@@ -99,93 +99,91 @@ class _Batch:
             merge_unknown(found, fields)
         return found
 
-    def _note_unknown(self, places: _Places, found: Members, taken: Sizes, path: str) -> None:
+    def _note_unknown(self, spans: _Spans, found: Members, taken: Sizes, path: str) -> None:
         if np.count_nonzero(taken >= 0) == len(found.bounds):
             return
         is_taken = np.zeros(self.data.size + 1, np.bool_)
         is_taken[taken] = True  # a missing one is at -1, where no value begins
-        bodies = np.repeat(places.bodies, np.diff(found.ends, prepend=0))
+        bodies = np.repeat(spans.bodies, np.diff(found.ends, prepend=0))
         unknown = ~is_taken[found.bounds[:, 2]]
         key_starts, key_ends, starts, ends = np.ascontiguousarray(found.bounds[unknown].T)
-        names = self._texts(_Places(key_starts, key_ends, bodies[unknown]))
-        self.unknown.append((path, names, _Places(starts, ends, bodies[unknown])))
+        names = self._texts(_Spans(key_starts, key_ends, bodies[unknown]))
+        self.unknown.append((path, names, _Spans(starts, ends, bodies[unknown])))
 
-    def struct(
-        self, places: _Places, fields: Sequence[pa.Field], path: str
-    ) -> tuple[list[pa.Array], NDArray[np.bool_]]:
+    def struct(self, spans: _Spans, fields: Sequence[pa.Field], path: str) -> tuple[list[pa.Array], NDArray[np.bool_]]:
         """Return the fields of objects, and which objects are missing."""
-        found, is_null = self._scan_members(places, OBJECT)
+        found, is_null = self._scan_members(spans, OBJECT)
         starts, ends = find_named_values(self.data, found, [field.name.encode() for field in fields])
-        self._note_unknown(places, found, starts, path)
+        self._note_unknown(spans, found, starts, path)
         size = len(is_null)
         arrays = []
         # `find_named_values` has the places of the first field in all objects, then those of the second, and so on.
         for number, column in enumerate(fields):
             here = slice(number * size, (number + 1) * size)
-            inner = _Places(starts[here], ends[here], places.bodies)
+            inner = _Spans(starts[here], ends[here], spans.bodies)
             array = self._array(inner, column.type, member_path(path, column.name))
             if not column.nullable and array.null_count:
-                self.is_odd[places.bodies[np.asarray(array.is_null()) & ~is_null]] = True
+                self.is_odd[spans.bodies[np.asarray(array.is_null()) & ~is_null]] = True
             arrays.append(array)
         return arrays, is_null
 
-    def _scan_members(self, places: _Places, kind: int) -> tuple[Members, NDArray[np.bool_]]:
-        """Return the members at *places*, and which values are null; bodies with a refused value are noted as odd."""
-        found = scan_members(self.data, places.starts, places.ends, kind)
+    def _scan_members(self, spans: _Spans, kind: int) -> tuple[Members, NDArray[np.bool_]]:
+        """Return the members at *spans*, and which values are null; bodies with a refused value are noted as odd."""
+        found = scan_members(self.data, spans.starts, spans.ends, kind)
         is_null = found.kinds == MISSING
-        self.is_odd[places.bodies[found.kinds == REFUSED]] = True
+        self.is_odd[spans.bodies[found.kinds == REFUSED]] = True
         return found, is_null
 
-    def _array(self, places: _Places, type_: pa.DataType, path: str) -> pa.Array:
+    def _array(self, spans: _Spans, type_: pa.DataType, path: str) -> pa.Array:
         if pa.types.is_struct(type_):
             fields = list(all_nullable(type_))
-            arrays, is_null = self.struct(places, list(type_), path)
+            arrays, is_null = self.struct(spans, list(type_), path)
             return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(is_null))
         if pa.types.is_list(type_) or pa.types.is_map(type_):
-            return self._list_or_map_array(places, type_, f"{path}[]")
+            return self._list_or_map_array(spans, type_, f"{path}[]")
         if type_ == JSON_TEXT:
-            return self._value_texts(places)
-        array, states = self._scalars(places, type_)
+            return self._value_texts(spans)
+        array, states = self._scalars(spans, type_)
         odd = np.flatnonzero(states == cells.UNUSUAL)
         if not odd.size:
             return array
         # The scalar reader reads single values in other spellings; only a rejected value sends its whole body there.
-        values = make_array([self._read_value_exactly(places, row, type_) for row in odd.tolist()], type_)
+        values = make_array([self._read_value_exactly(spans, row, type_) for row in odd.tolist()], type_)
         return pc.replace_with_mask(array, pa.array(states == cells.UNUSUAL), values)
 
-    def _list_or_map_array(self, places: _Places, type_: pa.DataType, path: str) -> pa.Array:
+    def _list_or_map_array(self, spans: _Spans, type_: pa.DataType, path: str) -> pa.Array:
         is_list = pa.types.is_list(type_)
-        found, is_null = self._scan_members(places, ARRAY if is_list else OBJECT)
-        bodies = np.repeat(places.bodies, np.diff(found.ends, prepend=0))
+        found, is_null = self._scan_members(spans, ARRAY if is_list else OBJECT)
+        bodies = np.repeat(spans.bodies, np.diff(found.ends, prepend=0))
         key_starts, key_ends, starts, ends = np.ascontiguousarray(found.bounds.T)
-        inner = _Places(starts, ends, bodies)
+        inner = _Spans(starts, ends, bodies)
         offsets, mask = pa.array(np.append(np.int32(0), found.ends)), pa.array(is_null)
         if is_list:
             values = self._array(inner, type_.value_type, path)
             return pa.ListArray.from_arrays(offsets, values, all_nullable(type_), mask=mask)
         values = self._array(inner, type_.item_type, path)
-        keys = self._texts(_Places(key_starts, key_ends, bodies))
+        keys = self._texts(_Spans(key_starts, key_ends, bodies))
         return pa.MapArray.from_arrays(offsets, keys, values, all_nullable(type_), mask=mask)
 
-    def _read_value_exactly(self, places: _Places, row: int, type_: pa.DataType) -> object:
+    def _read_value_exactly(self, spans: _Spans, row: int, type_: pa.DataType) -> object:
         """Read a value with the scalar reader; if it is rejected, return None and mark its body."""
-        text = bytes(self.data[places.starts[row] : places.ends[row]])
+        text = bytes(self.data[spans.starts[row] : spans.ends[row]])
         try:
             value = Number(text.decode()) if _HEADS[text[0]] else json.loads(text) if text[0] == _QUOTE else text
             return convert_value(value, type_, self.times, "")
         except RefusedBodyError:
-            self.is_odd[places.bodies[row]] = True
+            self.is_odd[spans.bodies[row]] = True
             return None
 
-    def _scalars(self, places: _Places, type_: pa.DataType) -> tuple[pa.Array, Bytes]:
+    def _scalars(self, spans: _Spans, type_: pa.DataType) -> tuple[pa.Array, Bytes]:
         """Return values, which are NULL unless their state is PRESENT."""
-        heads = self._heads(places)
+        heads = self._heads(spans)
         states = np.where(heads == NULL, np.uint8(cells.ABSENT), np.uint8(cells.UNUSUAL))
         if pa.types.is_binary(type_):
             return pa.nulls(len(states), type_), states
         if pa.types.is_string(type_) or pa.types.is_floating(type_):
             is_wanted = heads == _QUOTE if pa.types.is_string(type_) else _HEADS[heads]
-            texts = self._texts(_Places(np.where(is_wanted, places.starts, -1), places.ends, places.bodies))
+            texts = self._texts(_Spans(np.where(is_wanted, spans.starts, -1), spans.ends, spans.bodies))
             states[is_wanted] = cells.PRESENT
             if pa.types.is_string(type_):
                 return texts, states
@@ -195,29 +193,29 @@ class _Batch:
             states[is_true | (heads == ord("f"))] = cells.PRESENT
             values = np.packbits(is_true, bitorder="little")
         else:
-            values = self._integers(places, type_, states)
+            values = self._integers(spans, type_, states)
         is_there = np.packbits(states == cells.PRESENT, bitorder="little")
         absent = int((states != cells.PRESENT).sum())
         buffers = [pa.py_buffer(is_there) if absent else None, pa.py_buffer(values)]
         return pa.Array.from_buffers(type_, len(states), buffers, absent), states
 
-    def _heads(self, places: _Places) -> Bytes:
+    def _heads(self, spans: _Spans) -> Bytes:
         """Return the first byte of each value; missing values count as null."""
-        return np.where(places.starts >= 0, self.data[np.maximum(places.starts, 0)], np.uint8(NULL))
+        return np.where(spans.starts >= 0, self.data[np.maximum(spans.starts, 0)], np.uint8(NULL))
 
-    def _texts(self, places: _Places) -> pa.Array:
+    def _texts(self, spans: _Spans) -> pa.Array:
         """Return values as texts, without quotes; NULL if missing."""
-        is_null = places.starts < 0
-        quote = (self._heads(places) == _QUOTE).astype(np.int32)
-        starts, ends = np.where(is_null, 0, places.starts + quote), np.where(is_null, 0, places.ends - quote)
+        is_null = spans.starts < 0
+        quote = (self._heads(spans) == _QUOTE).astype(np.int32)
+        starts, ends = np.where(is_null, 0, spans.starts + quote), np.where(is_null, 0, spans.ends - quote)
         offsets, found = cells.decode_texts(self.data, starts, ends)
         mask = pa.py_buffer(np.packbits(~is_null, bitorder="little")) if is_null.any() else None
         return pa.Array.from_buffers(pa.string(), len(starts), [mask, pa.py_buffer(offsets), pa.py_buffer(found)])
 
-    def _value_texts(self, places: _Places) -> pa.Array:
+    def _value_texts(self, spans: _Spans) -> pa.Array:
         """Return the unchanged text of one value of each body, of any kind; NULL if it is null or missing."""
-        is_there = self._heads(places) != NULL
-        starts, ends = places.starts[is_there], places.ends[is_there]
+        is_there = self._heads(spans) != NULL
+        starts, ends = spans.starts[is_there], spans.ends[is_there]
         sizes = np.zeros(len(is_there), np.int64)
         sizes[is_there] = ends - starts
         offsets = np.append(0, np.cumsum(sizes)).astype(np.int32)
@@ -236,10 +234,10 @@ class _Batch:
         with np.errstate(over="ignore"):
             return read.astype(type_.to_pandas_dtype())
 
-    def _integers(self, places: _Places, type_: pa.DataType, states: Bytes) -> NDArray[Any]:
+    def _integers(self, spans: _Spans, type_: pa.DataType, states: Bytes) -> NDArray[Any]:
         """Return integers, or the number of units (days, microseconds, decimal places) of other values."""
         values = np.zeros(len(states), np.int64)
-        where = (self.data, places.starts, places.ends)
+        where = (self.data, spans.starts, spans.ends)
         if pa.types.is_date(type_):
             cells.read_dates(*where, values, states)
             return values.astype(np.int32)

@@ -250,13 +250,13 @@ def _attribute(
     segments = {store.segment_before(offset) for offset in dangling if offset is not None}
     for part in others:
         part.findings = [lost.mark_consequence(_doubt_cause(one, segments, store)) for one in part.findings]
-    followed = {one.follows.place for part in (log, *others) for one in part.findings if one.follows is not None}
+    followed = {one.follows.identity for part in (log, *others) for one in part.findings if one.follows is not None}
     # Zeros up to a file's end to which no unit or entry points may never have been written.
     ends = {segment.limit_offset for segment in store.segments}
     pieces = (piece for check in checks for piece in check.damaged_pieces)
     tails = {piece.offset for piece in pieces if piece.reason == _ZEROS and piece.end in ends}
     for number, one in enumerate(log.findings):
-        if one.kind == kinds.DAMAGED_RANGE and one.log_offset in tails and one.place not in followed:
+        if one.kind == kinds.DAMAGED_RANGE and one.log_offset in tails and one.identity not in followed:
             log.findings[number] = one._replace(cause=_NEVER_WRITTEN, is_undecided=True)
 
 

@@ -55,7 +55,7 @@ class Verdict(RatedOutcome):
 
     def find_name(self, finding: Finding) -> str:
         """Return the name by which a user accepts a finding; empty for a consequence of another one."""
-        return self.names.get(finding.place, "") if finding.follows is None else ""
+        return self.names.get(finding.identity, "") if finding.follows is None else ""
 
     def findings_as_json(self) -> list[dict[str, object]]:
         """Return the JSON form of the findings."""
@@ -67,10 +67,10 @@ class Verdict(RatedOutcome):
         following: dict[tuple[object, ...], list[Finding]] = {}
         for finding in self.findings:
             if finding.follows is not None:
-                following.setdefault(finding.follows.place, []).append(finding)
+                following.setdefault(finding.follows.identity, []).append(finding)
         causes = [one for one in self.findings if one.follows is None]
         causes.sort(key=lambda finding: _PARTS.index(finding.part))
-        return [(cause, tuple(following.get(cause.place, ()))) for cause in causes]
+        return [(cause, tuple(following.get(cause.identity, ()))) for cause in causes]
 
     @property
     def severity(self) -> Severity:
@@ -112,17 +112,17 @@ class Verdict(RatedOutcome):
 def set_accepted_apart(verdict: Verdict, store: Store, acceptances: Acceptances) -> Verdict:
     """Name the problems of a verdict, and move those that the user accepts, with their consequences, to a list."""
     causes = [cause for cause, _ in verdict.findings_by_cause if cause.severity.is_alarm]
-    names: dict[tuple[object, ...], str] = {cause.place: name_finding(cause, store) for cause in causes}
+    names: dict[tuple[object, ...], str] = {cause.identity: name_finding(cause, store) for cause in causes}
     for part in verdict.parts.values():
-        own = [(one, names.get(one.place, "")) for one in part.findings if one.follows is None]
+        own = [(one, names.get(one.identity, "")) for one in part.findings if one.follows is None]
         part.accepted += [
             AcceptedFinding(one, name, acceptances.recorded.get(name))
             for one, name in own
             if name and acceptances.includes(name)
         ]
-    accepted = {one.finding.place for one in verdict.accepted}
+    accepted = {one.finding.identity for one in verdict.accepted}
     for part in verdict.parts.values():
-        part.findings = [one for one in part.findings if (one.follows or one).place not in accepted]
+        part.findings = [one for one in part.findings if (one.follows or one).identity not in accepted]
     unknown = [name for name in acceptances.names if not any(is_accepted(one, [name]) for one in names.values())]
     verdict.parts[LOG].notes += [
         f"--accept: no finding is called {name}: it was repaired, or its bytes have changed" for name in unknown

@@ -104,45 +104,47 @@ def decode_record(buffer: Buffer, position: int = 0, physical_offset: int | None
     The body's CRC is not checked here: see `body_crc`.
     """
     view = memoryview(buffer)
-    place = position if physical_offset is None else physical_offset
-    total_size, magic_code, _, _, flag, _, stated_offset, sys_flag, _ = map(int, HEAD.unpack(view, position, place))
+    error_offset = position if physical_offset is None else physical_offset
+    total_size, magic_code, _, _, flag, _, stated_offset, sys_flag, _ = map(
+        int, HEAD.unpack(view, position, error_offset)
+    )
     topic_length_layout = TOPIC_LENGTH.get(magic_code)
     if topic_length_layout is None:
-        raise CorruptData(f"{INVALID_MAGIC_PREFIX}{magic_code & 0xFFFFFFFF:08X}", place)
+        raise CorruptData(f"{INVALID_MAGIC_PREFIX}{magic_code & 0xFFFFFFFF:08X}", error_offset)
     if total_size < MIN_RECORD_SIZE:
-        raise CorruptData(f"total_size {total_size} is below the minimum of {MIN_RECORD_SIZE}", place)
+        raise CorruptData(f"total_size {total_size} is below the minimum of {MIN_RECORD_SIZE}", error_offset)
     if physical_offset is not None and stated_offset != physical_offset:
-        raise CorruptData(f"{OTHER_OFFSET_PREFIX}{stated_offset} in a record", place)
+        raise CorruptData(f"{OTHER_OFFSET_PREFIX}{stated_offset} in a record", error_offset)
     end = position + total_size
     if end > view.nbytes:
-        raise NeedMoreData(f"record of {total_size} bytes is truncated", place)
+        raise NeedMoreData(f"record of {total_size} bytes is truncated", error_offset)
 
     fixed = RECORD[sys_flag & HOST_BITS]
-    body_at = _require_within(position + fixed.size, end, place)
+    body_at = _require_within(position + fixed.size, end, error_offset)
     *head, born_address, born_port, stored, store_address, store_port, reconsumed, prepared, length = fixed.unpack(
         view, position
     )
     body_length = int(length)
-    topic_at = _require_within(body_at + max(body_length, 0) + topic_length_layout.size, end, place)
+    topic_at = _require_within(body_at + max(body_length, 0) + topic_length_layout.size, end, error_offset)
     (topic_length,) = map(int, topic_length_layout.unpack(view, topic_at - topic_length_layout.size))
     if topic_length < 0:
-        raise CorruptData(f"topic_length {topic_length}", place)
-    properties_at = _require_within(topic_at + topic_length + PROPERTIES_LENGTH.size, end, place)
+        raise CorruptData(f"topic_length {topic_length}", error_offset)
+    properties_at = _require_within(topic_at + topic_length + PROPERTIES_LENGTH.size, end, error_offset)
     (properties_length,) = map(int, PROPERTIES_LENGTH.unpack(view, properties_at - PROPERTIES_LENGTH.size))
     if properties_at + max(properties_length, 0) != end:
         computed = properties_at + max(properties_length, 0) - position
-        raise CorruptData(f"total_size is {total_size}, but the fields add up to {computed} bytes", place)
+        raise CorruptData(f"total_size is {total_size}, but the fields add up to {computed} bytes", error_offset)
     body, topic = view[body_at : body_at + max(body_length, 0)], view[topic_at : topic_at + topic_length]
     if flag == BRIDGE_FLAG and not (properties_length or any(body)):
-        raise CorruptData(BRIDGE_REASON, place)
+        raise CorruptData(BRIDGE_REASON, error_offset)
     hosts = Host._make((born_address, born_port)), stored, Host._make((store_address, store_port))
     parts = bytes(body), topic_length, bytes(topic), properties_length, bytes(view[properties_at:end])
     return MessageRecord._make((*head, *hosts, reconsumed, prepared, body_length, *parts))
 
 
-def _require_within(cursor: int, end: int, place: int) -> int:
+def _require_within(cursor: int, end: int, error_offset: int) -> int:
     if cursor > end:
-        raise CorruptData(f"a field ends {cursor - end} bytes after the end of the record", place)
+        raise CorruptData(f"a field ends {cursor - end} bytes after the end of the record", error_offset)
     return cursor
 
 

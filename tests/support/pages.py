@@ -61,10 +61,10 @@ class Pages:
         return reply if late is None else reply._replace(status=int(late[1]))
 
 
-def render_page(place: QueryTarget, path: str, language: str = "en") -> PageReply:
+def render_page(target: QueryTarget, path: str, language: str = "en") -> PageReply:
     """Render a page without its head, or a file, as a process of the server does."""
     route, _, query = path.partition("?")
-    answer = RenderedPages(place).answer(0, PageRequest(route, dict(parse_qsl(query)), language))
+    answer = RenderedPages(target).answer(0, PageRequest(route, dict(parse_qsl(query)), language))
     return PageReply(answer.status, {"location": answer.location}, answer.content)
 
 

@@ -25,12 +25,12 @@ def truth() -> Truth:
 
 
 @pytest.fixture(scope="module")
-def place(truth: Truth, tmp_path_factory: pytest.TempPathFactory) -> QueryTarget:
+def target(truth: Truth, tmp_path_factory: pytest.TempPathFactory) -> QueryTarget:
     return QueryTarget(lake=str(make_lake(truth, tmp_path_factory.mktemp("brokers"))))
 
 
-def _text(place: QueryTarget, path: str) -> str:
-    reply = render_page(place, path)
+def _text(target: QueryTarget, path: str) -> str:
+    reply = render_page(target, path)
 
     assert reply.status == 200, reply.text
     return unescape(reply.text)
@@ -49,12 +49,12 @@ def _list_newest(truth: Truth, *brokers: str) -> list[tuple[str, MessageRecord]]
     return sorted(own, key=lambda one: (one[1].store_timestamp, one[0], one[1].physical_offset), reverse=True)
 
 
-def test_messages_of_all_brokers_are_listed_page_by_page(place: QueryTarget, truth: Truth) -> None:
+def test_messages_of_all_brokers_are_listed_page_by_page(target: QueryTarget, truth: Truth) -> None:
     """`browse` ended with "choose one" on a lake of several brokers."""
     shown: list[tuple[str, ...]] = []
     path = "/messages"
     while path:
-        text = _text(place, path)
+        text = _text(target, path)
         shown += _read_grid(text, "broker", "topic", "id")
         following = re.search(r'rel="next" href="([^"]+)"', text)
         path = following[1] if following else ""
@@ -68,10 +68,10 @@ def _unique_key(record: MessageRecord) -> str:
 
 
 def test_a_download_has_the_messages_of_all_brokers(
-    place: QueryTarget, truth: Truth, monkeypatch: pytest.MonkeyPatch
+    target: QueryTarget, truth: Truth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobs.browse.pages._DOWNLOADED", 7)
-    pages = Pages(place)
+    pages = Pages(target)
     before = None
     lines = []
     while True:
@@ -86,9 +86,9 @@ def test_a_download_has_the_messages_of_all_brokers(
 
 
 @pytest.mark.parametrize("broker", BROKERS)
-def test_a_broker_narrows_the_pages(broker: str, place: QueryTarget, truth: Truth) -> None:
-    listed = _text(place, f"/messages?broker={broker}")
-    topics = _text(place, f"/topics?broker={broker}")
+def test_a_broker_narrows_the_pages(broker: str, target: QueryTarget, truth: Truth) -> None:
+    listed = _text(target, f"/messages?broker={broker}")
+    topics = _text(target, f"/topics?broker={broker}")
     count = Counter(record.topic for owner, record in truth if owner == broker)
 
     assert [(_unique_key(record),) for _, record in _list_newest(truth, broker)] == _read_grid(listed, "id")
@@ -97,15 +97,15 @@ def test_a_broker_narrows_the_pages(broker: str, place: QueryTarget, truth: Trut
     assert f"<option selected>{broker}</option>" in listed
 
 
-def test_topics_are_counted_for_each_broker(place: QueryTarget, truth: Truth) -> None:
+def test_topics_are_counted_for_each_broker(target: QueryTarget, truth: Truth) -> None:
     count = Counter((record.topic, broker) for broker, record in truth)
     expected = sorted((*named, str(number)) for named, number in count.items())
 
-    assert expected == _read_grid(_text(place, "/topics"), "topic", "broker", "messages")
+    assert expected == _read_grid(_text(target, "/topics"), "topic", "broker", "messages")
 
 
 @pytest.mark.parametrize("filters", [{}, {"topic": "Orders"}, {"words": "broker-b"}, {"key": "k3"}])
-def test_a_chart_counts_the_messages_of_all_brokers(filters: dict[str, str], place: QueryTarget, truth: Truth) -> None:
+def test_a_chart_counts_the_messages_of_all_brokers(filters: dict[str, str], target: QueryTarget, truth: Truth) -> None:
     wanted = [
         record
         for _, record in truth
@@ -113,7 +113,7 @@ def test_a_chart_counts_the_messages_of_all_brokers(filters: dict[str, str], pla
         and filters.get("words", "").encode() in record.body
         and (f" {filters.get('key', 'all')}" in f" {_keys(record)}" or "key" not in filters)
     ]
-    text = _text(place, f"/messages?{urlencode(filters)}")
+    text = _text(target, f"/messages?{urlencode(filters)}")
 
     assert f"{len(wanted)} messages; click a bar" in text
 
@@ -122,33 +122,33 @@ def _keys(record: MessageRecord) -> str:
     return record.properties_raw.partition(b"KEYS\1")[2].partition(b"\2")[0].decode()
 
 
-def test_the_front_shows_all_stores(place: QueryTarget) -> None:
-    text = _text(place, "/")
+def test_the_front_shows_all_stores(target: QueryTarget) -> None:
+    text = _text(target, "/")
 
     assert f"{len(BROKERS) * COUNT} messages" in text
     assert all(broker in text for broker in BROKERS)
 
 
-def test_each_message_of_a_list_leads_to_its_own_page(place: QueryTarget, truth: Truth) -> None:
-    text = _text(place, "/messages")
+def test_each_message_of_a_list_leads_to_its_own_page(target: QueryTarget, truth: Truth) -> None:
+    text = _text(target, "/messages")
     links = re.findall(r'<a href="(/message\?at=[^"]+)">', text)
     expected = [(broker, record) for broker, record in _list_newest(truth)]
 
     assert len(links) == 100
     for link, (broker, record) in list(zip(links, expected, strict=False))[::13]:
-        page = _text(place, link)
+        page = _text(target, link)
 
         assert f"<dt>broker</dt><dd>{broker}</dd>" in page
         assert f"from offset {record.physical_offset:,}." in page
         assert f"--broker {broker}" in page
 
 
-def test_an_id_is_found_on_its_broker(place: QueryTarget, truth: Truth) -> None:
+def test_an_id_is_found_on_its_broker(target: QueryTarget, truth: Truth) -> None:
     record = next(one for broker, one in truth if _unique_key(one) == "broker-b-7")
-    found = render_page(place, "/find?id=broker-b-7")
-    both = render_page(place, "/find?id=both")
-    queue = render_page(place, "/find?id=Orders/1/3")
-    nothing = render_page(place, "/find?id=nothing")
+    found = render_page(target, "/find?id=broker-b-7")
+    both = render_page(target, "/find?id=both")
+    queue = render_page(target, "/find?id=Orders/1/3")
+    nothing = render_page(target, "/find?id=nothing")
 
     assert found.headers["location"].startswith("/message?at=")
     assert found.headers["location"].endswith(f":{record.physical_offset}")
@@ -157,21 +157,21 @@ def test_an_id_is_found_on_its_broker(place: QueryTarget, truth: Truth) -> None:
     assert 404 == nothing.status
 
 
-def test_the_page_of_a_message_shows_its_history_on_all_brokers(place: QueryTarget, truth: Truth) -> None:
+def test_the_page_of_a_message_shows_its_history_on_all_brokers(target: QueryTarget, truth: Truth) -> None:
     """A client sends to another broker after a failure; the page showed the copy on one broker only."""
     sent = {broker: record for broker, record in truth if _unique_key(record) == "both"}
     first, second = sorted(sent, key=lambda broker: sent[broker].store_timestamp)
-    listed = _text(place, "/messages?key=both")
+    listed = _text(target, "/messages?key=both")
     at = dict(re.findall(r'<a href="/message\?at=([^"]+:(\d+))">', listed))
     own = next(reference for reference, offset in at.items() if offset == str(sent[second].physical_offset))
     other = next(reference for reference, offset in at.items() if offset == str(sent[first].physical_offset))
-    page = _text(place, f"/message?at={own}")
+    page = _text(target, f"/message?at={own}")
     history = page.partition('class="story"')[2].partition("</ol>")[0]
 
     assert [f"{first}: sent by", f"{second}: sent again by"] == re.findall(r"broker-.: sent (?:again )?by", history)
     assert [quote(other)] == re.findall(r'<a href="/message\?at=([^"]+)">', history)
     assert "--broker" not in page.partition("query story both")[2].partition("<")[0]
-    assert re.search(f"{second}.由 ", render_page(place, f"/message?at={own}", "zh").text)
+    assert re.search(f"{second}.由 ", render_page(target, f"/message?at={own}", "zh").text)
 
 
 def test_stores_that_follow_one_another_need_a_choice(tmp_path: Path) -> None:
@@ -180,11 +180,11 @@ def test_stores_that_follow_one_another_need_a_choice(tmp_path: Path) -> None:
         later = 3_600_000 if name == "second" else 0
         records = [one._replace(store_timestamp=one.store_timestamp + later) for one in stored(sent)]
         ingest_store(write_store(tmp_path / name, records), tmp_path / "lake", broker, **FORMS)
-    place = QueryTarget(lake=str(tmp_path / "lake"))
-    refused = _text(place, "/messages")
+    target = QueryTarget(lake=str(tmp_path / "lake"))
+    refused = _text(target, "/messages")
     ids = re.findall(r"<option>([0-9a-f-]{36})</option>", refused)
-    chosen = [len(_read_grid(_text(place, f"/messages?broker={one}"), "id")) for one in ids]
+    chosen = [len(_read_grid(_text(target, f"/messages?broker={one}"), "id")) for one in ids]
 
     assert "several stores of one broker match" in refused
     assert [8, 9] == sorted(chosen)
-    assert 4 == len(_read_grid(_text(place, "/messages?broker=broker-b"), "id"))
+    assert 4 == len(_read_grid(_text(target, "/messages?broker=broker-b"), "id"))

@@ -29,8 +29,8 @@ def _places(directory: Path, sent: list[Sent]) -> dict[str, QueryTarget]:
     }
 
 
-def _text(place: QueryTarget, path: str) -> str:
-    reply = render_page(place, path)
+def _text(target: QueryTarget, path: str) -> str:
+    reply = render_page(target, path)
 
     assert reply.status == 200, reply.text
     return unescape(reply.text)

@@ -49,7 +49,7 @@ def test_a_request_is_answered_while_others_never_end() -> None:
         endless = [asyncio.ensure_future(workers.answer(ENDLESS, 240)) for _ in range(7)]
 
         assert b"/short 0" == (await workers.answer(SHORT, 240)).content
-        workers.reopen_place()
+        workers.reopen_target()
 
         assert b"/short 1" == (await workers.answer(SHORT, 240)).content
         for request in endless:

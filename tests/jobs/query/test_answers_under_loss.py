@@ -14,10 +14,10 @@ from pyspark.sql.streaming.datasource import ReadMaxBytes
 from jobs.console.result import ExitCode
 from jobs.export.export import plan_export
 from jobs.query import lookups
-from jobs.query.place import detect_likely_writers
 from jobs.query.source import Answer
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
+from jobs.query.target import detect_likely_writers
 from jobs.requests.export import ExportRequest
 from jobs.requests.query import QueryTarget
 from jobs.source.format import RocketmqReader, RocketmqStreamReader

@@ -15,7 +15,7 @@ import pytest
 from jobs.console.result import ExitCode
 from jobs.products.index.explanation import explain_index_files
 from jobs.products.index.survivors import list_index_files
-from jobs.query.place import detect_likely_writers
+from jobs.query.target import detect_likely_writers
 from jobs.rebuild import index as rebuilding
 from jobs.rebuild import queue_run as rebuild_consumequeue
 from jobs.requests.rebuild import RebuildIndexRequest, RebuildQueuesRequest
@@ -87,7 +87,7 @@ def test_a_query_is_answered_while_a_broker_deletes_files_and_appends_units(stor
 
     writers = call_before(detect_likely_writers, partial(expire, store))
     ends = call_after(StoredQueue.find_written_end, append)
-    with patch("jobs.query.place.detect_likely_writers", writers), patch.object(StoredQueue, "find_written_end", ends):
+    with patch("jobs.query.target.detect_likely_writers", writers), patch.object(StoredQueue, "find_written_end", ends):
         command, *rest = words.split()
 
         assert run("query", command, "--store", store, *rest).code is ExitCode.CLEAN
@@ -95,7 +95,7 @@ def test_a_query_is_answered_while_a_broker_deletes_files_and_appends_units(stor
 
 def test_messages_in_a_segment_that_is_newer_than_the_list_of_files_are_not_missing(store: Path, run: Run) -> None:
     listed = list_store(str(store))
-    with patch("jobs.query.place.list_store", return_value=replace(listed, segments=listed.segments[:1])):
+    with patch("jobs.query.target.list_store", return_value=replace(listed, segments=listed.segments[:1])):
         assert "may be missing" not in run("query", "by-key", "--store", store, "-t", "T1", "-k", "nn").err
 
 

@@ -21,41 +21,41 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def open_place(place: QueryTarget) -> Iterator[Source]:
+def open_target(target: QueryTarget) -> Iterator[Source]:
     """Open a store, or the only matching store of a lake; raise `SeveralStoresError` if there are several."""
-    with open_stores(place) as sources:
-        has_name = place.broker is not None
+    with open_stores(target) as sources:
+        has_name = target.broker is not None
         yield require_single_source(sources, *(() if has_name else ("this lake contains several stores",)))
 
 
 @contextmanager
-def open_stores(place: QueryTarget, search_progress: OnProgress = do_nothing) -> Iterator[Sequence[Source]]:
+def open_stores(target: QueryTarget, search_progress: OnProgress = do_nothing) -> Iterator[Sequence[Source]]:
     """Open a store, or each matching store of a lake; there is at least one."""
-    if place.lake is not None:
+    if target.lake is not None:
         from jobs.query.lake_source import open_lake_stores  # loads the SQL engine
 
-        yield open_lake_stores(place.lake, place.broker, place.release, scan_log=place.scan_log)
+        yield open_lake_stores(target.lake, target.broker, target.release, scan_log=target.scan_log)
         return
     from jobs.query.store_log import KeptSearches
     from jobs.query.store_reader import StoreReader
     from jobs.query.store_source import StoreSource
 
-    conf = read_broker_conf(place.broker_conf)
-    directories = log_directories(place.commitlog, conf)
-    store = list_store(place.store or "", commitlog=directories, options=file_system_options())
-    geometry = place.geometry
+    conf = read_broker_conf(target.broker_conf)
+    directories = log_directories(target.commitlog, conf)
+    store = list_store(target.store or "", commitlog=directories, options=file_system_options())
+    geometry = target.geometry
     if geometry is None and conf.hash_slots and conf.index_num:
         geometry = Geometry(conf.hash_slots, conf.index_num)
     with StoreReader(store, geometry) as reader:
-        writers = None if place.release else detect_likely_writers(reader)
-        releases = writers.value.possible_releases if writers else (place.release or NEWEST,)
-        broker = place.broker or conf.broker_name or _own_name(reader.topic_config)
+        writers = None if target.release else detect_likely_writers(reader)
+        releases = writers.value.possible_releases if writers else (target.release or NEWEST,)
+        broker = target.broker or conf.broker_name or _own_name(reader.topic_config)
         levels = conf.delay_level or DEFAULT_DELAY_LEVELS
         yield [
             StoreSource(
                 reader,
                 *releases,
-                scan_log=place.scan_log,
+                scan_log=target.scan_log,
                 broker=broker,
                 delay_levels=levels,
                 writers=writers,
