@@ -165,7 +165,7 @@ def predict_store_start(
             predict_start(gather_start_facts(store, release, conf, last_units, reads), log) for release in releases
         ]
     except (FormatError, FileNotFoundError) as error:  # a damaged or deleted file: the outcome says that it is unknown
-        return unknown_start(writers.newest, error)
+        return unknown_start(writers.last_release, error)
     worst = max(outcomes, key=lambda one: (one.after_repair or one).deletes_messages or 0)
     if worst is outcomes[0]:
         return worst
@@ -180,7 +180,7 @@ def predict_start_by_own_walk(store: Store, writers: Writers, conf: BrokerConf, 
     try:
         log = _walk_for_start(store, writers, deep=deep)
     except (FormatError, FileNotFoundError) as error:  # as above
-        return unknown_start(writers.newest, error)
+        return unknown_start(writers.last_release, error)
     return predict_store_start(store, writers, log, conf)
 
 
@@ -194,7 +194,9 @@ def unknown_start(release: Release, reason: str | FormatError | OSError) -> Star
 def distinct_start_releases(writers: Writers) -> list[Release]:
     """Return the releases that may have written the end of the log; of those that start alike, only the newest."""
     alike: dict[tuple[object, ...], Release] = {}
-    for release in sorted({writers.newest, *writers.possible_releases}, key=lambda one: one.version, reverse=True):
+    for release in sorted(
+        {writers.last_release, *writers.possible_releases}, key=lambda one: one.version, reverse=True
+    ):
         alike.setdefault(tuple(getattr(release, switch) for switch in _START_SWITCHES), release)
     return list(alike.values())
 

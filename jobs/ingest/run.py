@@ -309,9 +309,9 @@ class _Run:
 
         A directory from which no run has read is a replica, whose bytes are used only if the user wants it.
         """
-        newest = self.lake_store.newest_manifest
+        newest_manifest = self.lake_store.newest_manifest
         is_own = find_read_directory(self.state, self.directory) is not None
-        if newest is None or self.request.dry_run or not (is_own or self.request.fill_gaps):
+        if newest_manifest is None or self.request.dry_run or not (is_own or self.request.fill_gaps):
             return
         lake_store = self.lake_store
         open_ranges = list_open_ranges(self.lake, lake_store)
@@ -325,7 +325,7 @@ class _Run:
         bounds = [(one.start, one.end) for one in filled]
         left = self._earlier_damage.after_filling(bounds, count_quarantined(self.lake, lake_store, bounds))
         self.summary.filled += [one.to_dict() for one in filled]
-        self.summary.filled_messages += self._commit_earlier_part(newest, files, left, filled=filled)
+        self.summary.filled_messages += self._commit_earlier_part(newest_manifest, files, left, filled=filled)
 
     def _backfill(self) -> None:
         """
@@ -333,10 +333,10 @@ class _Run:
 
         The queues of these topics are new to the run that follows: it adds the rows of their units.
         """
-        newest, lake_store, topics = self.lake_store.newest_manifest, self.lake_store, self.request.backfill
-        if newest is None or not topics:
+        newest_manifest, lake_store, topics = self.lake_store.newest_manifest, self.lake_store, self.request.backfill
+        if newest_manifest is None or not topics:
             return
-        end = min(lake_store.topic_choices.end_offset, newest.to_offset)  # later runs read every topic
+        end = min(lake_store.topic_choices.end_offset, newest_manifest.to_offset)  # later runs read every topic
         start = min(self.store.start_offset, end)
         unknown = list_unknown_topics(self.lake, lake_store, self.store, topics)
         wanted = lake_store.topic_choices.list_topics_to_backfill(topics, start)
@@ -353,7 +353,7 @@ class _Run:
         self.summary.notes += [f"offsets {gap['from']:,} to {gap['to']:,}: {gap['why']}" for gap in gaps]
         is_whole = start <= lake_store.lowest_fingerprint_offset
         choices = lake_store.topic_choices.after_backfill(wanted, 0 if is_whole else start, end)
-        self.state |= choices.after_run(self.request.selection, newest.to_offset).state
+        self.state |= choices.after_run(self.request.selection, newest_manifest.to_offset).state
         backfilled = tuple(BackfilledTopic(topic, start, end, self.store.root) for topic in wanted)
         self.summary.backfilled += [one.to_dict() for one in backfilled]
         if not is_whole:
@@ -363,7 +363,7 @@ class _Run:
         if self.has_changed_topics:
             self.state[SELECTED_SINCE_KEY] = lake_store.next_run
         self.summary.backfilled_messages += self._commit_earlier_part(
-            newest,
+            newest_manifest,
             files,
             self._earlier_damage,
             gaps=gaps,
@@ -377,7 +377,7 @@ class _Run:
 
     def _commit_earlier_part(
         self,
-        newest: Manifest,
+        newest_manifest: Manifest,
         files: Mapping[str, Sequence[AddedFile]],
         damage: OpenDamage,
         gaps: tuple[GapRow, ...] = (),
@@ -393,7 +393,7 @@ class _Run:
         }
         tables = {MESSAGES.name, QUARANTINE.name, LOG_PIECES.name} & self.state[TABLES_BEFORE_KEY].keys()
         manifest = replace(
-            newest.make_empty_successor(lake_store.next_run, datetime.now(UTC).isoformat(timespec="seconds")),
+            newest_manifest.make_empty_successor(lake_store.next_run, datetime.now(UTC).isoformat(timespec="seconds")),
             tables={**dict.fromkeys(tables, ()), **{name: tuple(actions) for name, actions in files.items()}},
             state=dict(self.state),
             counts=counts,
@@ -460,11 +460,14 @@ class _Run:
     @property
     def _earlier_damage(self) -> OpenDamage:
         """The damage that earlier runs found and that is not acknowledged."""
-        newest = self.lake_store.newest_manifest
-        if newest is None:
+        newest_manifest = self.lake_store.newest_manifest
+        if newest_manifest is None:
             return OpenDamage()
-        damaged, superseded = newest.counts.get(QUARANTINE.name, 0), newest.superseded is not None
-        return OpenDamage.from_state(newest.state, OpenDamage().after_run(newest.run, newest.gaps, damaged, superseded))
+        damaged, superseded = newest_manifest.counts.get(QUARANTINE.name, 0), newest_manifest.superseded is not None
+        return OpenDamage.from_state(
+            newest_manifest.state,
+            OpenDamage().after_run(newest_manifest.run, newest_manifest.gaps, damaged, superseded),
+        )
 
     @property
     def _expired_rows(self) -> ExpiredRows | None:
@@ -505,20 +508,20 @@ class _Run:
         each table.
         """
         self.summary.store_id = self.lake_store.store_id
-        newest, leftover = self.lake_store.newest_manifest, find_unfinished_run(self.lake, self.lake_store)
+        newest_manifest, leftover = self.lake_store.newest_manifest, find_unfinished_run(self.lake, self.lake_store)
         tables = integrity.find_newest_run_by_table(
             self.lake, self.lake_store, is_done=leftover is None, unchecked_tables=unchecked_tables
         )
         if self.request.dry_run:
             return tables
         if leftover is not None:
-            newest = leave_out_lost_files(self.lake, self.lake_store, leftover)
-            commit_prepared(self.lake, newest)
+            newest_manifest = leave_out_lost_files(self.lake, self.lake_store, leftover)
+            commit_prepared(self.lake, newest_manifest)
             self.summary.recovered = leftover.run
-        if newest is not None and (self.was_killed or newest is not self.lake_store.newest_manifest):
+        if newest_manifest is not None and (self.was_killed or newest_manifest is not self.lake_store.newest_manifest):
             await_background_merges()
-            delete_files_outside_manifest(self.lake, newest)
-        self.lake_store = replace(self.lake_store, newest_manifest=newest)
+            delete_files_outside_manifest(self.lake, newest_manifest)
+        self.lake_store = replace(self.lake_store, newest_manifest=newest_manifest)
         return tables
 
     def _leave_shorter_log(self, shorter: ShorterLog) -> None:
@@ -561,14 +564,14 @@ class _Run:
 
     def _set_start(self, superseded: SupersededRows | None) -> None:
         """Find the end of the lake's rows of this log."""
-        newest = self.lake_store.newest_manifest
+        newest_manifest = self.lake_store.newest_manifest
         # A first run that was killed has seen the start of the log at registration.
         starts = (self.store.start_offset, *(one.offset for one in self.lake_store.registered_fingerprints))
-        start = newest.to_offset if newest else min(starts)
+        start = newest_manifest.to_offset if newest_manifest else min(starts)
         if superseded is not None:
             start = superseded.from_offset
             self.summary.superseded = superseded._asdict()
-        if newest is None:
+        if newest_manifest is None:
             self.summary.notes += [
                 f"the lake already has a broker {self.lake_store.broker} ({other.store_id}), but its log differs from "
                 "this one, so this store was added as a new store"
@@ -598,7 +601,7 @@ class _Run:
             recorded=None if known is None else recorded_release(known.state),
         )
         self._find_changed_queues(products, writers.value, superseded)
-        self.state[RELEASE_SETTING] = str(writers.value.newest)
+        self.state[RELEASE_SETTING] = str(writers.value.last_release)
         self.summary.release = f"{writers.value} ({writers.origin_text})"
         run = Run(
             self.workers,
@@ -640,13 +643,15 @@ class _Run:
         store, summary = self.store, self.summary
         if summary.from_offset < store.start_offset:
             summary.add_gap(summary.from_offset, store.start_offset, "deleted before it was read")
-        newest = self.lake_store.newest_manifest
-        at_watermark = newest is not None and summary.superseded is None and from_offset == newest.to_offset
+        newest_manifest = self.lake_store.newest_manifest
+        at_watermark = (
+            newest_manifest is not None and summary.superseded is None and from_offset == newest_manifest.to_offset
+        )
         ranges = plan_ranges(
             store,
             from_offset,
             min(self.request.range_size, self.request.step_bytes or self.request.range_size),
-            newest.store_timestamp if newest and at_watermark else None,
+            newest_manifest.store_timestamp if newest_manifest and at_watermark else None,
             compute_settle_limits(self.request.min_age_ms),
         )
         read_to = self._find_end_of_step(ranges)
@@ -782,12 +787,12 @@ class _Run:
 
         *stored_ms* is the time of its last record.
         """
-        newest, summary, files = self.lake_store.newest_manifest, self.summary, self.files
+        newest_manifest, summary, files = self.lake_store.newest_manifest, self.summary, self.files
         counts = {name: sum(action.row_count for action in actions) for name, actions in files.items()}
         summary.messages = counts.get(MESSAGES.name, 0)
         summary.quarantined = counts.get(QUARANTINE.name, 0)
         summary.index_entries = counts.get(INDEX_ENTRIES.name, 0)
-        if newest is None or self.has_changed_topics:
+        if newest_manifest is None or self.has_changed_topics:
             self.state[SELECTED_SINCE_KEY] = self.lake_store.next_run
         before = self._earlier_damage
         if superseded is None:
@@ -814,7 +819,9 @@ class _Run:
                 run=self.lake_store.next_run,
                 from_offset=summary.from_offset,
                 to_offset=summary.to_offset,
-                store_timestamp=stored_ms if stored_ms is not None or newest is None else newest.store_timestamp,
+                store_timestamp=stored_ms
+                if stored_ms is not None or newest_manifest is None
+                else newest_manifest.store_timestamp,
                 fingerprints=fingerprints,
                 tables={name: tuple(actions) for name, actions in files.items()},
                 selection=asdict(self.request.selection),

@@ -28,24 +28,24 @@ class RunTopics(NamedTuple):
 
 def determine_topics(request: IngestRequest, lake_store: LakeStore) -> RunTopics:
     """Return the topics of a run: those of earlier runs, unless the request changes them."""
-    newest = lake_store.newest_manifest
-    if newest is None:
+    newest_manifest = lake_store.newest_manifest
+    if newest_manifest is None:
         if request.backfill:
             raise RequestError(
                 f"--backfill {request.backfill[0]}: the lake has no run of this store, so no topic was left out before."
                 " Run `ingest` without --backfill"
             )
         return RunTopics(request.selection)
-    selection = request.selection.continued_from(newest.selection, is_changed=request.change_topics)
+    selection = request.selection.continued_from(newest_manifest.selection, is_changed=request.change_topics)
     selection = selection.plus_topics(request.backfill)
-    before = Selection.from_manifest(newest.selection).topics_text
+    before = Selection.from_manifest(newest_manifest.selection).topics_text
     has_changed = before != selection.topics_text
     is_continued = bool(selection.topic_filter) and request.selection.topic_filter is None and not has_changed
-    selected_since = cast("int", newest.state.get(SELECTED_SINCE_KEY, 0)) if is_continued else None
+    selected_since = cast("int", newest_manifest.state.get(SELECTED_SINCE_KEY, 0)) if is_continued else None
     notes = list[str]()
     if has_changed:
         notes.append(
-            f"the selection of topics changes at offset {newest.to_offset:,}, from {before} to "
+            f"the selection of topics changes at offset {newest_manifest.to_offset:,}, from {before} to "
             f"{selection.topics_text}; rows of earlier runs are kept"
         )
     choices = lake_store.topic_choices
@@ -57,10 +57,13 @@ def determine_topics(request: IngestRequest, lake_store: LakeStore) -> RunTopics
 
 def find_unmatched_topics(lake: Lake, lake_store: LakeStore, store: Store, selection: Selection) -> tuple[str, ...]:
     """Return the patterns of a new selection that match no topic of the broker or the lake."""
-    newest = lake_store.newest_manifest
-    is_new = newest is None or Selection.from_manifest(newest.selection).topics_text != selection.topics_text
+    newest_manifest = lake_store.newest_manifest
+    is_new = (
+        newest_manifest is None
+        or Selection.from_manifest(newest_manifest.selection).topics_text != selection.topics_text
+    )
     unmatched = selection.unmatched_patterns(list_known_topics(store)) if is_new else ()
-    snapshot = open_table(lake, MESSAGES.name) if unmatched and newest is not None else None
+    snapshot = open_table(lake, MESSAGES.name) if unmatched and newest_manifest is not None else None
     if snapshot is None:
         return unmatched
     return selection.unmatched_patterns(read_topics(lake, snapshot, lake_store.store_id))

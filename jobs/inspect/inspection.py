@@ -187,7 +187,7 @@ def _note_lost_index(store: Store, report: StoreReport, conf: BrokerConf, *, is_
 def _start(store: Store, report: StoreReport, conf: BrokerConf) -> StartOutcome:
     """Return the outcome of a start of the broker, and note those parts of it that no problem states yet."""
     writers = writers_of_eras(report.eras, ()).value
-    start = unknown_start(writers.newest, "a file cannot be read")
+    start = unknown_start(writers.last_release, "a file cannot be read")
     errors = Problems()
     with errors.noting_errors(store.root):
         start = predict_start_by_own_walk(store, writers, conf, deep=report.deep)

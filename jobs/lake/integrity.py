@@ -80,10 +80,10 @@ def find_newest_run_by_table(
     tables that they do not want. Raises `OSError` if a table lacks a run, and `OtherRunActiveError` if another process
     is running.
     """
-    newest = store.newest_manifest
-    number = newest.run if newest else 0
-    own = tables_of_run(newest) if newest else frozenset()
-    before = newest.tables_before if newest else {}
+    newest_manifest = store.newest_manifest
+    number = newest_manifest.run if newest_manifest else 0
+    own = tables_of_run(newest_manifest) if newest_manifest else frozenset()
+    before = newest_manifest.tables_before if newest_manifest else {}
     found = {}
     for table in PRODUCT_TABLES:
         earlier = before.get(table.name, 0)

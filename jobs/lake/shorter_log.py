@@ -131,18 +131,18 @@ class ShorterLog(NamedTuple):
 
 def find_shorter_log(lake_store: LakeStore, store: Store, directory: DirectoryId) -> ShorterLog | None:
     """Return where a log ends before the lake's rows of it; None if the log has everything that the lake has."""
-    newest = lake_store.newest_manifest
+    newest_manifest = lake_store.newest_manifest
     log_end = find_records_end(lake_store, store)
-    if newest is None or log_end is None or log_end >= newest.to_offset:
+    if newest_manifest is None or log_end is None or log_end >= newest_manifest.to_offset:
         return None
     loss, copied = _explain_missing_end(store, log_end)
-    read = find_read_directory(newest.state, directory)
+    read = find_read_directory(newest_manifest.state, directory)
     if not loss and read is not None and read.to_offset > log_end:
         loss = f"an earlier run read this directory up to offset {read.to_offset:,}"
     if read is not None and read.accepted_end == log_end:
         loss = ""
-    copied = copied or _compare_times(store, newest.store_timestamp)
-    return ShorterLog(log_end, newest.to_offset, loss, copied)
+    copied = copied or _compare_times(store, newest_manifest.store_timestamp)
+    return ShorterLog(log_end, newest_manifest.to_offset, loss, copied)
 
 
 def contradicts_lake(lake: Lake, superseded: SupersededRows, shorter: ShorterLog | None) -> bool:

@@ -36,18 +36,18 @@ def undo_runs(lake: Lake, store: LakeStore, first_run: int) -> Manifest:
     integrity.refuse_unsupported_tables(lake, WRITTEN_BY_RUNS)
     with hold_lock(lake, store.store_id):
         lake_store = refresh_newest_run(lake, store)
-        newest = lake_store.newest_manifest
-        if newest is None or not 0 < first_run <= newest.run:
-            runs = "it has no run" if newest is None else f"its newest run is {newest.run}"
+        newest_manifest = lake_store.newest_manifest
+        if newest_manifest is None or not 0 < first_run <= newest_manifest.run:
+            runs = "it has no run" if newest_manifest is None else f"its newest run is {newest_manifest.run}"
             raise RequestError(f"{lake.location}: broker {store.broker} has no run {first_run}; {runs}")
         if find_unfinished_run(lake, lake_store) is not None:
-            if newest.undone_from is None:
+            if newest_manifest.undone_from is None:
                 raise RequestError(
-                    f"{lake.location}: run {newest.run} was interrupted. Run `ingest` to complete it first"
+                    f"{lake.location}: run {newest_manifest.run} was interrupted. Run `ingest` to complete it first"
                 )
-            commit_prepared(lake, newest)
-        if newest.undone_from == first_run:
-            return newest
+            commit_prepared(lake, newest_manifest)
+        if newest_manifest.undone_from == first_run:
+            return newest_manifest
         before = _read_state_before(lake, lake_store, first_run)
         tables = integrity.find_newest_run_by_table(lake, lake_store, is_done=True)
         changed = sorted(tables.keys() & {table.name for table in PRODUCT_TABLES})

@@ -134,7 +134,7 @@ class Remarks:
     def note_assumed_release(self, writers: Determined[Writers]) -> None:
         """Note that the release is assumed, if several may have written the store."""
         if writers.origin == ASSUMED:
-            newest = writers.value.newest
+            newest = writers.value.last_release
             self.note(
                 f"the exact release that wrote the store cannot be detected ({writers.value}); the output is formatted "
                 f"as in {newest}. To choose another release, pass --release"

@@ -141,10 +141,10 @@ def _watermark(lake: Lake, lake_store: LakeStore, version: int | None) -> LogPos
     if version is not None:
         snapshot.load_as_version(version)
     run = read_newest_transaction(snapshot, lake_store.store_id)
-    newest = lake_store.newest_manifest
-    if newest is not None and newest.run == run:
-        record = next((one for one in newest.fingerprints if one.end <= newest.to_offset), None)
-        return LogPosition(newest.to_offset, newest.store_timestamp, record)
+    newest_manifest = lake_store.newest_manifest
+    if newest_manifest is not None and newest_manifest.run == run:
+        record = next((one for one in newest_manifest.fingerprints if one.end <= newest_manifest.to_offset), None)
+        return LogPosition(newest_manifest.to_offset, newest_manifest.store_timestamp, record)
     return LogPosition(read_prepared_row(lake, lake_store.store_id, run)["to_offset"]) if run else None
 
 

@@ -131,7 +131,7 @@ class Writers(NamedTuple):
         return self.text
 
     @property
-    def newest(self) -> Release:
+    def last_release(self) -> Release:
         """The release whose rules the end of the log follows."""
         return self.rules[-1][1]
 

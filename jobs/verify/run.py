@@ -120,7 +120,7 @@ def _compare_parts(request: VerifyRequest, workers: Workers, store: Store, left_
     if promotion is not None and promotion.has_truncated(ahead):
         ahead = None
     conf = request.given_settings.conf
-    log, lost = findings_on_log(store, checks, joined.log_end, ahead, conf, writers.newest, last_units)
+    log, lost = findings_on_log(store, checks, joined.log_end, ahead, conf, writers.last_release, last_units)
     if promotion is not None:
         _set_apart(promotion, log, [queues, index], store)
     _attribute(log, [queues, index, configuration], lost, checks, store)
@@ -134,7 +134,7 @@ def _compare_parts(request: VerifyRequest, workers: Workers, store: Store, left_
         except OSError as error:  # any other error ends the command, like an error in a part
             if not is_disk_error(error):
                 raise
-            start = unknown_start(writers.newest, error)
+            start = unknown_start(writers.last_release, error)
             report_unreadable_at_start(error, parts, store)
     return Verdict(store.root, parts, start, walked, request.options, request.findings_options)
 

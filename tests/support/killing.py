@@ -207,9 +207,9 @@ def count_wrong_units(lake: Path, messages: list[int]) -> int:
     rows = rows_of(lake, "consume_queue")
     units = Counter((row["topic"], row["queue_id"], row["queue_offset"], row["physical_offset"]) for row in rows)
     matched = Counter(row["physical_offset"] for row in rows if row["status"] == "matched")
-    newest = list_lake_stores(Lake(str(lake)))[0].newest_manifest
-    state: Mapping[str, Any] = newest.state if newest else {}
-    dispatched = state["queues"]["dispatched"] if newest else 0
+    newest_manifest = list_lake_stores(Lake(str(lake)))[0].newest_manifest
+    state: Mapping[str, Any] = newest_manifest.state if newest_manifest else {}
+    dispatched = state["queues"]["dispatched"] if newest_manifest else 0
     wrong = sum(matched.pop(offset, 0) != 1 for offset in messages if offset < dispatched)
     wrong += sum(count > 1 or offset not in messages for offset, count in matched.items())
     return wrong + sum(count > 1 for count in units.values())

@@ -123,10 +123,12 @@ def _read_continuation(run: Run, state: State) -> ContinuationPoint:
     origin, now, (last_since, last_release) = recorded_origin(state), run.writers.value, rules[-1]
     # The lake's rules are followed by the store's newest ones where those differ in an index file's bytes.
     if start > last_since and not any(
-        have_same_index_switches(last_release, release) for release in (now.newest, *now.possible_releases)
+        have_same_index_switches(last_release, release) for release in (now.last_release, *now.possible_releases)
     ):
         since = max(start, now.rules[-1][0])
-        known = Writers((*rules, (since, now.newest)), f"{known.text}, then {now.newest} from offset {since}")
+        known = Writers(
+            (*rules, (since, now.last_release)), f"{known.text}, then {now.last_release} from offset {since}"
+        )
         origin = ASSUMED if ASSUMED in {origin, run.writers.origin} else run.writers.origin
     header = IndexHeader(*state["header"]) if state["header"] else None
     return ContinuationPoint(

@@ -146,7 +146,7 @@ def determine_index_settings(
         unknown.append(error)
     if geometry is None or rules is None or unknown:
         raise UndecidedError.merge(unknown)
-    newest = rules.value.possible_releases[0] if rules.origin == DETECTED else rules.value.newest
+    newest = rules.value.possible_releases[0] if rules.origin == DETECTED else rules.value.last_release
     return IndexSettings(geometry, rules, determine_zone(files, given_settings), newest.empty_index_count)
 
 

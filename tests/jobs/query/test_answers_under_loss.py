@@ -70,7 +70,7 @@ def _delete_file(store: Path, kind: str, place: str, random: Random) -> Path:
 
 def _open(stack: ExitStack, store: Path) -> StoreSource:
     reader = stack.enter_context(StoreReader(list_store(str(store)), _GEOMETRY))
-    return StoreSource(reader, detect_likely_writers(reader).value.newest)
+    return StoreSource(reader, detect_likely_writers(reader).value.last_release)
 
 
 @pytest.mark.sample(3)
