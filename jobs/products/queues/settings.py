@@ -6,13 +6,14 @@ from typing import Any, NamedTuple
 
 from jobs.products.index.settings import determine_releases
 from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, object_entries, read_config
+from jobs.store.delay_levels import Delays, determine_delay_levels, list_delays
 from jobs.store.queue_files import queue_file_sizes, undecided_queue_file_sizes
 from jobs.store.queue_storage import rocksdb_queue_directory
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Determined, UndecidedError, Writers
 from jobs.store.request import GivenSettings
 from jobs.store.store import Store
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.consumequeue.dispatch import DEFAULT_DELAY_LEVELS, QueueKind, UnitRules
+from rmq_formats.consumequeue.dispatch import QueueKind, UnitRules
 from rmq_formats.consumequeue.layout import DEFAULT_BATCH_FILE_SIZE, DEFAULT_FILE_SIZE, rounded_file_size
 from rmq_formats.release import Rules
 from rmq_formats.store import FileKind
@@ -27,6 +28,7 @@ class RecordedQueueFormats(NamedTuple):
 
     sizes: Mapping[FileKind, Determined[int]] = MappingProxyType({})
     batch_topics: frozenset[str] = frozenset()
+    delays: Delays = MappingProxyType({})
 
     @classmethod
     def from_state(cls, state: Mapping[str, Sequence[Any]]) -> "RecordedQueueFormats":
@@ -35,7 +37,7 @@ class RecordedQueueFormats(NamedTuple):
             FileKind(kind): Determined(size, origin, "recorded by an ingest run")
             for kind, size, origin in state.get("sizes", ())
         }
-        return cls(sizes, frozenset(state.get("batch_topics", ())))
+        return cls(sizes, frozenset(state.get("batch_topics", ())), dict(state.get("delays", ())))
 
     def merge_with_store(self, store: Store, conf: BrokerConf) -> dict[str, object]:
         """Return the form that manifests store, merged from current files and those that earlier runs saw."""
@@ -48,6 +50,7 @@ class RecordedQueueFormats(NamedTuple):
         return {
             "sizes": [[kind.value, known.value, known.origin] for kind, known in sorted(sizes.items())],
             "batch_topics": sorted(self.batch_topics | {*_batch_topics(store)}),
+            "delays": sorted({**self.delays, **list_delays(store, conf)}.items()),
         }
 
 
@@ -103,19 +106,20 @@ def determine_queue_settings(
     extension = sizes.get(FileKind.CONSUME_QUEUE_EXT)
     return QueueSettings(
         releases,
-        determine_unit_rules(store, releases.value.rules, conf, recorded.batch_topics),
+        determine_unit_rules(store, releases.value.rules, conf, recorded),
         {QueueKind.PLAIN: plain, QueueKind.BATCH: batch},
         extension.value if extension else (_DEFAULT_EXT_FILE_SIZE if conf.enable_consume_queue_ext else None),
     )
 
 
 def determine_unit_rules(
-    store: Store, releases: Rules, conf: BrokerConf, batch_topics: frozenset[str] = frozenset()
+    store: Store, releases: Rules, conf: BrokerConf, recorded: RecordedQueueFormats = NOTHING_RECORDED
 ) -> UnitRules:
     """Return the rules of a store's queues; a record that lists queue offsets shows that multi-dispatch was enabled."""
     in_rocksdb = not store.queue_files and rocksdb_queue_directory(store) is not None
-    topics = batch_topics | {*_batch_topics(store)}
-    return UnitRules(releases, conf.delay_level or DEFAULT_DELAY_LEVELS, topics, in_rocksdb=in_rocksdb)
+    topics = recorded.batch_topics | {*_batch_topics(store)}
+    levels = determine_delay_levels(store, conf, recorded.delays)
+    return UnitRules(releases, levels, topics, in_rocksdb=in_rocksdb)
 
 
 def _batch_topics(store: Store) -> Iterator[str]:
