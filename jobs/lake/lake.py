@@ -1,8 +1,8 @@
 """A lake: its location and settings, the files below it, and the views over its tables."""
 
 import errno
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -91,9 +91,15 @@ class Lake:
                 )
             return bytes(file.read(0, file.size))
 
-    def open_arrow_file(self, path: str) -> "NativeFile":
+    @contextmanager
+    def open_arrow_file(self, path: str) -> "Iterator[NativeFile]":
         """Open a file for pyarrow's own readers."""
-        return open_arrow_file(self.locate(path), self.options)
+        file = open_arrow_file(self.locate(path), self.options)
+        try:
+            yield file
+        finally:
+            with suppress(OSError):  # any: nothing was written, and the bytes that were read are right
+                file.close()
 
     def create(self, path: str, data: bytes) -> None:
         """Write a new file durably and atomically; raise `FileExistsError` if it exists."""

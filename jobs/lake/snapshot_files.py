@@ -177,12 +177,15 @@ def _values_with_prefix(prefix: str, row: Mapping[str, Any]) -> Mapping[str, Any
 
 def is_readable_parquet(lake: Lake, table: Table, file: SnapshotFile) -> bool:
     """Return whether a file can be opened as Parquet."""
+    path = f"{table.name}/{file.path}"
     try:
-        with lake.open_arrow_file(f"{table.name}/{file.path}") as source:
+        with lake.open_arrow_file(path) as source:
             pq.read_metadata(source)
     except pa.ArrowInvalid:
         return False
     except OSError as error:  # Arrow's own errors about the bytes have no errno
+        if str(error) == _ARROW_STAT_ERROR:
+            raise OSError(f"{lake.locate(path)}: {error}") from error
         if error.errno is not None and not is_lost_file_error(error):
             raise
         return False

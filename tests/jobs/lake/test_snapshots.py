@@ -1,5 +1,6 @@
 """Reading a lake, including lakes that have lost files."""
 
+import io
 import re
 import shutil
 from collections import Counter
@@ -105,6 +106,29 @@ def test_a_file_that_cannot_be_examined_is_not_taken_for_a_damaged_one(
         list(read_batches(lake, MESSAGES, file))
 
     assert is_damage == isinstance(raised.value, DamagedFileError)
+
+
+class _FileThatFailsToClose(io.FileIO):
+    def close(self) -> None:
+        super().close()
+        raise OSError("error closing file")
+
+
+def test_rows_are_read_although_closing_their_file_fails(
+    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file was called damaged, or a traceback was printed, although all of its rows had been read."""
+    broker.append(some_records(10))
+    ingest_store(broker.root, tmp_path / "lake", "b")
+    lake = Lake(str(tmp_path / "lake"), {})
+    table = open_table(lake, MESSAGES.name)
+    assert table is not None
+    (file,) = list_snapshot_files(lake, table)
+    monkeypatch.setattr("jobs.lake.lake.open_arrow_file", lambda path, _: _FileThatFailsToClose(path))
+
+    rows = sum(batch.num_rows for batch in read_batches(lake, MESSAGES, file))
+
+    assert 10 == rows
 
 
 @pytest.mark.parametrize("commits", [1, 2, 3])
