@@ -45,10 +45,20 @@ def line_width_limit(stream: TextIO) -> int | None:
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
+def text_width(text: str) -> int:
+    """Return the columns of a terminal that a text occupies: a Chinese character has two, a combining one none."""
+    if text.isascii():
+        return len(text)
+    from wcwidth import wcswidth  # lazy import: most texts are ASCII
+
+    width = wcswidth(text)
+    return len(text) if width < 0 else width  # a control character, which is printed in another form
+
+
 def wrap_line(line: str, width: int | None) -> Iterator[str]:
     """Yield *line* in pieces of at most *width* columns; longer words are not broken."""
     plain = click.unstyle(line)
-    if width is None or len(plain) <= width or width < _NARROWEST:
+    if width is None or text_width(plain) <= width or width < _NARROWEST:
         yield line
         return
     found = re.fullmatch(_COMMAND, plain)
@@ -69,12 +79,12 @@ def wrap_line(line: str, width: int | None) -> Iterator[str]:
 def _break_line(line: str, width: int, indent: str) -> Iterator[str]:
     first, *others = re.split(_GAP, line)
     pairs = list(zip(others[::2], others[1::2], strict=True))
-    started, column = first, len(click.unstyle(first))
+    started, column = first, text_width(click.unstyle(first))
     # A word stays in this line if its whole column fits, which begins at a wide gap. A column that is wider than a line
     # is broken between its words.
     for number, (gap, word) in enumerate(pairs):
-        length = len(click.unstyle(word))
-        cell = len(click.unstyle(_cell(pairs[number:])))
+        length = text_width(click.unstyle(word))
+        cell = text_width(click.unstyle(_cell(pairs[number:])))
         needed = cell if len(indent) + cell <= width else length
         if column + len(gap) + needed > width and click.unstyle(started).strip():
             yield started
@@ -96,7 +106,7 @@ def _command(indent: str, command: str, *, width: int) -> Iterator[str]:
     words = re.findall(r"(?:'[^']*'|\"[^\"]*\"|\S)+", command)
     started = f"{indent}{words[0]}"
     for word in words[1:]:
-        if len(started) + len(word) + 3 > width and started.strip():
+        if text_width(started) + text_width(word) + 3 > width and started.strip():
             yield f"{started} \\"
             started = f"{indent}  {word}"
         else:

@@ -7,6 +7,8 @@ from enum import StrEnum, unique
 from io import StringIO
 from typing import Self
 
+from jobs.console.lines import text_width
+
 _MOST_HELD = 1000  # rows of a table that are printed together
 _WIDEST = 48  # columns of a cell in a table on a terminal
 # The columns of a message that a table shows; it shows all columns of other rows.
@@ -141,13 +143,3 @@ def _cut(text: str, width: int) -> str:
     while text_width(text[:end]) > width:
         end -= 1
     return text[:end]
-
-
-def text_width(text: str) -> int:
-    """Return the columns of a terminal that a text occupies: a Chinese character has two, a combining one none."""
-    if text.isascii():
-        return len(text)
-    from wcwidth import wcswidth  # lazy import: most texts are ASCII
-
-    width = wcswidth(text)
-    return len(text) if width < 0 else width  # a control character, which is printed in another form

@@ -353,11 +353,6 @@ def format_place_options(commitlog: Sequence[str] | None, broker_conf: Path | No
     )
 
 
-def list_files_below(root: str, storage: Storage) -> Iterator[StoredFile]:
-    """Yield every file, with the facts that its path states."""
-    yield from _describe_files(root, storage.list_files(root))
-
-
 def _describe_files(root: str, infos: Iterable[FileInfo]) -> Iterator[StoredFile]:
     for info in infos:
         yield StoredFile(join_location(root, info.name), classify(info.name), info.size, info.modified_ms)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 import pytest
+from wcwidth import wcswidth
 
 from jobs.command_line import COMMAND_TABLE, cli
 from jobs.console.amounts import count_text, duration_text, rate_text, size_text
@@ -189,6 +190,17 @@ def test_numbers_stay_with_their_units_and_cells_of_a_table_stay_together(kept: 
     gap = "  " if kept.startswith(" ") else " "
 
     assert [kept, next_line] == list(wrap_line(f"{kept}{gap}{next_line.strip()}", 80))
+
+
+def test_lines_with_chinese_words_are_wrapped_by_columns() -> None:
+    """A Chinese character has two columns: these lines were up to twice as wide as the terminal."""
+    line = "  NOTE " + " ".join(["订单消息"] * 20)
+
+    lines = list(wrap_line(line, 60))
+
+    assert line.split() == " ".join(lines).split()
+    assert max(map(wcswidth, lines)) <= 60
+    assert max(map(wcswidth, lines)) > 50
 
 
 @pytest.mark.parametrize(("is_terminal", "shown"), [(True, f"{'7' * 47}…"), (False, "7" * 56)])
