@@ -15,10 +15,10 @@ from typing import NamedTuple
 _ROOT = Path(__file__).parents[1]
 _RESULTS = Path(__file__).parent / "results"
 
-# `ingest` writes to memory, because a disk would be slower than the code that is measured.
+# Benchmarks with many writes use memory, because a disk would be slower than the code that is measured.
 _MEMORY = Path("/dev/shm")  # noqa: S108 - benchmarks create their own directory in it
-_IN_MEMORY = ("--scratch", str(_MEMORY)) if _MEMORY.is_dir() else ()
-_IN_MEMORY_DIRECTORY = ("--directory", str(_MEMORY / "rocketmq-lake-benchmark")) if _MEMORY.is_dir() else ()
+_SCRATCH_IN_MEMORY = ("--scratch", str(_MEMORY)) if _MEMORY.is_dir() else ()
+_IN_MEMORY = ("--directory", str(_MEMORY / "rocketmq-lake-benchmark")) if _MEMORY.is_dir() else ()
 
 
 class Arguments(NamedTuple):
@@ -30,7 +30,8 @@ class Arguments(NamedTuple):
 
 
 BENCHMARKS = {
-    "ingest": Arguments(_IN_MEMORY, ("--mib", "1023", "--runs", "1"), ("--mib", "4", "--runs", "1", "--no-spark")),
+    "ingest": Arguments(_SCRATCH_IN_MEMORY, ("--mib", "1023", "--runs", "1"),
+                        ("--mib", "4", "--runs", "1", "--no-spark")),
     "verify": Arguments((), ("--mib", "1023", "--runs", "2"), ("--mib", "4", "--runs", "1")),
     "rebuild-index": Arguments((), ("--gib", "0.25"), ("--gib", "0.01", "--no-broker", "--no-spark")),
     "rebuild-queues": Arguments(("--million-units", "50"), ("--million-units", "1"),
@@ -39,11 +40,14 @@ BENCHMARKS = {
     "follow": Arguments(("--rates", "500", "5000", "100000", "--seconds", "60"), ("--seconds", "30"),
                         ("--rates", "50", "--seconds", "5")),
     "model-of-cores": Arguments((), ("--mib", "256"), ("--mib", "4", "--log-gb", "8", "--cores", "4")),
-    "configuration-growth": Arguments((), ("--offsets", "2000", "--runs", "16"), ("--offsets", "80", "--runs", "2")),
-    "files-on-disk": Arguments((), ("--runs", "50"), ("--runs", "3")),
-    "topic-layout": Arguments((), ("--messages", "250000"), ("--messages", "2000")),
-    "many-queues": Arguments((), ("--queues", "500", "1000", "2000"), ("--queues", "50")),
-    "plan-of-log": Arguments(_IN_MEMORY_DIRECTORY, ("--segments", "250", "500", "1000"), ("--segments", "20")),
+    "configuration-growth": Arguments(_IN_MEMORY, ("--offsets", "2000", "--runs", "16"),
+                                      ("--offsets", "80", "--runs", "2")),
+    "files-on-disk": Arguments(_IN_MEMORY, ("--runs", "50"), ("--runs", "3")),
+    "topic-layout": Arguments(_IN_MEMORY, ("--messages", "250000"), ("--messages", "2000")),
+    "many-queues": Arguments(_IN_MEMORY, ("--queues", "500", "1000", "2000"), ("--queues", "50")),
+    "plan-of-log": Arguments(_IN_MEMORY, ("--segments", "250", "500", "1000"), ("--segments", "20")),
+    "object-store-requests": Arguments(_IN_MEMORY, ("--runs", "5", "10", "20", "--segments", "10", "20", "40"),
+                                       ("--runs", "2", "--segments", "10")),
     "lost-queue": Arguments((), ("--queues", "20", "40", "80"), ("--queues", "20")),
     "file-opens": Arguments((), ("--segments", "50", "100", "200"), ("--segments", "10")),
     "recreated-topic": Arguments((), ("--messages", "20000", "50000", "100000"), ("--messages", "1000")),

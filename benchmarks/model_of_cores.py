@@ -1,20 +1,24 @@
 """
-Model how well an `ingest` of a large log uses many cores, from task times measured on this machine.
+Model how well commands use many cores for a large log without Spark, from task times measured on this machine.
 
-    python -m benchmarks.model_of_cores [--mib N] [--log-gb N] [--cores N ...] [--directory DIR]
+    python -m benchmarks.model_of_cores [--mib N] [--log-gb N ...] [--cores N ...] [--directory DIR]
 
-1. Task times: one process ingests a store of --mib, and records the time of each task with its phase.
-2. Serial time of the driver: one process ingests a store of the same size, with as many segments as the large log has
-   ranges. The time outside of tasks is that of planning, checking and committing these ranges. The time that Spark
-   needs for an empty task is also measured.
-3. Plan: `ingest` plans the large log for each number of cores, from sparse segments of 1 GiB.
+The commands are `ingest`, `verify`, `rebuild-index` and `rebuild-consumequeue`. All times are CPU seconds, which other
+work on the machine changes little.
+
+1. Task times: one process runs a command on a store of --mib, and records the time of each task with its phase.
+2. Serial time of the driver, outside of tasks: of the same run, of one on half of the log, and of one on a store of the
+   same size that has as many segments as the largest log has ranges. So the parts that grow with bytes and ranges are
+   known. The time that processes need for an empty task is also measured, and that for their start.
+3. Plan: the ranges of each large log for each number of cores, from sparse segments of 1 GiB.
 4. Model: tasks start in order, each on the first free core. A task that reads the log has the speed of a measured task,
    drawn at random. The work of the other phases grows with the log and is divided among their tasks.
 
-The baseline is `work_s`, the time of all tasks on one core. `use` is this time, divided by the number of cores and the
-modelled time of the command.
+The baseline is `work_s`, the time of all tasks and the driver on one core. `times_faster` is this time, divided by the
+modelled time of the command, and `use` is that, divided by the number of cores.
 """
 
+import argparse
 import heapq
 import random
 import time
@@ -23,19 +27,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import rmtree
+from typing import Any, NamedTuple
 
-from benchmarks.lakes import ingest_into_new_lake, start_spark_workers
+from benchmarks.broker import RELEASE
+from benchmarks.lakes import ingest_into_new_lake
 from benchmarks.measuring import parse_options, print_result
-from benchmarks.stores import DIRECTORY, Recipe, add_queues, make_healthy_store, make_store
+from benchmarks.stores import DIRECTORY, Recipe, make_healthy_store
+from jobs.rebuild.index import rebuild_index
+from jobs.rebuild.queue_run import rebuild_queues
+from jobs.requests.rebuild import RebuildIndexRequest, RebuildQueuesRequest
+from jobs.requests.verify import VerifyRequest
 from jobs.store.ranges import balance_ranges, plan_ranges
+from jobs.store.request import GivenSettings
 from jobs.store.store import list_store
+from jobs.store.worker_processes import ProcessWorkers
 from jobs.store.workers import Item, Result, SerialWorkers, Sizes, Task
+from jobs.verify.run import verify
 
 _SEGMENT = 1 << 30
 _RECORD_SIZE = 1024
 _TABLES = frozenset({"messages", "consume_queue", "index"})
 _LOG = "reading"  # the label of the tasks that read the log
 _EMPTY_TASKS = 2000
+_STARTS = 3
+_COMMANDS = ("ingest", "verify", "rebuild-index", "rebuild-consumequeue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +63,9 @@ class TimedWorkers(SerialWorkers):
         """Run *task* on one item after the other, and record its time."""
         results = []
         for number, item in enumerate(items):
-            began = time.perf_counter()
+            began = time.process_time()
             results.append(task(item))
-            self.tasks[label].append((time.perf_counter() - began, sizes[number] if sizes else 0))
+            self.tasks[label].append((time.process_time() - began, sizes[number] if sizes else 0))
         return results
 
     def total_s(self) -> float:
@@ -58,12 +73,30 @@ class TimedWorkers(SerialWorkers):
         return sum(seconds for tasks in self.tasks.values() for seconds, _ in tasks)
 
 
-def time_ingest(store: Path, lake: Path) -> tuple[TimedWorkers, float]:
-    """Ingest a store into a new lake; return the task times, and the seconds outside of tasks."""
-    workers = TimedWorkers()
-    began = time.perf_counter()
-    ingest_into_new_lake(store, lake, workers, _TABLES)
-    return workers, time.perf_counter() - began - workers.total_s()
+class Timed(NamedTuple):
+    """The tasks of a run of a command, and its time outside of tasks."""
+
+    workers: TimedWorkers
+    driver_s: float
+
+
+def time_command(command: str, store: Path, out: Path) -> Timed:
+    """Run a command on a store; return the task times, and the seconds outside of tasks."""
+    rmtree(out, ignore_errors=True)
+    workers, settings = TimedWorkers(), GivenSettings(release=RELEASE)
+    began = time.process_time()
+    match command:
+        case "ingest":
+            ingest_into_new_lake(store, out, workers, _TABLES)
+        case "verify":
+            verify(VerifyRequest(str(store), given_settings=settings), workers)
+        case "rebuild-index":
+            rebuild_index(RebuildIndexRequest(str(store), str(out), given_settings=settings), workers)
+        case _:
+            rebuild_queues(RebuildQueuesRequest(str(store), out, given_settings=settings), workers)
+    driver_s = time.process_time() - began - workers.total_s()
+    rmtree(out, ignore_errors=True)
+    return Timed(workers, driver_s)
 
 
 def plan_sizes(log_bytes: int, cores: int, directory: Path) -> list[int]:
@@ -105,46 +138,100 @@ def model_run(
             times = [part / repeats] * (len(tasks) * repeats)
         work += sum(times)
         wall += compute_makespan(times, cores) + task_s * len(times)
-    return {"ranges": len(sizes), "work_s": round(work), "wall_s": round(wall), "use": round(work / wall / cores, 3)}
+    work += driver_s
+    return {
+        "ranges": len(sizes),
+        "work_s": round(work),
+        "wall_s": round(wall, 1),
+        "times_faster": round(work / wall, 1),
+        "use": round(work / wall / cores, 3),
+    }
+
+
+def measure_processes() -> tuple[float, float]:
+    """Return the seconds that an empty task takes in the driver, and the shortest time in which processes start."""
+    starts, task_s = list[float](), 0.0
+    for _ in range(_STARTS):
+        workers = ProcessWorkers({}, threads=1, processes=2, patience_s=0)
+        began = time.perf_counter()
+        workers.map([-1, -2], abs, "")
+        starts.append(time.perf_counter() - began)
+        used = time.process_time()
+        workers.map(list(range(_EMPTY_TASKS)), abs, "")
+        task_s = (time.process_time() - used) / _EMPTY_TASKS
+        workers.close()
+    return task_s, min(starts)
+
+
+class Stores(NamedTuple):
+    """The stores on which commands are measured, and the sizes of the ranges of large logs, by gigabytes and cores."""
+
+    half: Path
+    whole: Path
+    many_segments: Path
+    sizes: dict[tuple[int, int], list[int]]
+
+
+def model_command(
+    command: str, options: argparse.Namespace, stores: Stores, task_s: float, start_s: float
+) -> dict[str, Any]:
+    """Return the measured figures of a command, and its models by gigabytes of log and cores."""
+    out = options.directory / "out-of-model"
+    time_command(command, stores.half, out)  # a warm-up
+    half, whole, many = (
+        time_command(command, store, out) for store in (stores.half, stores.whole, stores.many_segments)
+    )
+    per_byte = max(whole.driver_s - half.driver_s, 0) / (options.mib << 19)
+    few_ranges, many_ranges = len(whole.workers.tasks[_LOG]), len(many.workers.tasks[_LOG])
+    per_range = max(many.driver_s - whole.driver_s, 0) / max(many_ranges - few_ranges, 1)
+    fixed = max(half.driver_s - per_byte * (options.mib << 19) - per_range * few_ranges, 0)
+    models: dict[int, Any] = {}
+    for gigabytes in options.log_gb:
+        models[gigabytes] = {}
+        for cores in options.cores:
+            sizes = stores.sizes[gigabytes, cores]
+            driver_s = start_s + fixed + per_byte * gigabytes * 10**9 + per_range * len(sizes)
+            models[gigabytes][cores] = model_run(whole.workers, sizes, cores, driver_s, task_s)
+    return {
+        "phases": {
+            label: {"tasks": len(tasks), "total_s": round(sum(seconds for seconds, _ in tasks), 2)}
+            for label, tasks in whole.workers.tasks.items()
+        },
+        "driver_s": {
+            "half": round(half.driver_s, 2),
+            "whole": round(whole.driver_s, 2),
+            f"{many_ranges} ranges": round(many.driver_s, 2),
+        },
+        "models": models,
+    }
 
 
 def main() -> None:
-    """Print the model as JSON."""
-    options = parse_options(__doc__, mib=2046, log_gb=500, cores=[16, 32, 64, 128], directory=DIRECTORY)
-    log_bytes = options.log_gb * 10**9
-    lake, planned = options.directory / "lake-for-model", options.directory / "planned-store"
-    sizes = {cores: plan_sizes(log_bytes, cores, planned) for cores in options.cores}
+    """Print the models as JSON."""
+    options = parse_options(__doc__, mib=2046, log_gb=[16, 100, 500], cores=[16, 32, 64, 128], directory=DIRECTORY)
+    planned = options.directory / "planned-store"
+    sizes = {
+        (gigabytes, cores): plan_sizes(gigabytes * 10**9, cores, planned)
+        for gigabytes in options.log_gb
+        for cores in options.cores
+    }
     total = options.mib << 20
-    large_segments = make_healthy_store(Recipe(total, _RECORD_SIZE, compressible=True), options.directory)
-    segment = total // len(sizes[options.cores[0]]) // _RECORD_SIZE * _RECORD_SIZE
-    recipe = Recipe(total, _RECORD_SIZE, compressible=True, segment_size=segment)
-    small_segments = make_store(recipe, options.directory)
-    add_queues(recipe, small_segments)
-    time_ingest(large_segments, lake)  # a warm-up
-    measured, driver_few_s = time_ingest(large_segments, lake)
-    measured_many, driver_many_s = time_ingest(small_segments, lake)
-    rmtree(lake)
-    spark, empty = start_spark_workers(), list(range(_EMPTY_TASKS))
-    spark.map(empty, abs, "")  # a warm-up
-    began = time.perf_counter()
-    spark.map(empty, abs, "")
-    task_s = (time.perf_counter() - began) / len(empty)
+    segment = total // len(sizes[options.log_gb[-1], options.cores[0]]) // _RECORD_SIZE * _RECORD_SIZE
+    recipes = (
+        Recipe(total // 2, _RECORD_SIZE, compressible=True),
+        Recipe(total, _RECORD_SIZE, compressible=True),
+        Recipe(total, _RECORD_SIZE, compressible=True, segment_size=segment),
+    )
+    half, whole, many_segments = (make_healthy_store(recipe, options.directory) for recipe in recipes)
+    stores = Stores(half, whole, many_segments, sizes)
+    task_s, start_s = measure_processes()
+    commands = {command: model_command(command, options, stores, task_s, start_s) for command in _COMMANDS}
     print_result(
         {
             "mib": options.mib,
-            "log_gb": options.log_gb,
-            "phases": {
-                label: {"tasks": len(tasks), "total_s": round(sum(seconds for seconds, _ in tasks), 2)}
-                for label, tasks in measured.tasks.items()
-            },
-            "driver_s": {
-                "few ranges": round(driver_few_s, 2),
-                f"{len(measured_many.tasks[_LOG])} ranges": round(driver_many_s, 2),
-            },
-            "empty_task_ms": round(1000 * task_s, 2),
-            "models": {
-                cores: model_run(measured, sizes[cores], cores, driver_many_s, task_s) for cores in options.cores
-            },
+            "empty_task_ms": round(1000 * task_s, 3),
+            "start_s": round(start_s, 2),
+            "commands": commands,
         }
     )
 

@@ -77,7 +77,7 @@ def measure(directory: Path, segments: int) -> dict[str, Any]:
 
 def main() -> None:
     """Print the figures as JSON."""
-    options = parse_options(__doc__, segments=[2500, 5000, 10_000], directory=DIRECTORY)
+    options = parse_options(__doc__, segments=[1000, 2000, 4000], directory=DIRECTORY)
     print_result({"sizes": [measure(options.directory, segments) for segments in options.segments]})
 
 

@@ -41,6 +41,7 @@ def main() -> None:
             "verify, 1 thread": lambda: verify_store(SerialWorkers()),
             f"verify, {options.cores} threads": lambda: verify_store(InProcessWorkers(width=options.cores)),
             f"verify, {options.cores} processes": lambda: verify_in_processes(options.cores),
+            f"verify, {4 * options.cores} processes": lambda: verify_in_processes(4 * options.cores),
         },
         options.runs,
     )

@@ -1,6 +1,5 @@
 """A lake on an S3 server that fails requests, and a lake on S3 to which another engine writes."""
 
-import http.client
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -27,8 +26,8 @@ from jobs.requests.ingest import IngestRequest
 from jobs.store.workers import SerialWorkers
 from tests.golden import StoreOf
 from tests.sampling import mark_campaign_except
-from tests.scale.servers import ADDRESS, S3Server, expected_rows
-from tests.support.http_server import run_http_server
+from tests.scale.servers import S3Server, expected_rows
+from tests.support.http_server import forward_request, read_body, run_http_server
 from tests.support.lakes import raw_rows
 from tests.support.other_engine import WITH_VECTORS, shared_lake
 
@@ -54,12 +53,12 @@ class FlakyProxy:
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
-        body = _read_body(request)
+        body = read_body(request)
         if self.fails(next(self.numbers)):
             self.failed += 1
             self._fail(request, body)
         else:
-            self._pass_on(request, body)
+            forward_request(request, self.target, body)
 
     def _fail(self, request: BaseHTTPRequestHandler, body: bytes) -> None:
         if self.kind in _ANSWERS:
@@ -68,42 +67,8 @@ class FlakyProxy:
         if self.kind == "silent":
             time.sleep(_SILENT_S)
         else:
-            self._pass_on(request, body, is_cut=True)
+            forward_request(request, self.target, body, is_cut=True)
         request.close_connection = True
-
-    def _pass_on(self, request: BaseHTTPRequestHandler, body: bytes, *, is_cut: bool = False) -> None:
-        """Forward a request to the real server; a cut response ends halfway, or within its headers."""
-        connection = http.client.HTTPConnection(ADDRESS, self.target, timeout=60)
-        passed = {
-            name: value for name, value in request.headers.items() if name.lower() not in {"connection", "expect"}
-        }
-        connection.request(request.command, request.path, body, passed)
-        answer = connection.getresponse()
-        found = answer.read()
-        request.send_response_only(answer.status, answer.reason)
-        for name, value in answer.getheaders():
-            if name.lower() not in {"connection", "transfer-encoding", "content-length"}:
-                request.send_header(name, value)
-        length = answer.getheader("Content-Length") if request.command == "HEAD" else None
-        request.send_header("Content-Length", length or str(len(found)))
-        if found or not is_cut:
-            request.end_headers()
-        else:
-            request.flush_headers()
-        request.wfile.write(found[: len(found) // 2] if is_cut else found)
-        connection.close()
-
-
-def _read_body(request: BaseHTTPRequestHandler) -> bytes:
-    if request.headers.get("Transfer-Encoding", "").lower() != "chunked":
-        return request.rfile.read(int(request.headers.get("Content-Length") or 0))
-    raw = bytearray()
-    size = 1
-    while size:
-        head = request.rfile.readline()
-        size = int(head.split(b";")[0], 16)
-        raw += head + request.rfile.read(size + 2)
-    return bytes(raw)
 
 
 def _refuse(request: BaseHTTPRequestHandler, status: int, code: str, text: str) -> None:
