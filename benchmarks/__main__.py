@@ -32,6 +32,7 @@ class Arguments(NamedTuple):
 BENCHMARKS = {
     "ingest": Arguments(_SCRATCH_IN_MEMORY, ("--mib", "1023", "--runs", "1"),
                         ("--mib", "4", "--runs", "1", "--no-spark")),
+    "engines": Arguments(_SCRATCH_IN_MEMORY, ("--mib", "64", "256", "1023"), ("--mib", "4")),
     "verify": Arguments((), ("--mib", "1023", "--runs", "2"), ("--mib", "4", "--runs", "1")),
     "rebuild-index": Arguments((), ("--gib", "0.25"), ("--gib", "0.01", "--no-broker", "--no-spark")),
     "rebuild-queues": Arguments(("--million-units", "50"), ("--million-units", "1"),
@@ -48,6 +49,7 @@ BENCHMARKS = {
     "plan-of-log": Arguments(_IN_MEMORY, ("--segments", "250", "500", "1000"), ("--segments", "20")),
     "object-store-requests": Arguments(_IN_MEMORY, ("--runs", "5", "10", "20", "--segments", "10", "20", "40"),
                                        ("--runs", "2", "--segments", "10")),
+    "missing-key": Arguments(_IN_MEMORY, ("--messages", "20000", "40000", "80000"), ("--messages", "2000")),
     "lost-queue": Arguments((), ("--queues", "20", "40", "80"), ("--queues", "20")),
     "file-opens": Arguments((), ("--segments", "50", "100", "200"), ("--segments", "10")),
     "recreated-topic": Arguments((), ("--messages", "20000", "50000", "100000"), ("--messages", "1000")),

@@ -4,9 +4,11 @@ Measure what runs cost that depends on the number of queues, not on the number o
     python -m benchmarks.many_queues [--queues N N N] [--directory DIR]
 
 For each number of queues: `ingest` without new messages, as a command and without the note of an earlier one, and one
-step of `--follow` with 20 new messages. The baseline is the run without a note, which examines every queue.
+step of `--follow` with 20 new messages. The baseline is the run without a note, which examines every queue. The memory
+of a step is that of this process, which also writes the store.
 """
 
+import os
 import resource
 import shutil
 import subprocess
@@ -35,12 +37,13 @@ def measure(directory: Path, queues: int) -> dict[str, Any]:
     store.append(queues)
     command = ["ingest", str(store.root), "--lake", str(lake), "--broker", "b"]
     _measure_command(command)
-    note, no_note = _measure_command(command), _measure_command([*command, "--min-age", "1ms"])
+    (note_s, note_mib), (no_note_s, _) = _measure_command(command), _measure_command([*command, "--min-age", "1ms"])
     followed, steps = FollowedStore(), []
     request = IngestRequest(str(store.root), str(lake), broker="b")
     with cache_snapshots(), cache_open_slots():
         for _ in range(3):  # the first one examines every queue
             store.append(_NEW_MESSAGES)
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins again
             before = _cpu_s(resource.RUSAGE_SELF)
             (summary,) = run_steps(request, SerialWorkers(), followed)
             steps.append(_cpu_s(resource.RUSAGE_SELF) - before)
@@ -48,10 +51,12 @@ def measure(directory: Path, queues: int) -> dict[str, Any]:
     manifests = (lake / "_manifests").glob("*.json")
     return {
         "queues": queues,
-        "ingest_nothing_new_s": note,
-        "baseline_without_note_s": no_note,
+        "ingest_nothing_new_s": note_s,
+        "ingest_nothing_new_peak_mib": note_mib,
+        "baseline_without_note_s": no_note_s,
         "baseline_first_step_s": round(steps[0], 2),
         "step_of_follow_s": round(steps[-1], 2),
+        "step_of_follow_peak_mib": _read_peak_mib(),
         "manifest_kib": round(max(path.stat().st_size for path in manifests) / 1024, 1),
     }
 
@@ -61,11 +66,18 @@ def _refuse_wrong(summary: Summary) -> None:
         raise ValueError(f"the step has not ingested the new messages: {summary}")
 
 
-def _measure_command(words: list[str]) -> float:
-    """Run a command, and return its CPU seconds."""
-    before = _cpu_s(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-m", "jobs.main", *words, "--quiet"], check=True, stdout=subprocess.DEVNULL)
-    return round(_cpu_s(resource.RUSAGE_CHILDREN) - before, 2)
+def _measure_command(words: list[str]) -> tuple[float, int]:
+    """Run a command, and return its CPU seconds and its peak memory in MiB."""
+    process = subprocess.Popen([sys.executable, "-m", "jobs.main", *words, "--quiet"], stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    if code := os.waitstatus_to_exitcode(status):
+        raise SystemExit(f"{' '.join(words)}: exit code {code}")
+    return round(used.ru_utime + used.ru_stime, 2), used.ru_maxrss >> 10
+
+
+def _read_peak_mib() -> int:
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.partition("VmHWM:")[2].split()[0]) >> 10
 
 
 def _cpu_s(who: int) -> float:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import rmq_formats
+from benchmarks import growth_page
 from rmq_formats.commitlog import layout as log_layout
 from rmq_formats.layout import Layout
 from rmq_formats.release import SWITCHES
@@ -139,3 +140,7 @@ def test_names_imported_by_examples_exist() -> None:
 
     assert len(imports) > 10
     assert [] == [(module, name) for module, name in imports if not hasattr(import_module(module), name.strip())]
+
+
+def test_the_page_of_performance_has_the_recorded_growth() -> None:
+    assert growth_page.fill_page() == growth_page.PAGE.read_text(encoding="utf-8")

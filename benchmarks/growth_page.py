@@ -1,0 +1,128 @@
+"""
+The table of docs/internals/performance.md that shows how costs grow, from the recorded results.
+
+    python -m benchmarks.growth_page
+
+The column *before* has what the issue that asked for each change stated about commit 5c741c89.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PAGE = Path(__file__).parents[1] / "docs" / "internals" / "performance.md"
+_RESULTS = Path(__file__).parent / "results"
+_LARGE = 100
+_START, _END = "<!-- growth: python -m benchmarks.growth_page -->\n", "<!-- end of growth -->"
+
+Size = Mapping[str, Any]
+
+
+class Row(NamedTuple):
+    """A figure of a benchmark at several sizes."""
+
+    measurement: str
+    before: str
+    figure: Callable[[Size], float]
+    goal: str
+
+
+class Group(NamedTuple):
+    """The rows of one benchmark; all have the same sizes."""
+
+    benchmark: str
+    unit: str  # of the sizes
+    size: Callable[[Size], int]
+    rows: Sequence[Row]
+    sizes: str = "sizes"  # the key of the sizes in the record
+
+
+GROUPS = (
+    Group("many-queues", "queues", lambda one: one["queues"], (
+        Row("`ingest` with nothing new, CPU seconds", "7.2 to 8.3", lambda one: one["ingest_nothing_new_s"], "1"),
+        Row("a step of `--follow`, CPU seconds", "7.2 to 8.3", lambda one: one["step_of_follow_s"], "1"),
+        Row("`ingest` with nothing new, MiB of memory", "504", lambda one: one["ingest_nothing_new_peak_mib"], "250"),
+        Row("a step of `--follow`, MiB of memory", "504", lambda one: one["step_of_follow_peak_mib"], "250"),
+        Row("its manifest, KiB", "1,900", lambda one: one["manifest_kib"], "64"),
+    )),
+    Group("configuration-growth", "offsets", lambda one: one["offsets"], (
+        Row("consumer offsets after a year, MiB", "12,288 (20,000 offsets)",
+            lambda one: one["mib_after_days"]["365"], "300"),
+    )),
+    Group("plan-of-log", "segments", lambda one: one["segments"], (
+        Row("plan of `restore`, `diff`, `repair --lake`, CPU seconds", "239 (10 TB)", lambda one: one["plan_s"],
+            "5 (10 TB)"),
+        Row("its tasks, MiB", "0.6 GiB (10 TB)", lambda one: one["kib_of_tasks"] / 1024, "linear"),
+    )),
+    Group("file-opens", "segments and queue files", lambda one: one["segments"], (
+        Row("opens of a segment by `verify`", "7", lambda one: one["closed"]["opens_per_segment"], "1"),
+        Row("opens of a queue file by `verify`", "15", lambda one: one["closed"]["opens_per_queue_file"], "2"),
+        Row("opens of a segment, if the broker was killed", "7", lambda one: one["killed"]["opens_per_segment"], "1"),
+        Row("opens of a queue file, if the broker was killed", "15",
+            lambda one: one["killed"]["opens_per_queue_file"], "2"),
+    )),
+    Group("object-store-requests", "segments and queue files", lambda one: one["segments"], (
+        Row("requests to S3 for a segment by `verify`", "", lambda one: one["requests_per_segment"], "1"),
+        Row("requests to S3 for a queue file by `verify`", "", lambda one: one["requests_per_queue_file"], "2"),
+    ), "verify"),
+    Group("object-store-requests", "runs", lambda one: one["runs"], (
+        Row("requests to S3 of a run with nothing new", "1,193 to 1,675", lambda one: one["idle"]["requests"], "50"),
+        Row("the same on a machine without the note of the previous run", "",
+            lambda one: one["idle_without_note"]["requests"], "50"),
+    ), "runs"),
+    Group("lost-queue", "queues", lambda one: one["queues"], (
+        Row("fsync calls of `rebuild-consumequeue --lost-only`, one queue lost", "1,203 (400 queues)",
+            lambda one: one["lost_only"]["fsyncs"], "of one queue"),
+        Row("fsync calls of `repair`, one queue lost", "1,203 (400 queues)",
+            lambda one: one["repair"]["fsyncs"], "of one queue"),
+    )),
+    Group("missing-key", "messages", lambda one: one["messages"], (
+        Row("`query by-key` of a missing key in a lake: statements", "8", lambda one: one["statements"], ""),
+        Row("its scans of all messages", "2", lambda one: one["full_scans"], "1"),
+        Row("its CPU seconds", "", lambda one: one["missing_s"], ""),
+    )),
+    Group("topic-layout", "messages", lambda one: one["messages"], (
+        Row("one of 20 topics, all bodies, DuckDB, times a file sorted by hand", "125",
+            lambda one: one["by_topic"]["topic_s"] / one["baseline_sorted_by_hand"]["topic_s"], "2"),
+        Row("the same without `optimize --by-topic`", "125",
+            lambda one: one["before"]["topic_s"] / one["baseline_sorted_by_hand"]["topic_s"], ""),
+    )),
+    Group("files-on-disk", "runs", lambda one: one["runs"], (
+        Row("files of a lake, runs every five minutes", "6,529 (500 runs)", lambda one: one["files"], "1,000"),
+    )),
+    Group("first-run", "KiB of log", lambda one: one["kib"], (
+        Row("first `ingest` in a new environment, CPU seconds", "20 to 65",
+            lambda one: one["ingest"]["first"]["cpu_s"], "5"),
+        Row("first `verify` in a new environment, CPU seconds", "20 to 65",
+            lambda one: one["verify"]["first"]["cpu_s"], "5"),
+    )),
+)  # fmt: skip
+
+
+def list_lines() -> Iterator[str]:
+    """Yield the lines of the table: a row for each figure of a recorded benchmark."""
+    yield "| measurement | before | now | at | goal | record |"
+    yield "|---|---|---|---|---|---|"
+    for group in GROUPS:
+        record = _RESULTS / f"{group.benchmark}.json"
+        sizes = json.loads(record.read_text(encoding="utf-8"))[group.sizes] if record.exists() else []
+        at = " · ".join(f"{group.size(one):,}" for one in sizes)
+        for row in group.rows if sizes else ():
+            figures = " · ".join(_format(row.figure(one)) for one in sizes)
+            yield f"| {row.measurement} | {row.before} | {figures} | {at} {group.unit} | {row.goal} | `{record.name}` |"
+
+
+def _format(figure: float) -> str:
+    return f"{figure:,.0f}" if figure >= _LARGE or figure == int(figure) else f"{figure:.2f}"
+
+
+def fill_page() -> str:
+    """Return the text of the page with the table of the present records."""
+    head, _, rest = PAGE.read_text(encoding="utf-8").partition(_START)
+    table = "".join(f"{line}\n" for line in list_lines())
+    return f"{head}{_START}\n{table}\n{rest[rest.index(_END) :]}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(fill_page(), encoding="utf-8")
