@@ -164,9 +164,8 @@ class StoredQueue:
         look = _FIRST_TAIL_LOOK
         while (unit_number := self.next_written_unit_number(unit_number)) < self.capacity_end:
             data = self.read(unit_number, min(unit_number + look, self.capacity_end))
-            rest = data.lstrip(b"\0")
-            if rest:
-                return unit_number * self.unit_size + len(data) - len(rest)
+            if data != bytes(len(data)):  # much faster than `lstrip`
+                return unit_number * self.unit_size + len(data) - len(data.lstrip(b"\0"))
             unit_number, look = unit_number + look, min(look * 2, _LARGEST_TAIL_LOOK)
         return None
 
