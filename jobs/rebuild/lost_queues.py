@@ -75,11 +75,11 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     out = request.out
     topics = joined.topic_evidence
     has_light_files = not has_light_queues_only_in_rocksdb(store, joined.queues)
-    real = {path_in_output(file.path_facts.path): file for file in store.queue_files}
+    stored_files = {path_in_output(file.path_facts.path): file for file in store.queue_files}
     ahead = joined.find_newest_offset_ahead()
     summary.has_lost_end = ahead is not None and has_lost_end(store, ahead, joined.log_end)
     evidence = _Evidence(store, settings, joined, out, built_queues)
-    comparison = evidence.compare_all(real, doubtful)
+    comparison = evidence.compare_all(stored_files, doubtful)
     newest = find_newest_time_by_topic((queue.name.topic, queue.newest_ms) for queue in built_queues)
     selected: list[BuiltQueue] = []
     equal, unknown = 0, set[str]()
@@ -90,11 +90,11 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
             _delete(out, queue, queue.files)
             continue
         is_unknown = fate is TopicFate.UNDECIDED and bool(joined.queues)  # without any queue, a broker rebuilds all
-        verdicts = _judge_queue(queue, evidence, comparison, real, request, is_of_unknown_topic=is_unknown)
+        verdicts = _decide_verdicts(queue, evidence, comparison, stored_files, request, is_of_unknown_topic=is_unknown)
         needed = [file for file in queue.files if verdicts[file.path] in _NEEDED]
         if needed and not _has_own_units(queue, verdicts) and _lacks_extension(queue, verdicts):
             needed = list(queue.files)  # units contain addresses in the extension: both must be rebuilt together
-        summary.replaced += {file.path for file in needed} & real.keys()
+        summary.replaced += {file.path for file in needed} & stored_files.keys()
         rest = [file.path for file in queue.files if file not in needed]
         equal += sum(verdicts[path] == _EQUAL for path in rest)
         summary.kept += sum(verdicts[path] in {_EQUAL, _KEPT} for path in rest)
@@ -125,11 +125,11 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     return selected
 
 
-def _judge_queue(  # noqa: PLR0913 - the files, and the user's decisions
+def _decide_verdicts(  # noqa: PLR0913 - the files, and the user's decisions
     queue: BuiltQueue,
     evidence: "_Evidence",
     comparison: "_Comparison",
-    real: Mapping[str, StoredFile],
+    stored_files: Mapping[str, StoredFile],
     request: "RebuildQueuesRequest",
     *,
     is_of_unknown_topic: bool,
@@ -144,7 +144,7 @@ def _judge_queue(  # noqa: PLR0913 - the files, and the user's decisions
         return verdicts
     open_files = [path for path, verdict in verdicts.items() if verdict in _OPEN]
     decided = {path for path in open_files if is_accepted(path_in_store(path), request.accepted_files)}
-    decided.update(evidence.find_recorded_files(queue, verdicts, real, request.recorded_units))
+    decided.update(evidence.find_recorded_files(queue, verdicts, stored_files, request.recorded_units))
     return verdicts | dict.fromkeys(decided, _WRONG)
 
 
@@ -286,7 +286,7 @@ class _Evidence:
         )
         yield from (f"{path_in_output(name.path)}/{file_name_of_offset(n * size)}" for n in range(first, last + 1))
 
-    def compare_all(self, real: Mapping[str, StoredFile], doubtful: AbstractSet[int]) -> _Comparison:
+    def compare_all(self, stored_files: Mapping[str, StoredFile], doubtful: AbstractSet[int]) -> _Comparison:
         """
         Compare each file of the store with the rebuilt one; return the verdicts, and what contradicts the log.
 
@@ -295,7 +295,7 @@ class _Evidence:
         foreign, not the segments. *doubtful* records differ from what a broker wrote.
         """
         compared = {
-            file.path: self._compare_file(file, queue, real.get(file.path))
+            file.path: self._compare_file(file, queue, stored_files.get(file.path))
             for queue in self._built
             for file in queue.files
         }
@@ -348,42 +348,44 @@ class _Evidence:
             os.fsync(written.fileno())
         flush_directory(path.parent)
 
-    def _read_both(self, file: BuiltFile, queue: BuiltQueue, real: StoredFile) -> tuple[bytes, bytes]:
+    def _read_both(self, file: BuiltFile, queue: BuiltQueue, stored_files: StoredFile) -> tuple[bytes, bytes]:
         """Return the bytes of a rebuilt file and of the store's file, without the zeros at the end of both."""
         content, own = self._read_built(file, queue), bytearray()
-        with self._store.open(real) as reader:
+        with self._store.open(stored_files) as reader:
             # Brokers create queue files in their full size: those of a queue with few messages are mostly zeros. And
             # the store's file may be longer than the rebuilt one, by a terabyte of holes.
-            size, position = min(real.size, file.size, reader.size), reader.next_written(0)
+            size, position = min(stored_files.size, file.size, reader.size), reader.next_written(0)
             while position < size:
                 block = bytes(reader.read(position, min(_BLOCK, size - position)))
                 if block != bytes(len(block)):
                     own += bytes(position - len(own)) + block
                 position = reader.next_written(position + _BLOCK)
         end = max(len(content), len(own))
-        return content.ljust(min(end, file.size), b"\0"), bytes(own).ljust(min(end, real.size), b"\0")
+        return content.ljust(min(end, file.size), b"\0"), bytes(own).ljust(min(end, stored_files.size), b"\0")
 
-    def _compare_file(self, file: BuiltFile, queue: BuiltQueue, real: StoredFile | None) -> _FileComparison:
+    def _compare_file(self, file: BuiltFile, queue: BuiltQueue, stored_files: StoredFile | None) -> _FileComparison:
         """Compare the store's file with the file built from the log."""
-        if real is None:
+        if stored_files is None:
             return _FileComparison(_MISSING)
-        content, own = self._read_both(file, queue, real)
+        content, own = self._read_both(file, queue, stored_files)
         made, stored = (_units(data, queue.name) for data in (content, own))
         confirmed: AbstractSet[int] = frozenset()
         if not _is_extension(file):
             size = min(made.size, stored.size)
             confirmed = self._segments_pointed_to(made[:size][made[:size] == stored[:size]])
-        verdict = self._classify_file(file, queue, real, content, own)
+        verdict = self._classify_file(file, queue, stored_files, content, own)
         is_of_other_queue = verdict == _FOREIGN and queue.name.kind is QueueKind.PLAIN
         return _FileComparison(verdict, confirmed, stored if is_of_other_queue else None)
 
-    def _classify_file(self, file: BuiltFile, queue: BuiltQueue, real: StoredFile, content: bytes, own: bytes) -> str:
+    def _classify_file(
+        self, file: BuiltFile, queue: BuiltQueue, stored_files: StoredFile, content: bytes, own: bytes
+    ) -> str:
         """Return the verdict on a file of the store, from the bytes of the rebuilt file and its own."""
         # In order of certainty: equal files; one flipped bit, which a record's tags may also explain; files for which
         # the comparison with the log reports no difference, and which may be right; one fault of the file; blanks of
         # records that exist again. Any other file differs as a whole: it may belong to another queue, or records of the
         # log may have changed.
-        is_as_long = real.size == file.size
+        is_as_long = stored_files.size == file.size
         made, stored = (_units(data, queue.name) for data in (content, own))
         has_units = not _is_extension(file)
         if is_as_long and content == own:
@@ -392,7 +394,8 @@ class _Evidence:
             content = self._keep_units_of_lost_records(file, queue, content, stored)
             made = _units(content, queue.name)
         fault = find_file_fault(
-            Content.from_bytes(own)._replace(size=real.size), Content.from_bytes(content)._replace(size=file.size)
+            Content.from_bytes(own)._replace(size=stored_files.size),
+            Content.from_bytes(content)._replace(size=file.size),
         )
         if fault == ONE_BIT_CHANGED and has_units:
             return _UNDECIDED if self._may_be_record_fault(file, queue, made, stored) else _WRONG
@@ -483,11 +486,15 @@ class _Evidence:
         return True
 
     def find_recorded_files(
-        self, queue: BuiltQueue, verdicts: _Verdicts, real: Mapping[str, StoredFile], recorded: RecordedUnits | None
+        self,
+        queue: BuiltQueue,
+        verdicts: _Verdicts,
+        stored_files: Mapping[str, StoredFile],
+        recorded: RecordedUnits | None,
     ) -> Iterator[str]:
         """Yield undecided files if a run has recorded the same units as the log, wherever the store's file differs."""
         for file in (one for one in _unit_files(queue) if verdicts[one.path] == _UNDECIDED):
-            own = real.get(file.path)
+            own = stored_files.get(file.path)
             is_plain = queue.name.kind is QueueKind.PLAIN
             if recorded is None or not is_plain or (own is not None and own.size > file.size):
                 continue

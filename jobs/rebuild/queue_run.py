@@ -185,7 +185,7 @@ def _write_queues(
         )
         if is_database:
             files, queues, carried = build_database(workers, recipe, log.ranges, store, out / summary.folder)
-            every, needed, manifest = queues, queues, describe_database(files, queues, carried)
+            every, needed, described_files = queues, queues, describe_database(files, queues, carried)
             summary.files = len(files)
             summary.notes += notes_of_database(queues, carried, recipe.rules.batch_topics)
             summary.notes += _notes_of_log(summary, store, log.damaged_ranges, queues)
@@ -195,23 +195,35 @@ def _write_queues(
                 *_notes_of_queues(store, recipe, built),
                 *_notes_of_log(summary, store, log.damaged_ranges, built),
             ]
-            written = ((queue, file) for queue in built for file in queue.files if file.path not in queue.stored_paths)
-            for path, expected in ((out / file.path, file.size) for _, file in written):
-                if (size := path.stat().st_size) != expected:  # also checks files on this machine
-                    raise OSError(
-                        f"{path} has {size:,} bytes, but {expected:,} were written. Rebuild into a new directory"
-                    )
+            _check_file_sizes(out, built)
             if seen is not None and topics is not None:
                 joined = compare_queues(workers, store, settings.rules, seen, log, topics)
                 checks = complete_checks(outcomes, 0, settings.releases.value)
                 doubtful = {start for start, _ in list_doubtful_ranges(checks, includes_undecided=True)}
                 made = keep_needed_files(store, settings, joined, doubtful, built, request, summary)
             summary.files = sum(len(queue.files) for queue in made)
-            every, needed, manifest, summary.written_queues = built, made, describe_files(made), made
+            every, needed, described_files, summary.written_queues = built, made, describe_files(made), made
     summary.units, summary.queues = sum(queue.units for queue in needed), len(needed)
     summary.blanks = sum(queue.blanks for queue in every)
     if not request.lost_only:
         summary.notes += _notes_of_topics(store, every)
+    _write_manifest(out, summary, recipe, described_files)
+    return summary
+
+
+def _check_file_sizes(out: Path, queues: Sequence[BuiltQueue]) -> None:
+    """Raise `OSError` if a written file does not have its size here: tasks may have run on other machines."""
+    written = ((queue, file) for queue in queues for file in queue.files if file.path not in queue.stored_paths)
+    for path, expected in ((out / file.path, file.size) for _, file in written):
+        size = path.stat().st_size
+        if size != expected:
+            raise OSError(f"{path} has {size:,} bytes, but {expected:,} were written. Rebuild into a new directory")
+
+
+def _write_manifest(
+    out: Path, summary: QueueRebuildSummary, recipe: QueueRecipe, described_files: Mapping[str, object]
+) -> None:
+    """Write the manifest of the output directory, durably: the settings, what was built, and the files."""
     manifest = {
         **{name: getattr(summary, name) for name in ("store", "to", "release", "release_origin")},
         "file_size": {kind.value: size for kind, size in recipe.file_sizes.items()},
@@ -219,13 +231,12 @@ def _write_queues(
         "delay_levels": recipe.rules.delay_levels,
         "batch_topics": sorted(recipe.rules.batch_topics),
         **{name: getattr(summary, name) for name in _IN_MANIFEST},
-        **manifest,
+        **described_files,
     }
     LocalStorage().create(
         str(out / MANIFEST_FILE), json.dumps(manifest, indent=1, ensure_ascii=False).encode("utf-8", "replace")
     )
     flush_directory(out)
-    return summary
 
 
 def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | QueueRowBuilder]) -> Iterator[str]:
