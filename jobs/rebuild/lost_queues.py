@@ -348,44 +348,44 @@ class _Evidence:
             os.fsync(written.fileno())
         flush_directory(path.parent)
 
-    def _read_both(self, file: BuiltFile, queue: BuiltQueue, stored_files: StoredFile) -> tuple[bytes, bytes]:
+    def _read_both(self, file: BuiltFile, queue: BuiltQueue, stored_file: StoredFile) -> tuple[bytes, bytes]:
         """Return the bytes of a rebuilt file and of the store's file, without the zeros at the end of both."""
         content, own = self._read_built(file, queue), bytearray()
-        with self._store.open(stored_files) as reader:
+        with self._store.open(stored_file) as reader:
             # Brokers create queue files in their full size: those of a queue with few messages are mostly zeros. And
             # the store's file may be longer than the rebuilt one, by a terabyte of holes.
-            size, position = min(stored_files.size, file.size, reader.size), reader.next_written(0)
+            size, position = min(stored_file.size, file.size, reader.size), reader.next_written(0)
             while position < size:
                 block = bytes(reader.read(position, min(_BLOCK, size - position)))
                 if block != bytes(len(block)):
                     own += bytes(position - len(own)) + block
                 position = reader.next_written(position + _BLOCK)
         end = max(len(content), len(own))
-        return content.ljust(min(end, file.size), b"\0"), bytes(own).ljust(min(end, stored_files.size), b"\0")
+        return content.ljust(min(end, file.size), b"\0"), bytes(own).ljust(min(end, stored_file.size), b"\0")
 
-    def _compare_file(self, file: BuiltFile, queue: BuiltQueue, stored_files: StoredFile | None) -> _FileComparison:
+    def _compare_file(self, file: BuiltFile, queue: BuiltQueue, stored_file: StoredFile | None) -> _FileComparison:
         """Compare the store's file with the file built from the log."""
-        if stored_files is None:
+        if stored_file is None:
             return _FileComparison(_MISSING)
-        content, own = self._read_both(file, queue, stored_files)
+        content, own = self._read_both(file, queue, stored_file)
         made, stored = (_units(data, queue.name) for data in (content, own))
         confirmed: AbstractSet[int] = frozenset()
         if not _is_extension(file):
             size = min(made.size, stored.size)
             confirmed = self._segments_pointed_to(made[:size][made[:size] == stored[:size]])
-        verdict = self._classify_file(file, queue, stored_files, content, own)
+        verdict = self._classify_file(file, queue, stored_file, content, own)
         is_of_other_queue = verdict == _FOREIGN and queue.name.kind is QueueKind.PLAIN
         return _FileComparison(verdict, confirmed, stored if is_of_other_queue else None)
 
     def _classify_file(
-        self, file: BuiltFile, queue: BuiltQueue, stored_files: StoredFile, content: bytes, own: bytes
+        self, file: BuiltFile, queue: BuiltQueue, stored_file: StoredFile, content: bytes, own: bytes
     ) -> str:
         """Return the verdict on a file of the store, from the bytes of the rebuilt file and its own."""
         # In order of certainty: equal files; one flipped bit, which a record's tags may also explain; files for which
         # the comparison with the log reports no difference, and which may be right; one fault of the file; blanks of
         # records that exist again. Any other file differs as a whole: it may belong to another queue, or records of the
         # log may have changed.
-        is_as_long = stored_files.size == file.size
+        is_as_long = stored_file.size == file.size
         made, stored = (_units(data, queue.name) for data in (content, own))
         has_units = not _is_extension(file)
         if is_as_long and content == own:
@@ -394,7 +394,7 @@ class _Evidence:
             content = self._keep_units_of_lost_records(file, queue, content, stored)
             made = _units(content, queue.name)
         fault = find_file_fault(
-            Content.from_bytes(own)._replace(size=stored_files.size),
+            Content.from_bytes(own)._replace(size=stored_file.size),
             Content.from_bytes(content)._replace(size=file.size),
         )
         if fault == ONE_BIT_CHANGED and has_units:

@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -82,13 +83,12 @@ def test_a_check_finds_what_a_restore_finds_and_writes_nothing(
     assert sorted(tmp_path.rglob("*")) == files
 
 
-def test_a_resumed_restore_writes_only_the_missing_files(
-    base: Path, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("jobs.restore.run._build_rest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
+def test_a_resumed_restore_writes_only_the_missing_files(base: Path, lake: Path, tmp_path: Path) -> None:
+    with (
+        patch("jobs.restore.run.restore_config_files", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
         restore_log(lake, tmp_path / "out")
-    monkeypatch.undo()
     first = min((tmp_path / "out" / "commitlog").iterdir())
     first.unlink()
 
