@@ -8,6 +8,7 @@ The column *before* has what the issue that asked for each change stated about c
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,14 +36,28 @@ class Group(NamedTuple):
     unit: str  # of the sizes
     size: Callable[[Size], int]
     rows: Sequence[Row]
-    sizes: str = "sizes"  # the key of the sizes in the record
+    list_sizes: Callable[[Mapping[str, Any]], Sequence[Size]] = itemgetter("sizes")  # of the record
+
+
+_MODELLED = ("ingest", "verify", "rebuild-index", "rebuild-consumequeue")
+_MODELLED_CORES = "16"
+
+
+def _list_models(record: Mapping[str, Any]) -> list[Size]:
+    """Return how many times faster each command is on 16 cores, by gigabytes of log."""
+    if "commands" not in record:  # an earlier record, of `ingest` alone
+        return []
+    models = {command: record["commands"][command]["models"] for command in _MODELLED}
+    return [
+        {"gb": int(size)} | {command: models[command][size][_MODELLED_CORES]["times_faster"] for command in _MODELLED}
+        for size in models[_MODELLED[0]]
+    ]
 
 
 GROUPS = (
     Group("many-queues", "queues", lambda one: one["queues"], (
         Row("`ingest` with nothing new, CPU seconds", "7.2 to 8.3", lambda one: one["ingest_nothing_new_s"], "1"),
         Row("a step of `--follow`, CPU seconds", "7.2 to 8.3", lambda one: one["step_of_follow_s"], "1"),
-        Row("`ingest` with nothing new, MiB of memory", "504", lambda one: one["ingest_nothing_new_peak_mib"], "250"),
         Row("a step of `--follow`, MiB of memory", "504", lambda one: one["step_of_follow_peak_mib"], "250"),
         Row("its manifest, KiB", "1,900", lambda one: one["manifest_kib"], "64"),
     )),
@@ -65,12 +80,12 @@ GROUPS = (
     Group("object-store-requests", "segments and queue files", lambda one: one["segments"], (
         Row("requests to S3 for a segment by `verify`", "", lambda one: one["requests_per_segment"], "1"),
         Row("requests to S3 for a queue file by `verify`", "", lambda one: one["requests_per_queue_file"], "2"),
-    ), "verify"),
+    ), itemgetter("verify")),
     Group("object-store-requests", "runs", lambda one: one["runs"], (
         Row("requests to S3 of a run with nothing new", "1,193 to 1,675", lambda one: one["idle"]["requests"], "50"),
         Row("the same on a machine without the note of the previous run", "",
             lambda one: one["idle_without_note"]["requests"], "50"),
-    ), "runs"),
+    ), itemgetter("runs")),
     Group("lost-queue", "queues", lambda one: one["queues"], (
         Row("fsync calls of `rebuild-consumequeue --lost-only`, one queue lost", "1,203 (400 queues)",
             lambda one: one["lost_only"]["fsyncs"], "of one queue"),
@@ -97,6 +112,18 @@ GROUPS = (
         Row("first `verify` in a new environment, CPU seconds", "20 to 65",
             lambda one: one["verify"]["first"]["cpu_s"], "5"),
     )),
+    Group("engines", "MiB of log", lambda one: one["mib"], (
+        Row("`ingest` of all tables on this machine, CPU seconds", "",
+            lambda one: one["all tables"]["local"]["cpu_s"], ""),
+        Row("the same on Spark, with its start", "", lambda one: one["all tables"]["spark"]["cpu_s"], ""),
+        Row("memory of all processes on this machine, MiB", "",
+            lambda one: one["all tables"]["local"]["peak_mib"], ""),
+        Row("the same on Spark", "", lambda one: one["all tables"]["spark"]["peak_mib"], ""),
+    )),
+    Group("model-of-cores", "GB of log", lambda one: one["gb"], tuple(
+        Row(f"`{command}` on 16 cores against one, times faster (model)", "", itemgetter(command), "12")
+        for command in _MODELLED
+    ), _list_models),
 )  # fmt: skip
 
 
@@ -106,7 +133,7 @@ def list_lines() -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for group in GROUPS:
         record = _RESULTS / f"{group.benchmark}.json"
-        sizes = json.loads(record.read_text(encoding="utf-8"))[group.sizes] if record.exists() else []
+        sizes = group.list_sizes(json.loads(record.read_text(encoding="utf-8"))) if record.exists() else []
         at = " · ".join(f"{group.size(one):,}" for one in sizes)
         for row in group.rows if sizes else ():
             figures = " · ".join(_format(row.figure(one)) for one in sizes)

@@ -8,11 +8,11 @@ step of `--follow` with 20 new messages. The baseline is the run without a note,
 of a step is that of this process, which also writes the store.
 """
 
-import os
 import resource
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from jobs.store.workers import SerialWorkers
 
 _QUEUES_PER_TOPIC = 50
 _NEW_MESSAGES = 20
+_SAMPLED_S = 0.02
 
 
 def measure(directory: Path, queues: int) -> dict[str, Any]:
@@ -68,16 +69,20 @@ def _refuse_wrong(summary: Summary) -> None:
 
 def _measure_command(words: list[str]) -> tuple[float, int]:
     """Run a command, and return its CPU seconds and its peak memory in MiB."""
+    before = _cpu_s(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen([sys.executable, "-m", "jobs.main", *words, "--quiet"], stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
-    if code := os.waitstatus_to_exitcode(status):
-        raise SystemExit(f"{' '.join(words)}: exit code {code}")
-    return round(used.ru_utime + used.ru_stime, 2), used.ru_maxrss >> 10
+    peak = 0  # `ru_maxrss` would include the memory of this process, which has started the command
+    while process.poll() is None:
+        peak = max(peak, _read_peak_mib(process.pid))
+        time.sleep(_SAMPLED_S)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(words)}: exit code {process.returncode}")
+    return round(_cpu_s(resource.RUSAGE_CHILDREN) - before, 2), peak
 
 
-def _read_peak_mib() -> int:
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    return int(status.partition("VmHWM:")[2].split()[0]) >> 10
+def _read_peak_mib(process: int | str = "self") -> int:
+    status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
+    return int(status.partition("VmHWM:")[2].split()[0]) >> 10 if "VmHWM:" in status else 0  # it has just ended
 
 
 def _cpu_s(who: int) -> float:
