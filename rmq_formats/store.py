@@ -5,6 +5,7 @@ A broker's store has a fixed directory structure: the path of a file gives its k
 """
 
 import re
+import sys
 from enum import StrEnum, unique
 from functools import lru_cache
 from pathlib import PurePosixPath
@@ -131,7 +132,14 @@ def classify(path: str) -> StoreFile:
             queue_id = facts.get("queue_id")
             if queue_id is not None and not (is_queue_id(queue_id) and queue_id == str(int(queue_id))):
                 break
-            return StoreFile(path, kind, base_offset, facts.get("topic"), None if queue_id is None else int(queue_id))
+            topic = facts.get("topic")
+            return StoreFile(
+                path,
+                kind,
+                base_offset,
+                None if topic is None else sys.intern(topic),  # one object for all queues of a topic
+                None if queue_id is None else int(queue_id),
+            )
     return StoreFile(path, FileKind.UNKNOWN, base_offset)
 
 

@@ -6,6 +6,7 @@ up, a first run) by Spark's tasks. Between two steps the log's directory is list
 next record would begin: while nothing changes there, no run begins.
 """
 
+import gc
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -172,6 +173,7 @@ class Follower:
                 followed.lists_all = began - listed_all >= _LOOK_AT_ALL_S
                 if place is None or is_due or followed.lists_all:
                     waits_since = None
+                    examines_all = place is None or followed.lists_all
                     for summary in run_steps(request, self.workers, followed):
                         request = replace(request, acknowledge=False)  # damage found by steps stays open
                         if summary.store_id is not None and not (is_kept and tables.issuperset(summary.versions)):
@@ -187,11 +189,31 @@ class Follower:
                         self.on_probe()
                         if self.stop.wait(0):
                             return
+                    if examines_all:
+                        return_free_memory()
                 self.on_probe()
                 now = monotonic()
                 left = self._seconds_to_next_probe(began, now, waits_since)
                 if now + left >= ends or self.stop.wait(left):
                     return
+
+
+def return_free_memory() -> None:
+    """
+    Return the unused memory of this process to the system.
+
+    A run that examines every queue of a large store needs more memory than the many small runs that follow, and its
+    last objects refer to each other.
+    """
+    import ctypes
+
+    import pyarrow as pa
+
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc
+    if trim is not None:
+        trim(0)
 
 
 @dataclass(frozen=True, slots=True)

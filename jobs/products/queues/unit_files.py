@@ -70,9 +70,13 @@ def choose_group_count(log_size: int) -> int:
     return min(max(log_size // _A_GROUP, 1), _MOST_GROUPS)
 
 
-@lru_cache(_CACHED_GROUPS)
 def group_of_queue(name: QueueName, groups: int) -> int:
     """Return the group that a queue belongs to."""
+    return _compute_group(name, groups) if groups > 1 else 0
+
+
+@lru_cache(_CACHED_GROUPS)
+def _compute_group(name: QueueName, groups: int) -> int:
     return crc32(name.path.encode("utf-8", "surrogatepass")) % groups
 
 

@@ -387,6 +387,27 @@ def test_following_keeps_no_objects_of_a_finished_step(tmp_path: Path) -> None:
     assert {kind: more for kind, more in always.items() if more >= STEPS} == {}
 
 
+def test_free_memory_is_returned_only_after_a_run_that_examined_all_queues(tmp_path: Path) -> None:
+    """A first run over 50,000 queues once left 70 MiB of unused memory to the process."""
+    broker = Broker(tmp_path / "store", dispatches=True)
+    broker.append(some_records(5))
+    stop = StopRequest()
+    calls = list[int]()
+
+    def note(_: Summary) -> None:
+        calls.append(returned.call_count)
+        if len(calls) > 2:
+            stop.request()
+
+    def write() -> None:
+        broker.append(some_records(3, seed=broker.offset))
+
+    with patch("jobs.ingest.follow.return_free_memory") as returned:
+        Follower(request(broker), SerialWorkers(), NO_PAUSE, stop, note, write).run()
+
+    assert calls == [0, 1, 1]
+
+
 @pytest.mark.parametrize(("kept", "left"), [("interval 60 minutes", MAX_SMALL_FILES + 1), ("interval 0 minutes", 1)])
 def test_replaced_files_are_deleted_after_their_retention_and_those_of_other_stores_later(
     kept: str, left: int, tmp_path: Path
