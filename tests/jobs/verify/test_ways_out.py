@@ -19,6 +19,19 @@ def commands_in(text: str, program: str) -> list[str]:
     return [line[line.index(program) :] for line in lines if line.strip().startswith(program)]
 
 
+def test_the_command_that_moves_a_file_works_for_a_name_with_control_characters(
+    golden: StoreOf, tmp_path: Path, run: Run
+) -> None:
+    """It contained the escapes that are shown in place of such characters, and named no file."""
+    store = copy_store(golden("b533-base"), tmp_path)
+    (store / "commitlog" / "\x1b[2J it's\n\\x").write_bytes(b"stray")
+
+    (move,) = commands_in(run("verify", store).out, "mv -n")
+    subprocess.run(["bash", "-c", move], check=True)
+
+    assert run("verify", store).code == ExitCode.CLEAN
+
+
 def test_all_stray_files_of_the_log_are_named_with_the_command_that_moves_them(
     golden: StoreOf, tmp_path: Path, run: Run
 ) -> None:
