@@ -217,3 +217,8 @@ def _copy_from(read_only: Sequence[Path], directory: Path) -> None:
 _CACHE = _find_cache()
 CACHE_WAS_EMPTY = not config.DISABLE_JIT and _CACHE is not None and not _is_filled(_CACHE)
 """Whether the cache was empty when this process began; if it was, the first calls take seconds."""
+
+
+def lacks_compiled_code(function: str) -> bool:
+    """Return whether the cache lacks a compiled function: its module's name, without the package, and its own name."""
+    return not config.DISABLE_JIT and _CACHE is not None and not any(_CACHE.rglob(f"{function}-*.nbi"))

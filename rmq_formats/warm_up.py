@@ -1,14 +1,17 @@
 """
 Compile the readers of a log in advance: `python -m rmq_formats.warm_up`.
 
-Functions are compiled at their first call. Each half of them is called with a log of one record, in a process of its
-own, which takes half the time of one process. Functions that are already compiled are only loaded.
+Functions are compiled at their first call. Each part of them is called with a log of one record. A command compiles the
+parts whose modules it has imported, in two processes, which takes half the time of one process. Functions that are
+already compiled are only loaded.
 """
 
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,33 +19,63 @@ from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.record import encode_record, new_record
 from rmq_formats.commitlog.scan import RawRecords, scan
-from rmq_formats.compiled import compile_large_work
+from rmq_formats.compiled import compile_large_work, lacks_compiled_code
 from rmq_formats.kernels.integers import as_bytes
 
 _LARGE = 1 << 40  # bytes: functions are compiled at their first call
 
 
-def warm_up() -> bool:
-    """Compile both halves in parallel; return whether both succeeded. Missing code is compiled at its first call."""
+class Part(NamedTuple):
+    """Functions that are compiled together."""
+
+    compile: Callable[[], None]
+    module: str  # a command that needs them has imported it
+    last_function: str  # of those that are compiled, for `lacks_compiled_code`
+
+
+def find_missing_parts() -> tuple[Part, ...]:
+    """Return the parts that this process may need and that are not compiled."""
+    return tuple(part for part in PARTS if part.module in sys.modules and lacks_compiled_code(part.last_function))
+
+
+def load_compiled_parts() -> None:
+    """Load all parts that are compiled."""
+    for part in PARTS:
+        if not lacks_compiled_code(part.last_function):
+            part.compile()
+
+
+def warm_up(parts: Sequence[Part] = ()) -> bool:
+    """Compile *parts*, or all; return whether this succeeded. Missing code is compiled at its first call."""
+    names = [part.compile.__name__ for part in parts or PARTS]
     paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    commands = ([sys.executable, "-m", "rmq_formats.warm_up", half.__name__] for half in _HALVES)
+    commands = ([sys.executable, "-m", "rmq_formats.warm_up", *half] for half in (names[:1], names[1:]) if half)
     processes = [subprocess.Popen(command, env=environment) for command in commands]  # noqa: S603  our own command
     return not sum(process.wait() != 0 for process in processes)
 
 
 def compile_messages() -> None:
-    """Compile the readers of rows of `messages`, and the code that assembles records from them."""
-    from rmq_formats.commitlog.assembly import assemble_records
+    """Compile the readers of rows of `messages`."""
     from rmq_formats.commitlog.columns import compute_record_crcs, message_batch
     from rmq_formats.properties import PropertyParser
 
     compile_large_work(_LARGE)
-    batch, _ = message_batch(_records(), PropertyParser.SPLIT)
-    message_batch(_records(), PropertyParser.SPLIT, wants_topic=bool)
-    assemble_records(batch)
     records = _records()
     compute_record_crcs(records.buffer, records.positions, records.sizes)
+    message_batch(_records(), PropertyParser.SPLIT)
+    message_batch(_records(), PropertyParser.SPLIT, wants_topic=bool)
+
+
+def compile_assembly() -> None:
+    """Compile the code that assembles records from rows of `messages`."""
+    from rmq_formats.commitlog.assembly import assemble_records
+    from rmq_formats.commitlog.columns import message_batch
+    from rmq_formats.properties import PropertyParser
+
+    compile_large_work(_LARGE)
+    batch, _ = message_batch(_records(), PropertyParser.SPLIT)
+    assemble_records(batch)
 
 
 def compile_queues_and_index() -> None:
@@ -77,7 +110,11 @@ def compile_queues_and_index() -> None:
 _RECORD = encode_record(
     new_record(topic=b"t", magic_code=MAGIC_V1, body=b"body", properties="KEYS\x01é\x02TAGS\x01t\x02".encode())
 )
-_HALVES = (compile_messages, compile_queues_and_index)
+PARTS = (
+    Part(compile_messages, "rmq_formats.commitlog.columns", "fill.fill_topics"),
+    Part(compile_queues_and_index, "rmq_formats.indexfile.build", "build._put_keys"),
+    Part(compile_assembly, "rmq_formats.commitlog.assembly", "assembly._fill_records"),
+)
 
 
 def _records() -> RawRecords:
@@ -85,7 +122,7 @@ def _records() -> RawRecords:
 
 
 if __name__ == "__main__":
-    halves_to_compile = [half for half in _HALVES if half.__name__ in sys.argv[1:]]
-    for half in halves_to_compile:
-        half()
-    sys.exit(0 if halves_to_compile or warm_up() else 1)
+    parts_to_compile = [part for part in PARTS if part.compile.__name__ in sys.argv[1:]]
+    for part in parts_to_compile:
+        part.compile()
+    sys.exit(0 if parts_to_compile or warm_up() else 1)

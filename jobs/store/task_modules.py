@@ -7,8 +7,7 @@ from importlib import import_module
 from types import MappingProxyType
 
 from jobs.console.process import hide_pandas
-from rmq_formats.compiled import CACHE_WAS_EMPTY
-from rmq_formats.warm_up import compile_messages, compile_queues_and_index
+from rmq_formats.warm_up import load_compiled_parts
 
 # They import everything that the other tasks need from other libraries as well.
 _TASK_MODULES = ("jobs.products.messages", "jobs.products.queues.product", "jobs.products.index.product")
@@ -34,8 +33,6 @@ def import_task_modules(*more: str) -> None:
     with suppress(Exception):  # the task that needs the module fails with the same error, and reports it
         for module in (*_TASK_MODULES, *more):
             import_module(module)
-        if not CACHE_WAS_EMPTY:  # else the driver compiles before the first task
-            compile_messages()
-            compile_queues_and_index()
+        load_compiled_parts()  # the driver has compiled those that are needed
     gc.collect()
     gc.freeze()  # a collection in a worker would copy the pages that all workers share

@@ -16,8 +16,8 @@ from typing import Protocol, TypeAlias, TypeVar
 from jobs.console.process import stop_thread_on_event
 from jobs.console.progress import Work, announce_one_time_work, show_progress
 from jobs.store.ranges import SMALL_LOG_SIZE
-from rmq_formats.compiled import CACHE_WAS_EMPTY, compile_large_work
-from rmq_formats.warm_up import warm_up
+from rmq_formats.compiled import compile_large_work
+from rmq_formats.warm_up import Part, find_missing_parts, warm_up
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -138,15 +138,16 @@ def prepare_compiled_code(size: int) -> bool:
     """
     if not compile_large_work(size):
         return False
-    if CACHE_WAS_EMPTY:
-        _compile_once()
+    missing = find_missing_parts()
+    if missing:
+        _compile_once(missing)
     return True
 
 
 @cache
-def _compile_once() -> None:
+def _compile_once(parts: tuple[Part, ...]) -> None:
     with announce_one_time_work(_COMPILING):
-        warm_up()
+        warm_up(parts)
 
 
 def map_in_threads(task: Task[Item, Result], items: Iterable[Item], threads: int) -> Iterator[Result]:

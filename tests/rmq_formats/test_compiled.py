@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats import compiled
+from rmq_formats import compiled, warm_up
 from tests.golden import unpack
 
 
@@ -192,7 +192,7 @@ for one in gc.get_objects():
         for types in one.signatures:
             print(one.py_func.__module__, one.py_func.__qualname__, types)
 """
-_WARM_UP = "warm_up.compile_messages(), warm_up.compile_queues_and_index()"
+_WARM_UP = "[part.compile() for part in warm_up.PARTS]"
 _INGEST = """from jobs.requests.ingest import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import SerialWorkers
@@ -211,3 +211,22 @@ def test_an_ingest_after_the_warm_up_compiles_nothing(tmp_path: Path) -> None:
 
     assert used
     assert used - warmed == set()
+    assert {part.last_function.partition(".")[2] for part in warm_up.PARTS} <= {line.split()[1] for line in warmed}
+
+
+@pytest.mark.parametrize(
+    ("compiled_function", "missing"), [(None, "compile_queues_and_index"), ("build._put_keys", "")]
+)
+def test_verify_compiles_only_the_part_that_it_needs(
+    compiled_function: str | None, missing: str, tmp_path: Path
+) -> None:
+    """The first run of `verify` also compiled the readers of rows, in three times the CPU time."""
+    if compiled_function is not None:
+        (tmp_path / f"{compiled_function}-7.py311.nbi").touch()
+    program = (
+        "import jobs.verify.run; from pathlib import Path; from rmq_formats import compiled, warm_up;"
+        f"compiled._CACHE = Path({str(tmp_path)!r});"
+        "print(*(part.compile.__name__ for part in warm_up.find_missing_parts()))"
+    )
+
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == missing

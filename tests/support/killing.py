@@ -51,7 +51,7 @@ from jobs.store.chain import LogTruncatedError
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.trace import TRACE_TOPIC, decode_traces
-from rmq_formats.warm_up import compile_messages, compile_queues_and_index
+from rmq_formats.warm_up import compile_assembly, compile_messages, compile_queues_and_index
 from tests.rmq_formats.builders import make_record
 from tests.support.broker import KEYS, Broker, some_records
 from tests.support.commands import ROOT
@@ -659,6 +659,7 @@ def load_everything() -> None:
         if not any(part in name for part in ("browse", "main", "launch", "spark", "source", "condition")):
             import_module(name)
     compile_messages()
+    compile_assembly()
     compile_queues_and_index()
 
 
