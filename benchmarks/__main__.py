@@ -53,6 +53,7 @@ BENCHMARKS = {
     "missing-key": Arguments(_IN_MEMORY, ("--messages", "20000", "40000", "80000"), ("--messages", "2000")),
     "lost-queue": Arguments((), ("--queues", "20", "40", "80"), ("--queues", "20")),
     "file-opens": Arguments((), ("--segments", "50", "100", "200"), ("--segments", "10")),
+    "index-settings": Arguments((), ("--files", "20", "40", "80"), ("--files", "4")),
     "recreated-topic": Arguments((), ("--messages", "20000", "50000", "100000"), ("--messages", "1000")),
     "rocksdb-index": Arguments((), ("--rows", "100000", "200000"), ("--rows", "3000")),
     "first-run": Arguments((), ("--kib", "64"), ("--kib", "16")),

@@ -69,6 +69,7 @@ SWITCHES_OF_ROWS = ("property_parser",)  # the one that also changes rows, queue
 ENTRIES_COMPARED_FOR_ERA = 1 << 16  # entries of a file that are compared to detect its era
 MAX_BYTES_COMPARED = 384 << 20  # bytes of slots and entries; 16 files of the default size have fewer
 FILES_OF_SAMPLE = 16  # files that are compared with the log if all would be too large
+MAX_CHANGES_OF_COUNT = 4  # headers of files with few entries may seem to change more often
 MAX_FILES_BETWEEN = 64  # further files of the sample; each damaged one and each new release needs some
 MAX_SWITCHES_COMBINED = 24
 MAX_FILES_SEARCHED_FOR_SWITCH = 3  # files that no era wrote alone and that are searched for a switch
@@ -359,7 +360,7 @@ def _sample_files(files: "Sequence[_ExaminedFile]", candidates: Sequence[Release
         return list(files)
     changes = [number for number, pair in enumerate(pairwise(files)) if pair[0].counts_puts != pair[1].counts_puts]
     chosen = {(len(files) - 1) * number // (FILES_OF_SAMPLE - 1) for number in range(FILES_OF_SAMPLE)}
-    chosen.update(file for number in changes[:FILES_OF_SAMPLE] for file in (number, number + 1))
+    chosen.update(file for number in changes[:MAX_CHANGES_OF_COUNT] for file in (number, number + 1))
     between = deque(pairwise(sorted(chosen)))
     most = len(chosen) + MAX_FILES_BETWEEN
     while between and len(chosen) < most:
