@@ -21,6 +21,7 @@ modelled time of the command, and `use` is that, divided by the number of cores.
 import argparse
 import heapq
 import random
+import resource
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -149,18 +150,25 @@ def model_run(
 
 
 def measure_processes() -> tuple[float, float]:
-    """Return the seconds that an empty task takes in the driver, and the shortest time in which processes start."""
+    """Return the CPU seconds of an empty task in the driver, and those that the start of processes takes at least."""
     starts, task_s = list[float](), 0.0
     for _ in range(_STARTS):
         workers = ProcessWorkers({}, threads=1, processes=2, patience_s=0)
-        began = time.perf_counter()
+        began = _cpu_s()
         workers.map([-1, -2], abs, "")
-        starts.append(time.perf_counter() - began)
+        workers.close()
+        starts.append(_cpu_s() - began)
+        workers.map([-1, -2], abs, "")
         used = time.process_time()
         workers.map(list(range(_EMPTY_TASKS)), abs, "")
         task_s = (time.process_time() - used) / _EMPTY_TASKS
         workers.close()
     return task_s, min(starts)
+
+
+def _cpu_s() -> float:
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime
 
 
 class Stores(NamedTuple):
