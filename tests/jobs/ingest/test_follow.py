@@ -388,7 +388,7 @@ def test_following_keeps_no_objects_of_a_finished_step(tmp_path: Path) -> None:
 
 
 def test_free_memory_is_returned_only_after_a_run_that_examined_all_queues(tmp_path: Path) -> None:
-    """A first run over 50,000 queues once left 70 MiB of unused memory to the process."""
+    """A first run over 20,000 queues left 45 MiB of unused memory to the process."""
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(5))
     stop = StopRequest()
