@@ -8,11 +8,13 @@ from urllib.parse import parse_qsl
 
 import pytest
 
+from jobs.store.selection import Selection
 from tests.golden import unpack
 from tests.support.browser import Browser, browser, needs_chromium
 from tests.support.lakes import ingest_store
 from tests.support.pages import Pages, serve_pages
 from tests.support.published import axe
+from tests.support.query_stores import Sent, stored, write_store
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, needs_chromium]
@@ -20,6 +22,20 @@ VIEWS = ("/", "/messages", "/messages?topic=T1", "/topics", "/topics?system=1", 
 # Tables that are wider than their container, so that they need scrolling.
 _CUT = """[...document.querySelectorAll('.wide')].filter(one => one.scrollWidth > one.clientWidth)
     .map(one => one.textContent.slice(0, 60))"""
+# Links and controls, except in sentences and charts, that are too small for a finger (WCAG 2.2, 2.5.8).
+_SMALL = """[...document.querySelectorAll('a, button, input, select')].filter(one => {
+    const {width, height} = one.getBoundingClientRect()
+    return width && !one.closest('svg, main p:not(:has(.button)), .skip') && Math.min(width, height) < 24
+}).map(one => one.outerHTML)"""
+# Names and bodies of unusual length or script.
+_LONG = "OrderSettlement_CrossBorder_PaymentConfirmation_Retry-Queue_EU-WEST-1_production-".ljust(120, "x")
+_UNUSUAL = [
+    Sent(_LONG, ("K" * 150,), tags="标签" * 20, body="订单已支付正在等待仓库发货。".encode() * 40),
+    Sent("订单_topic", ("订单号-38",), body='{"客户": "张伟", "备注": "🎉👨‍👩‍👧‍👦"}'.encode()),
+    Sent("T1", ("k",), body=b"x" * 2000),
+    Sent("T1", ("k",), body=b'{"' + b"z" * 200 + b'": {"a": 1}}'),
+    Sent("T1", ("k",), body="🎉".encode() * 300),
+]
 _OF_WEIGHT = "document, {resultTypes: ['violations']}"
 
 
@@ -144,6 +160,7 @@ def test_every_page_fits_every_width_and_loads_nothing_from_other_servers(opened
 
             assert page.value("document.documentElement.scrollWidth") <= width, (view, width)
             assert page.value(_CUT) == [], (view, width)
+            assert page.value(_SMALL) == [], (view, width)
             if (width, dark) in {(768, False), (1280, False)}:
                 continue  # axe takes most of the time, so it runs only on the narrow light page and the wide dark one
             page.value(axe())
@@ -154,6 +171,26 @@ def test_every_page_fits_every_width_and_loads_nothing_from_other_servers(opened
 
     assert {pages.base} == {"/".join(request.split("/")[:3]) for request in page.requests}
     assert [] == page.errors
+
+
+@pytest.mark.parametrize("with_body", [True, False])
+def test_unusual_names_and_bodies_fit_every_width(tmp_path: Path, *, with_body: bool) -> None:
+    records = stored(_UNUSUAL)
+    store = write_store(tmp_path / "store", records)
+    ingest_store(
+        store, tmp_path / "lake", "broker-" * 12, hash_slots=7, index_num=9, selection=Selection(with_body=with_body)
+    )
+    messages = [f"/message?at={record.physical_offset}" for record in records]
+    with serve_pages(tmp_path / "lake") as pages, browser() as page:
+        page.open(pages.address)
+        for view in (*VIEWS, *messages):
+            for width in (1280, 390):
+                page.resize(width)
+                page.open(f"{pages.base}{view}")
+
+                assert page.value("document.documentElement.scrollWidth") <= width, (view, width)
+                assert page.value(_CUT) == [], (view, width)
+                assert page.value(_SMALL) == [], (view, width)
 
 
 @pytest.mark.parametrize("kind", ["store", "lake"])

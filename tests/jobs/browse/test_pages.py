@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 import pytest
 
 from jobs.requests.query import QueryTarget
+from jobs.store.selection import Selection
 from tests.support.lakes import ingest_store
 from tests.support.pages import render_page
 from tests.support.query_stores import GEOMETRY, RELEASE, Sent, stored, write_store
@@ -190,3 +191,26 @@ def test_json_of_any_depth_and_kind_is_shown(tmp_path: Path) -> None:
 
     assert "<b>empty</b> <span>{}</span>" in page
     assert "<b>none</b> <span>[]</span>" in page
+
+
+def test_a_message_without_a_body_in_the_lake_is_not_called_damaged(tmp_path: Path) -> None:
+    """Its CRC cannot be compared, but every page of a lake of `ingest --no-body` had a damaged body."""
+    store = write_store(tmp_path / "store", stored([Sent("Orders", ("k",))]))
+    ingest_store(store, tmp_path / "lake", "broker-a", selection=Selection(with_body=False), **FORMS)
+    lake = QueryTarget(lake=str(tmp_path / "lake"), release=RELEASE)
+
+    listed, message = _text(lake, "/messages"), _text(lake, "/message?at=0")
+
+    assert "damage" not in f"{listed}{message}"
+    assert "no message bodies" in message
+
+
+def test_one_message_is_a_message_and_an_empty_log_has_no_times(tmp_path: Path) -> None:
+    place = _places(tmp_path, [Sent("Orders", ("k",))])["store"]
+    empty = QueryTarget(store=str(write_store(tmp_path / "empty", [])), release=RELEASE, geometry=GEOMETRY)
+
+    front, messages, front_of_empty = _text(place, "/"), _text(place, "/messages"), _text(empty, "/")
+
+    assert "<dd>1, 1 message</dd>" in front
+    assert "1 message;" in messages
+    assert "<dd>1 segment</dd>" in front_of_empty
