@@ -96,7 +96,7 @@ def test_a_chart_counts_the_messages_of_the_list(
         for number in range(60)
     ]
     page = _text(_places(tmp_path, sent)[kind], f"/messages?{urlencode(filters)}")
-    counts = [int(count) for count in re.findall(r"([\d,]+) messages; click a bar", page)]
+    counts = [int(count) for count in re.findall(r"([\d,]+) messages?; click a bar", page)]
 
     assert ([expected] if expected else []) == counts
     assert expected == len(re.findall(r"<tr><td", page))
