@@ -120,8 +120,8 @@ class Usage:
         last = deletion.last_store_timestamp
         until = "" if last is None else f", stored up to {short_time_text(last)}"
         name = printable_text(deletion.segment.removeprefix(f"{store}/"))
-        size = f"{size_text(deletion.segment_bytes)}, {count_text(deletion.records, 'message')}"
-        yield f"Retention deletes {name} next: {size}{until}"
+        counted = count_text(deletion.records, "message") if deletion.records else "no queue has a unit of its messages"
+        yield f"Retention deletes {name} next: {size_text(deletion.segment_bytes)}, {counted}{until}"
         for topic, group, messages in deletion.unconsumed:
             text = f"group {group} has not consumed {count_text(messages, 'message')} of {topic} in it"
             yield f"  {printable_text(text)}"

@@ -1,6 +1,7 @@
 """`inspect --usage`: the space that topics take in the log, and what retention deletes next."""
 
 import json
+import shutil
 from collections import Counter
 from itertools import accumulate
 from pathlib import Path
@@ -86,3 +87,12 @@ def test_a_large_queue_is_estimated_to_one_percent(tmp_path: Path) -> None:
     assert usage.is_estimated
     assert offsets[-1] == pytest.approx(topic.record_bytes, rel=0.01)
     assert len(sizes) == topic.records
+
+
+def test_messages_of_a_log_without_queues_are_not_counted(golden: StoreOf, tmp_path: Path, run: Run) -> None:
+    store = copy_store(golden("b551-base"), tmp_path)
+    shutil.rmtree(store / "consumequeue")
+    lines = run("inspect", "--usage", store).out.splitlines()
+    (deletion,) = [line for line in lines if "Retention deletes" in line]
+
+    assert "no queue has a unit of its messages" in deletion
