@@ -63,8 +63,10 @@ def detect_delays(store: Store) -> Delays:
 
 
 def _list_queues(store: Store) -> Iterator[StoredQueue]:
-    queues = queues_in_files(store)
-    if not queues:
+    queues: list[StoredQueue] = []
+    if store.queue_files:
+        queues = queues_in_files(store.with_queues_of({SCHEDULE_TOPIC}))
+    else:
         with suppress(FormatError):  # an unreadable database is a finding of `verify`
             queues = queues_in_rocksdb(store)
     return (one for one in queues if one.name.topic == SCHEDULE_TOPIC and one.name.kind is QueueKind.PLAIN)
