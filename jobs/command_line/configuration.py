@@ -36,7 +36,7 @@ from jobs.options.declaration import (
     option,
     options_of_function,
 )
-from jobs.options.places import LocationType, check_places
+from jobs.options.places import check_places
 from jobs.options.values import FILE, TIME_TYPES
 from jobs.storage.local import read_small_file
 from rmq_formats.properties import MAX_LONG, MIN_LONG
@@ -138,8 +138,7 @@ def _value(key: str, value: object, parameter: click.Parameter, ctx: click.Conte
         if not isinstance(value, bool):
             raise _bad_file(f"{key} must be true or false, not {_describe_value(value)}", ctx)
         return value
-    is_list = isinstance(parameter.type, LocationType) and parameter.type.takes_many
-    takes_many = parameter.multiple or parameter.nargs != 1 or is_list
+    takes_many = parameter.multiple or parameter.nargs != 1
     if isinstance(value, list) and takes_many and all(isinstance(element, str | int | float) for element in value):
         return [str(element) for element in value]
     if isinstance(value, date) and parameter.type in TIME_TYPES:  # also a `datetime`
@@ -148,7 +147,7 @@ def _value(key: str, value: object, parameter: click.Parameter, ctx: click.Conte
         raise _bad_file(
             f"{key} must be a single {parameter.type.name.removesuffix(' range')}, not {_describe_value(value)}", ctx
         )
-    return [str(value)] if takes_many and not is_list else str(value)
+    return [str(value)] if takes_many else str(value)
 
 
 def _describe_value(value: object) -> str:

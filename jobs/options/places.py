@@ -264,8 +264,7 @@ class LocationType(click.ParamType[Any]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - a path, or text
         """Refuse an unsupported location, and return the others unchanged."""
         if self.takes_many:
-            given = value if isinstance(value, tuple | list) else str(value).split(",")
-            paths = [str(path).strip() for path in given]
+            paths = [path.strip() for path in str(value).split(",")]
             if not all(paths):
                 self.fail(f"{value!r} contains an empty path", param, ctx)
             return tuple(replace(self, takes_many=False).convert(path, param, ctx) for path in paths)
@@ -280,6 +279,10 @@ class LocationType(click.ParamType[Any]):
         if reason is not None:
             self.fail(reason, param, ctx)
         return text
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        """Return the value of a variable as it is: a path may contain blanks, at which Click splits."""
+        return [rv]
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
         """Let the shell complete a local path."""

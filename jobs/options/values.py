@@ -130,7 +130,12 @@ NOT_NEGATIVE_INTEGER = integer_between(0)
 json_option = partial(flag, "Print only JSON on standard output.", names="--json", is_shared=True)
 quiet_option = partial(flag, "Print neither progress nor summary.", names="--quiet -q", is_shared=True)
 commitlog_option = partial(
-    option, "PATH[,PATH…]", "Directories of the CommitLog, if not STORE/commitlog.", LOG_DIRECTORIES, default=()
+    option,
+    "PATH[,PATH…]",
+    "Directories of the CommitLog, if not STORE/commitlog.",
+    LOG_DIRECTORIES,
+    multiple=True,
+    callback=lambda _ctx, _param, given: tuple(path for paths in given for path in paths),
 )
 broker_conf_option = partial(option, "FILE", "The broker's configuration file (paths, sizes, names).", FILE)
 label_option = partial(

@@ -132,3 +132,26 @@ def test_an_argument_takes_precedence_over_the_lake_of_a_variable(
     look.main(["s"], standalone_mode=False)
 
     assert [("s", None)] == seen
+
+
+def test_a_log_in_two_directories_is_read_whole_however_they_are_given(
+    store: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two options --commitlog, the first was ignored, and its segments were reported as lost."""
+    directories = [tmp_path / "log a", tmp_path / "log b"]
+    for number, segment in enumerate(sorted((store / "commitlog").iterdir())):
+        directories[number % 2].mkdir(exist_ok=True)
+        segment.rename(directories[number % 2] / segment.name)
+    (store / "commitlog").rmdir()
+    joined = ",".join(map(str, directories))
+    config = tmp_path / "config.toml"
+    config.write_text(f"commitlog = {list(map(str, directories))}")
+
+    given = [("--commitlog", directories[0], "--commitlog", directories[1]), ("--commitlog", joined)]
+    codes = [run("verify", store, *words).code for words in given]
+    codes.append(run("verify", store, "--config", config).code)
+    monkeypatch.setenv("RMQ_LAKE_VERIFY_COMMITLOG", joined)
+    codes.append(run("verify", store).code)
+
+    assert codes == [ExitCode.CLEAN] * 4
+    assert ExitCode.DAMAGE == run("verify", store, "--commitlog", directories[0]).code
