@@ -67,12 +67,18 @@ class Lake:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Normalize the location; refuse one that `deltalake` would mistake for another path by decoding it twice."""
+        """
+        Normalize the location; refuse one that `deltalake` would mistake for another path.
+
+        It decodes a path twice, takes a backslash for a slash, and drops or rejects control characters.
+        """
         object.__setattr__(self, "location", normalize_location(self.location))
         if unquote(self.location) != self.location:
             raise OSError(
                 f"{self.location}: the path of a lake must not contain '%' followed by two hexadecimal digits"
             )
+        if is_local(self.location) and any(one == "\\" or one < " " for one in self.location):
+            raise OSError(f"{self.location}: the path of a lake must not contain a backslash or a control character")
 
     def locate(self, *names: str) -> str:
         """Return the full location of a path below the lake."""
