@@ -40,7 +40,13 @@ def set_resumption_text(sentence: str) -> None:
 
 
 def exit_process(code: int) -> None:
-    """Exit; immediately if a thread is still running, because the interpreter would abort."""
+    """
+    Exit; immediately if a thread is still running, because the interpreter would abort.
+
+    After an interrupt in code that was compiled from text, as `dataclass` does, `python -m` would end by SIGINT,
+    without the exit code. Running other code from text makes Python forget the interrupt.
+    """
+    exec("")  # noqa: S102 (a constant)
     with suppress(OSError):  # this command has failed already, or the error would have been reported
         sys.stdout.flush()
     if any(thread.name.startswith(ABANDONED_THREAD) for thread in threading.enumerate()):
