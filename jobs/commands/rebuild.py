@@ -1,7 +1,7 @@
 """`rebuild-index` and `rebuild-consumequeue`: rebuild files from a store's log, and install them on request."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -75,13 +75,16 @@ def rebuild_index(
     from jobs.rebuild.dry_run import dry_run_of_index
     from jobs.rebuild.index import rebuild_index
     from jobs.rebuild.install import plan_index_installation
+    from jobs.rebuild.output import remove_output_on_error
 
     request = replace(request, is_broker_running=find_broker_process(request.store) is not None)
     if installation.is_preview:
         would = dry_run_of_index(request, workers.options)
         return printer.print_outcome(would, would.lines())
     with _lock_for_installation(request, request.out, installation) as held:
-        result = rebuild_index(request, workers)
+        removing = remove_output_on_error(Path(local_path(request.out))) if is_local(request.out) else nullcontext()
+        with removing:
+            result = rebuild_index(request, workers)
         printer.print_first_lines(_index_lines(result))
         if installation.is_wanted and not result.contradictions:
             plan = partial(plan_index_installation, request.store, result, advance_checkpoint=advance_checkpoint)

@@ -8,10 +8,8 @@ rebuilt files, the rules, the proofs, and the facts that the log does not contai
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from shutil import rmtree
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
@@ -23,11 +21,11 @@ from jobs.products.queues.settings import (
     determine_queue_settings,
 )
 from jobs.rebuild.lost_queues import keep_needed_files
+from jobs.rebuild.output import remove_output_on_error
 from jobs.rebuild.queue_database import build_database, describe_database, notes_of_database, stored_queue_ends
 from jobs.rebuild.queues import BuiltQueue, QueueRecipe, build_queues, count_note, queue_names_text
 from jobs.requests.rebuild import FILES, ROCKSDB, RebuildQueuesRequest
 from jobs.storage.local import LocalStorage, flush_directory, make_directory
-from jobs.storage.paths import is_directory
 from jobs.storage.scratch import open_scratch
 from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_storage import QueueStorage, detect_queue_storage, rocksdb_queue_directory
@@ -121,23 +119,8 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
     store, settings = list_and_determine_settings(request, workers.options, workers.processes)
     out = request.out.absolute()  # a relative path is one of ours, not of the tasks
     make_directory(out)
-    with _remove_output_on_error(out):
+    with remove_output_on_error(out):
         return _write_queues(request, workers, store, settings, out)
-
-
-@contextmanager
-def _remove_output_on_error(out: Path) -> Iterator[None]:
-    """Remove what the block has added to a directory if it fails: queues without a manifest look complete."""
-    existing = {*out.iterdir()}
-    try:
-        yield
-    except BaseException:
-        for path in {*out.iterdir()} - existing:
-            if is_directory(path):  # this command writes no links
-                rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-        raise
 
 
 def _write_queues(

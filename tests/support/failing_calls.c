@@ -2,7 +2,7 @@
  * A library for LD_PRELOAD that lets one system call on a file below a folder fail, by its number, or kills the process
  * before that call. It can also record what would survive a power failure at that moment: see `record_flushes`.
  *
- * `failing_verbs.py` selects the kinds of calls that are counted, and the one that fails. Calls outside the folder, and
+ * `failing_commands.py` selects the kinds of calls that are counted, and the one that fails. Calls outside the directory, and
  * of other kinds, are forwarded. Calls of Python, Arrow and deltalake all go through these functions.
  */
 #define _GNU_SOURCE

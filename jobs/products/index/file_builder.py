@@ -184,7 +184,7 @@ def build_file(work: BuildTask, *, directory: str, scratch: Scratch) -> BuiltInd
     if is_local(directory):
         return _build_local(work, Path(local_path(directory)), Path(local_path(scratch.location)))
     with TemporaryDirectory(prefix="rocketmq-lake-") as temporary:
-        built = _build_local(work, Path(temporary), Path(directory))
+        built = _build_local(work, Path(temporary), Path(temporary))
         with (
             (Path(temporary) / work.name).open("rb") as file,
             mmap(file.fileno(), 0, access=ACCESS_READ) as mapped,

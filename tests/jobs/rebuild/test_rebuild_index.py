@@ -31,6 +31,7 @@ from jobs.products.index.survivors import FilePlacer, Survivor, list_index_files
 from jobs.rebuild.index import IndexRebuildSummary, plan_builds, rebuild_index
 from jobs.requests.rebuild import RebuildIndexRequest
 from jobs.storage import AnyStorage
+from jobs.storage.local import LocalStorage
 from jobs.storage.scratch import Scratch, open_scratch_below_output
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.release import Determined, Writers, detect_store_eras, parse_rules
@@ -43,6 +44,7 @@ from rmq_formats.release import Release
 from tests.golden import GOLDEN, SCENARIO, UNDISTURBED, StoreOf, release_of
 from tests.rmq_formats.builders import STORED, make_record, make_writer
 from tests.support.broker import Broker, some_records
+from tests.support.commands import Run
 from tests.support.lakes import shorten_index_file
 from tests.support.stores import log_folders
 
@@ -171,6 +173,28 @@ def test_a_rebuild_that_fails_leaves_no_file(golden: StoreOf, tmp_path: Path, mo
         rebuilt(golden("b533-base"), tmp_path / "out")
 
     assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_rebuild_whose_manifest_could_not_be_written_can_be_repeated(
+    golden: StoreOf, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index files that were complete stayed, so that the same command refused the directory."""
+    create, out = LocalStorage.create, tmp_path / "out"
+
+    def fail_for_manifest(storage: LocalStorage, location: str, data: bytes) -> None:
+        if location.endswith("MANIFEST.json"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), location)
+        create(storage, location, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStorage, "create", fail_for_manifest)
+        failed = run("rebuild-index", golden("b533-base"), "--out", out)
+    left = list(out.iterdir())
+    repeated = run("rebuild-index", golden("b533-base"), "--out", out)
+
+    assert ExitCode.FAILED == failed.code
+    assert [] == left
+    assert ExitCode.CLEAN == repeated.code
 
 
 def test_a_rebuilt_file_is_reread_unless_this_process_wrote_it(tmp_path: Path) -> None:
