@@ -10,13 +10,14 @@ the rule itself, times the measured bytes of a state. The baseline keeps all sta
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
-from benchmarks.measuring import parse_options, print_result
+from benchmarks.measuring import parse_options, print_growth
 from benchmarks.stores import DIRECTORY, LiveStore, Recipe
 from jobs.ingest.run import ingest
 from jobs.lake.commit import open_table
@@ -105,10 +106,7 @@ def _count_live_bytes(lake: Lake) -> int:
 def main() -> None:
     """Print the figures as JSON."""
     options = parse_options(__doc__, offsets=[2000, 6000, 20_000], runs=48, directory=DIRECTORY)
-    directory = options.directory / "configuration-growth"
-    figures = [measure(directory, offsets, options.runs) for offsets in options.offsets]
-    shutil.rmtree(directory)
-    print_result({"sizes": figures})
+    print_growth(options.offsets, options.directory / "configuration-growth", partial(measure, runs=options.runs))
 
 
 if __name__ == "__main__":

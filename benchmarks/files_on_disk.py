@@ -11,11 +11,12 @@ import os
 import shutil
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks.measuring import parse_options, print_result
+from benchmarks.measuring import parse_options, print_growth
 from benchmarks.stores import DIRECTORY, LiveStore, Recipe
 from jobs.ingest.run import ingest
 from jobs.lake import upkeep
@@ -64,10 +65,7 @@ def _list_files(lake: Path) -> set[Path]:
 def main() -> None:
     """Print the figures as JSON."""
     options = parse_options(__doc__, runs=[125, 250, 500], interval=300, directory=DIRECTORY)
-    directory = options.directory / "files-on-disk"
-    figures = [measure(directory, runs, options.interval) for runs in options.runs]
-    shutil.rmtree(directory)
-    print_result({"sizes": figures})
+    print_growth(options.runs, options.directory / "files-on-disk", partial(measure, interval_s=options.interval))
 
 
 if __name__ == "__main__":

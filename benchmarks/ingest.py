@@ -35,7 +35,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.broker import RELEASE
 from benchmarks.lakes import ingest_into_new_lake, start_spark_workers
-from benchmarks.measuring import Cost, count_log_bytes, measure_cost, median_cost, parse_options, print_result
+from benchmarks.measuring import Cost, count_reads, measure_cost, median_cost, parse_options, print_result
 from benchmarks.stores import DIRECTORY, Recipe, make_healthy_store
 from jobs.lake.lake import Lake
 from jobs.lake.table_file import open_parquet_writer
@@ -149,11 +149,11 @@ def main() -> None:
     shutil.rmtree(scratch)  # the restore needs the space
     scratch.mkdir()
     restore_cost = _measure_restore(store, scratch, threads)
-    with count_log_bytes() as count:
+    with count_reads("commitlog") as count:
         ingest_into_new_lake(store, scratch / "lake", SerialWorkers(), _TABLES["all tables"])
     shutil.rmtree(scratch)
     medians = {name: median_cost(of_variant) for name, of_variant in costs.items()} | {"restore": restore_cost}
-    print_result(_summarize(options, medians, count.total))
+    print_result(_summarize(options, medians, count.total_bytes))
 
 
 def _ingest_variants(where: str, store: Path, scratch: Path, workers: Workers) -> dict[str, Callable[[], None]]:

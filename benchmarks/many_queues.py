@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import parse_options, print_result
+from benchmarks.measuring import parse_options, print_growth
 from benchmarks.stores import DIRECTORY, LiveStore, Recipe
 from jobs.ingest import Summary
 from jobs.ingest.run import FollowedStore, run_steps
@@ -93,10 +93,7 @@ def _cpu_s(who: int) -> float:
 def main() -> None:
     """Print the figures as JSON."""
     options = parse_options(__doc__, queues=[2000, 10_000, 50_000], directory=DIRECTORY)
-    directory = options.directory / "many-queues"
-    figures = [measure(directory, queues) for queues in options.queues]
-    shutil.rmtree(directory)
-    print_result({"sizes": figures})
+    print_growth(options.queues, options.directory / "many-queues", measure)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,12 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
@@ -118,25 +119,34 @@ def _sample_processes(cost: Cost, cpu: dict[int, float], has_ended: threading.Ev
 
 
 @dataclass(slots=True)
-class LogByteCount:
-    """The number of bytes that this process has read from segments of a log."""
+class ReadCount:
+    """What this process has read from files."""
 
-    total: int = 0
+    reads: int = 0
+    total_bytes: int = 0
 
 
 @contextmanager
-def count_log_bytes() -> Iterator[LogByteCount]:
-    """Count the bytes that the block reads from files in a directory `commitlog`, in this process."""
-    count, preadv = LogByteCount(), os.preadv
+def count_reads(directory: str) -> Iterator[ReadCount]:
+    """Count what the block reads from files in directories of this name, such as `commitlog`, in this process."""
+    count, preadv = ReadCount(), os.preadv
 
     def counting_preadv(descriptor: int, *arguments: Any) -> int:  # noqa: ANN401 - the arguments of os.preadv
         size = preadv(descriptor, *arguments)
-        if "/commitlog/" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
-            count.total += size
+        if f"/{directory}/" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            count.reads += 1
+            count.total_bytes += size
         return size
 
     with patch.object(os, "preadv", counting_preadv):
         yield count
+
+
+def print_growth(sizes: Iterable[int], directory: Path, measure: Callable[[Path, int], dict[str, Any]]) -> None:
+    """Print the figures of each size as JSON; *measure* works in the directory, which is deleted at the end."""
+    figures = [measure(directory, size) for size in sizes]
+    shutil.rmtree(directory)
+    print_result({"sizes": figures})
 
 
 def describe_environment() -> dict[str, str]:

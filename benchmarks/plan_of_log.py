@@ -45,9 +45,9 @@ def measure(directory: Path, segments: int) -> dict[str, Any]:
         str(store), lake.location, broker="b", tables=frozenset({"messages"}),
         range_size=_SEGMENT_SIZE // _RANGES_PER_SEGMENT,
     )  # fmt: skip
-    is_small = upkeep._is_small  # noqa: SLF001 - no option says which files are small
+    is_small = upkeep.is_small_file
     began = time.process_time()
-    with patch.object(upkeep, "_is_small", lambda file, table: table is not MESSAGES and is_small(file, table)):
+    with patch.object(upkeep, "is_small_file", lambda file, table: table is not MESSAGES and is_small(file, table)):
         ingest(request, SerialWorkers())
     ingest_s = time.process_time() - began
     (known,) = list_lake_stores(lake)

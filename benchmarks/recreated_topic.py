@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.broker import RELEASE
-from benchmarks.measuring import parse_options, print_result
+from benchmarks.measuring import parse_options, print_growth
 from benchmarks.stores import DIRECTORY, Recipe, make_store_with_recreated_topic
 from jobs.console.process import hide_pandas
 from jobs.ingest.run import ingest
@@ -102,10 +102,7 @@ def main() -> None:
         hide_pandas()
         print(json.dumps(run_command(options.command, options.store, options.lake, options.earlier)))
         return
-    directory = options.directory / "recreated-topic"
-    figures = [measure(directory, messages) for messages in options.messages]
-    shutil.rmtree(directory)
-    print_result({"sizes": figures})
+    print_growth(options.messages, options.directory / "recreated-topic", measure)
 
 
 if __name__ == "__main__":

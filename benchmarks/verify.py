@@ -11,7 +11,7 @@ import os
 
 from benchmarks.broker import RELEASE
 from benchmarks.ingest import checksum_log
-from benchmarks.measuring import count_log_bytes, measure_alternately, parse_options, print_result
+from benchmarks.measuring import count_reads, measure_alternately, parse_options, print_result
 from benchmarks.stores import DIRECTORY, Recipe, make_healthy_store
 from jobs.requests.verify import VerifyRequest
 from jobs.store.request import GivenSettings
@@ -45,7 +45,7 @@ def main() -> None:
         },
         options.runs,
     )
-    with count_log_bytes() as count:
+    with count_reads("commitlog") as count:
         verify_store(SerialWorkers())
     print_result(
         {
@@ -53,7 +53,7 @@ def main() -> None:
             "runs": options.runs,
             "load": os.getloadavg(),
             "costs": costs,
-            "passes": round(count.total / (options.mib << 20), 2),
+            "passes": round(count.total_bytes / (options.mib << 20), 2),
         }
     )
 

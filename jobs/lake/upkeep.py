@@ -393,11 +393,11 @@ def is_clustered(file: SnapshotFile) -> bool:
 
 def _list_mergeable(lake: Lake, table: Table, stored: Iterable[SnapshotFile]) -> list[SnapshotFile]:
     left = (CLUSTERED_PREFIX, THINNED_PREFIX, *_spared_prefixes(lake, table))
-    small = [file for file in stored if _is_small(file, table) and not file.path.startswith(left)]
+    small = [file for file in stored if is_small_file(file, table) and not file.path.startswith(left)]
     return sorted(small, key=lambda file: (_store(file), file.minimum("physical_offset", 0), file.path))
 
 
-def _is_small(file: SnapshotFile, table: Table) -> bool:
+def is_small_file(file: SnapshotFile, table: Table) -> bool:
     """Return whether a file may be merged with others; in a sorted table, a file with many short rows is not."""
     return file.size < SMALL_FILE_BYTES and (table.sorted_by is None or file.row_count < _MOST_ROWS // 2)
 
