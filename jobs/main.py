@@ -32,7 +32,7 @@ def _import_from_the_root() -> None:
     Python puts a script's own directory first, in which `inspect` is our package and not the standard library's.
     """
     here = Path(__file__).resolve().parent
-    if (here / "command_line").is_dir():
+    if (here / "inspect").is_dir():
         sys.path[:] = [
             str(here.parent),
             *(path for path in sys.path if path in {"", "."} or Path(path).resolve() != here),

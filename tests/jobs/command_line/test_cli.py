@@ -613,3 +613,11 @@ def test_a_command_in_a_deleted_directory_says_so(
 
     assert ExitCode.FAILED == cli.main(["probe"])
     assert "rmq-lake: the current directory was deleted. Change to another directory" in capsys.readouterr().err
+
+
+def test_the_entry_point_runs_as_a_script() -> None:
+    """As `spark-submit` runs it: Python puts its directory first, in which `inspect` is a package of ours."""
+    script = Path(__file__).parents[3] / "jobs" / "main.py"
+    done = subprocess.run([sys.executable, script, "--version"], capture_output=True, check=False, text=True)
+
+    assert (0, "") == (done.returncode, done.stderr)

@@ -22,6 +22,7 @@ from jobs.products.index.file_builder import (
     BuiltFileKind,
     BuiltIndexFile,
     build_blocks,
+    build_file,
     check_built_file,
 )
 from jobs.products.index.key_sequence import KeySequence, RangeKeys, collect_keys
@@ -195,6 +196,33 @@ def test_a_rebuild_whose_manifest_could_not_be_written_can_be_repeated(
     assert ExitCode.FAILED == failed.code
     assert [] == left
     assert ExitCode.CLEAN == repeated.code
+
+
+class _Uploads:
+    """An object store that keeps what is created in it."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    def create(self, location: str, data: memoryview) -> None:
+        self.objects[location.rpartition("/")[2]] = bytes(data)
+
+
+def test_files_for_an_object_store_are_built_in_a_temporary_directory(
+    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its path was used as that of a local directory."""
+    uploads, out = _Uploads(), tmp_path / "out"
+    monkeypatch.setattr("jobs.products.index.file_builder.storage_for", lambda *_: uploads)
+
+    def build_at_both(work: BuildTask, *, directory: str, scratch: Scratch) -> BuiltIndexFile:
+        build_file(work, directory="s3a://bucket/index", scratch=scratch)
+        return build_file(work, directory=directory, scratch=scratch)
+
+    monkeypatch.setattr("jobs.rebuild.index.build_file", build_at_both)
+    result = rebuilt(golden("b533-base"), out)
+
+    assert {file.name: (out / file.name).read_bytes() for file in result.files} == uploads.objects
 
 
 def test_a_rebuilt_file_is_reread_unless_this_process_wrote_it(tmp_path: Path) -> None:
