@@ -72,7 +72,7 @@ class Likeness(Enum):
 
 def compare_fingerprints(lake_store: LakeStore, store: Store) -> tuple[Likeness, Sequence[Fingerprint], int | None]:
     """
-    Compare the lake's fingerprints of a lake store with the bytes of *store*.
+    Compare the fingerprints of a lake store with the bytes of *store*.
 
     Return the matching fingerprints, ascending, up to the first offset that has other bytes; and that offset.
     """

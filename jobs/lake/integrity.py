@@ -159,10 +159,7 @@ def list_findings_options(lake: Lake, broker: str | None) -> tuple[str, ...]:
 
 def read_accepted_findings(lake: Lake, lake_store: LakeStore | None, broker: str | None) -> dict[str, datetime]:
     """Return the names of the accepted findings of a store, and when each was accepted."""
-    store_id, label = (
-        lake_store.store_id if lake_store else "",
-        lake_store.broker if lake_store else broker or DEFAULT_BROKER,
-    )
+    store_id, label = _name_store(lake_store, broker)
     # Before its first run of `ingest`, the lake knows a store only by its label.
     wanted = pc.field("store_id") == store_id
     wanted |= (pc.field("store_id") == "") & (pc.field("broker") == label)
@@ -171,6 +168,13 @@ def read_accepted_findings(lake: Lake, lake_store: LakeStore | None, broker: str
         lake, ACCEPTED_FINDINGS.name, lambda snapshot: read_rows_where(lake, snapshot, columns, wanted)
     )
     return {} if rows is None else {row["accept_as"]: row["time"] for row in rows.to_pylist()}
+
+
+def _name_store(lake_store: LakeStore | None, broker: str | None) -> tuple[str, str]:
+    """Return the id and the label that rows about a store have; before its first run of `ingest`, it has no id."""
+    if lake_store is None:
+        return "", broker or DEFAULT_BROKER
+    return lake_store.store_id, lake_store.broker
 
 
 def _append_rows(  # noqa: PLR0913, PLR0917 - the table, the store, and its rows
@@ -188,8 +192,7 @@ def _append_rows(  # noqa: PLR0913, PLR0917 - the table, the store, and its rows
     """
     refuse_foreign_files(lake)
     refuse_unsupported_tables(lake, [table])
-    store_id = lake_store.store_id if lake_store else ""
-    label = lake_store.broker if lake_store else broker or DEFAULT_BROKER
+    store_id, label = _name_store(lake_store, broker)
     app = f"{store_id or label}/{purpose}"
     names = {column.name for column in table.columns}
     for _ in range(_ATTEMPTS):

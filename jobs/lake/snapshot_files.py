@@ -75,9 +75,14 @@ def _naming_damaged_files(location: str, what: str) -> Iterator[None]:
         # On remote storage, an error without an errno may also be a failure of the server.
         if isinstance(error, OSError) and (error.errno is not None or not is_local(location)):
             raise
-        if str(error) == _ARROW_STAT_ERROR:  # it proves nothing about the bytes of the file
-            raise OSError(f"{location}: {error}") from error
+        _raise_if_not_examined(location, error)
         raise DamagedFileError(f"{location}: {what} cannot be read: {str(error).partition(chr(10))[0]}") from error
+
+
+def _raise_if_not_examined(location: str, error: Exception) -> None:
+    """Raise `OSError` if Arrow could not examine a file: this proves nothing about the bytes of the file."""
+    if str(error) == _ARROW_STAT_ERROR:
+        raise OSError(f"{location}: {error}") from error
 
 
 class SnapshotFile(NamedTuple):
@@ -184,8 +189,7 @@ def is_readable_parquet(lake: Lake, table: Table, file: SnapshotFile) -> bool:
     except pa.ArrowInvalid:
         return False
     except OSError as error:  # Arrow's own errors about the bytes have no errno
-        if str(error) == _ARROW_STAT_ERROR:
-            raise OSError(f"{lake.locate(path)}: {error}") from error
+        _raise_if_not_examined(lake.locate(path), error)
         if error.errno is not None and not is_lost_file_error(error):
             raise
         return False

@@ -262,7 +262,7 @@ class QueueMatches:
 
 
 def make_unit_runs(units: Units, chosen: NDArray[np.bool_]) -> Iterator[UnitRun]:
-    """Yield the runs of *chosen* units, between which there is no other unit."""
+    """Yield the runs of *chosen* units that follow one another directly."""
     numbers = np.flatnonzero(chosen)
     is_cut = (np.diff(numbers) != 1) | (np.diff(units["queue_offset"][numbers]) != 1)
     for some in slices_between_cuts(numbers.size, is_cut):

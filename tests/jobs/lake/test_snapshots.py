@@ -22,7 +22,7 @@ from jobs.console.result import ExitCode
 from jobs.lake.commit import ensure_table, open_table
 from jobs.lake.features import refuse_unreadable_layout
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import DamagedFileError, list_snapshot_files, read_batches
+from jobs.lake.snapshot_files import DamagedFileError, SnapshotFile, list_snapshot_files, read_batches
 from jobs.lake.snapshots import UnsupportedTableError, cache_snapshots, open_delta
 from jobs.lake.tables import CONFIG_FILES, CONSUME_QUEUE, INDEX_ENTRIES, INDEX_FILES, LOG_PIECES, MESSAGES, RUNS
 from jobs.restore import NEWER_COLUMNS
@@ -87,6 +87,16 @@ def test_a_run_opens_each_table_once(tmp_path: Path, broker: Broker) -> None:
     assert max(opened.values()) == 1
 
 
+def _make_lake_of_one_file(broker: Broker, directory: Path) -> tuple[Lake, SnapshotFile]:
+    broker.append(some_records(10))
+    ingest_store(broker.root, directory, "b")
+    lake = Lake(str(directory), {})
+    table = open_table(lake, MESSAGES.name)
+    assert table is not None
+    (file,) = list_snapshot_files(lake, table)
+    return lake, file
+
+
 @pytest.mark.parametrize(
     ("text", "is_damage"), [("error stat()ing file", False), ("Couldn't deserialize thrift", True)]
 )
@@ -94,12 +104,7 @@ def test_a_file_that_cannot_be_examined_is_not_taken_for_a_damaged_one(
     text: str, is_damage: bool, tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arrow raises both without an errno: `restore --resume` then kept a segment without these records."""
-    broker.append(some_records(10))
-    ingest_store(broker.root, tmp_path / "lake", "b")
-    lake = Lake(str(tmp_path / "lake"), {})
-    table = open_table(lake, MESSAGES.name)
-    assert table is not None
-    (file,) = list_snapshot_files(lake, table)
+    lake, file = _make_lake_of_one_file(broker, tmp_path / "lake")
     monkeypatch.setattr("pyarrow.parquet.ParquetFile", Mock(side_effect=OSError(text)))
 
     with pytest.raises(OSError, match=re.escape(file.path)) as raised:
@@ -118,12 +123,7 @@ def test_rows_are_read_although_closing_their_file_fails(
     tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file was called damaged, or a traceback was printed, although all of its rows had been read."""
-    broker.append(some_records(10))
-    ingest_store(broker.root, tmp_path / "lake", "b")
-    lake = Lake(str(tmp_path / "lake"), {})
-    table = open_table(lake, MESSAGES.name)
-    assert table is not None
-    (file,) = list_snapshot_files(lake, table)
+    lake, file = _make_lake_of_one_file(broker, tmp_path / "lake")
     monkeypatch.setattr("jobs.lake.lake.open_arrow_file", lambda path, _: _FileThatFailsToClose(path))
 
     rows = sum(batch.num_rows for batch in read_batches(lake, MESSAGES, file))
