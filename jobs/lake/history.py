@@ -104,7 +104,7 @@ def confirm_not_rewritten(
     if now is not None and (superseded is None or now.from_offset != superseded.from_offset):
         changed.append(now.from_offset)
     if changed:
-        reason = f"the log was rewritten from offset {min(changed):,} on while it was being read"
+        reason = f"the log was rewritten after offset {min(changed):,} while it was being read"
         raise LogTruncatedError(errno.ESTALE, f"{reason}; run the command again", store.root)
 
 

@@ -179,8 +179,8 @@ def open_complete_table(lake: Lake, name: str) -> DeltaTable | None:
     """
     Return the newest snapshot of a table for reading; None if the table does not exist.
 
-    Raises `OSError` if it is older than the newest finished run of any store recorded. It may be newer: other engines
-    commit, too.
+    Raises `OSError` if it is older than the newest finished run of any store recorded. It may be newer,
+    because other engines also commit.
     """
     recorded = read_snapshot(lake, RUNS.name, partial(_read_recorded_versions, lake)) or {}
     snapshot = open_table(lake, name)

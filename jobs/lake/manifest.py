@@ -176,7 +176,7 @@ class Manifest:
 
     @property
     def state_files(self) -> frozenset[str]:
-        """The paths of files with large parts of the state: the manifest has only what has changed since."""
+        """The paths of files with large parts of the state: the manifest has only later changes."""
         keys = ((QUEUES_STATE, ALL_ENDS_KEY), (BROKER_CONFIG_STATE, ALL_SETTINGS_KEY))
         found = (cast("dict[str, Any]", self.state.get(product) or {}).get(key) for product, key in keys)
         return frozenset(path for path in found if path)

@@ -455,7 +455,7 @@ class _Evidence:
         return (one for one in self._displaced[queue.name] if self._paths & {*self._paths_of(one)})
 
     def _is_displacement_confirmed(self, queue: BuiltQueue, verdicts: _Verdicts) -> bool:
-        """Return whether the last file of a queue has displaced units, too: this confirms that the queue had them."""
+        """Return whether the last file of a queue also has displaced units, which confirms that the queue had them."""
         last = list(_unit_files(queue))[-1]
         start = _first_of(last, queue)
         return verdicts[last.path] == _EQUAL and any(

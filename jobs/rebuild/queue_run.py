@@ -206,7 +206,7 @@ def _check_file_sizes(out: Path, queues: Sequence[BuiltQueue]) -> None:
 def _write_manifest(
     out: Path, summary: QueueRebuildSummary, recipe: QueueRecipe, described_files: Mapping[str, object]
 ) -> None:
-    """Write the manifest of the output directory, durably: the settings, what was built, and the files."""
+    """Write the manifest of the output directory to the disk: the settings, the amounts and the files."""
     manifest = {
         **{name: getattr(summary, name) for name in ("store", "to", "release", "release_origin")},
         "file_size": {kind.value: size for kind, size in recipe.file_sizes.items()},

@@ -58,7 +58,7 @@ class RepairRequest(StoreSettingsRequest):
     )
     positions: str | None = option(
         "SOURCE",
-        "`lake`: move positions of consumer groups that are behind those in --lake forward to them. Without this "
+        "`lake`: advance positions of consumer groups to those in --lake, if these are higher. Without this "
         "option, they are only reported, because they may have been set back on purpose.",
         click.Choice(["lake"]),
     )

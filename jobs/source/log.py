@@ -150,7 +150,7 @@ def _watermark(lake: Lake, lake_store: LakeStore, version: int | None) -> LogPos
 
 def check_position_in_log(position: LogPosition, store: Store, *, with_chain: bool) -> None:
     """
-    Raise `CorruptData` if the log is no longer the one in which *position* was found.
+    Raise `CorruptData` if the log is not the one in which *position* was found.
 
     *with_chain*: also if the records of the segment no longer lead to the one before *position*.
     """

@@ -224,7 +224,7 @@ def compute_tags_code(
 
 
 def delay_ms(level: int, delays_ms: Sequence[int]) -> int:
-    """Return the delay of *level*: that of the highest level if it is too high, one second if there are no levels."""
+    """Return the delay of *level*: that of the highest level if *level* is higher, and one second without any levels."""
     level = min(level, len(delays_ms))
     return delays_ms[level - 1] if level > 0 else _DELAY_WITHOUT_LEVELS_MS
 

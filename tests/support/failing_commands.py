@@ -9,7 +9,7 @@ library: `python -m tests.support.failing_commands FIRST_SEED COUNT [COMMAND]`, 
 input for each campaign; it prints the result of each as a line of JSON. `ERROR KINDS [COMMAND]`, for example `EIO
 stat,close query`, does not draw: the first and the last call of each kind fail, for each file. `every NTH [COMMAND]`
 lists these calls for all kinds, with an error that suits each, and lets every n-th of them fail. With `sites NTH
-[COMMAND]`, one call of each kind fails for each place in our code that makes such calls, whatever the file: errors of
+[COMMAND]`, one call of each kind fails for each place in our code that makes such calls, for any file: errors of
 the others are handled by the same lines. Of all commands that come to a place, the one with the fewest calls is run.
 """
 
