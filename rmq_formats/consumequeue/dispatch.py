@@ -224,7 +224,7 @@ def compute_tags_code(
 
 
 def delay_ms(level: int, delays_ms: Sequence[int]) -> int:
-    """Return the delay of *level*: that of the highest level if *level* is higher, and one second without any levels."""
+    """Return the delay of *level*: of the highest level if there are fewer levels, or one second without any."""
     level = min(level, len(delays_ms))
     return delays_ms[level - 1] if level > 0 else _DELAY_WITHOUT_LEVELS_MS
 
