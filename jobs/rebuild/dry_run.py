@@ -76,8 +76,8 @@ class DryRun(RatedOutcome):
             kept = count_text(len(self.kept), "file")
             yield f"  KEPT if identical when recomputed: {kept}, {self.kept[0]} to {self.kept[-1]}"
         for explained in self.invalid_files:
-            command = "REPLACED" if explained.verdict.is_damage else "CONTRADICTS"
-            yield f"  {command} {explained.name}: {explained.detail}"
+            label = "REPLACED" if explained.verdict.is_damage else "CONTRADICTS"
+            yield f"  {label} {explained.name}: {explained.detail}"
         if self.contradictions:
             yield "  nothing would be written: no known release writes index files like those marked CONTRADICTS"
         else:
