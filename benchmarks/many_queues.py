@@ -28,6 +28,7 @@ from jobs.store.workers import SerialWorkers
 _QUEUES_PER_TOPIC = 50
 _NEW_MESSAGES = 20
 _SAMPLED_S = 0.02
+_SETTLING_S = 3  # a note has the queue directories only if none has changed in the last two seconds
 
 
 def measure(directory: Path, queues: int) -> dict[str, Any]:
@@ -36,6 +37,7 @@ def measure(directory: Path, queues: int) -> dict[str, Any]:
     recipe = Recipe(0, 400, compressible=True, topics=queues // _QUEUES_PER_TOPIC, queues=_QUEUES_PER_TOPIC)
     store, lake = LiveStore(directory / "store", recipe), directory / "lake"
     store.append(queues)
+    time.sleep(_SETTLING_S)
     command = ["ingest", str(store.root), "--lake", str(lake), "--broker", "b"]
     _measure_command(command)
     (note_s, note_mib), (no_note_s, _) = _measure_command(command), _measure_command([*command, "--min-age", "1ms"])
