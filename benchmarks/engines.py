@@ -77,7 +77,7 @@ def _read_resident_mib(process: int) -> int:
 
 def main() -> None:
     """Print the figures as JSON."""
-    options = parse_options(__doc__, mib=[256, 1023, 4092], directory=DIRECTORY, scratch=Path)
+    options = parse_options(__doc__, mib=[1023, 4092, 16_368], directory=DIRECTORY, scratch=Path)
     scratch = options.scratch or options.directory
     store = make_healthy_store(Recipe(options.mib[0] << 20, _RECORD_SIZE, compressible=True), options.directory)
     for engine in _ENGINES:  # a warm-up: compiled code and JARs
