@@ -3,6 +3,7 @@ Generate large stores from a seed, without a broker, as fast as the disk can wri
 
 All records of a store have the same size, so a batch of records is a two-dimensional array of bytes, which numpy fills
 column by column. Bodies are taken from a pool with precomputed checksums, which is larger than any compressor's window.
+Where a reader sorts messages by topic, equal bodies come closer together; so such a recipe asks for distinct bodies.
 """
 
 import os
@@ -54,6 +55,7 @@ class Recipe:
     segment_size: int = _SEGMENT_SIZE
     seed: int = 4711
     keys: int = 1  # of each message
+    distinct_bodies: bool = False  # the pool has a body for each message, and is as large as the log
 
     @property
     def name(self) -> str:
@@ -63,7 +65,8 @@ class Recipe:
         size = str(self.total_bytes) if rest else f"{mib}m"
         segments = "" if self.segment_size == _SEGMENT_SIZE else f"-segments-of-{self.segment_size}"
         keys = f"-{self.keys}keys" if self.keys > 1 else ""
-        return f"{size}-{self.record_size}b-{kind}-{self.topics}x{self.queues}-{self.seed}{segments}{keys}"
+        bodies = "-distinct" if self.distinct_bodies else ""
+        return f"{size}-{self.record_size}b-{kind}-{self.topics}x{self.queues}-{self.seed}{segments}{keys}{bodies}"
 
 
 def make_store(recipe: Recipe, directory: Path) -> Path:
@@ -215,7 +218,9 @@ class _Log:
         body_size = recipe.record_size - len(empty)
         if body_size < 0:
             raise ValueError(f"record_size {recipe.record_size}: a record without a body has {len(empty)} bytes")
-        self._bodies = _make_bodies(generator, body_size, compressible=recipe.compressible)
+        pool = min(_MAX_POOL_BODIES, max(_MAX_POOL_BYTES // max(body_size, 1), 1))
+        count = recipe.total_bytes // recipe.record_size if recipe.distinct_bodies else pool
+        self._bodies = _make_bodies(generator, count, body_size, compressible=recipe.compressible)
         self._checksums = np.array([crc32(body) & 0x7FFFFFFF for body in self._bodies], ">i4")
         templates = [self._template(topic, bytes(body_size)) for topic in self._topics]
         self._templates = np.frombuffer(b"".join(templates), np.uint8).reshape(len(templates), -1)
@@ -289,11 +294,10 @@ class _Log:
         rows[:, start : start + width] = np.ascontiguousarray(values).view(np.uint8).reshape(-1, width)
 
 
-def _make_bodies(generator: np.random.Generator, size: int, *, compressible: bool) -> NDArray[np.uint8]:
-    pool = min(_MAX_POOL_BODIES, max(_MAX_POOL_BYTES // max(size, 1), 1))
+def _make_bodies(generator: np.random.Generator, count: int, size: int, *, compressible: bool) -> NDArray[np.uint8]:
     if not compressible:
-        return generator.integers(0, 256, (pool, size), np.uint8)
+        return generator.integers(0, 256, (count, size), np.uint8)
     words = _WORDS.split()
-    chosen = generator.integers(0, len(words), (pool, size // 4 + 1))
-    texts = [b" ".join(words[number] for number in row)[:size].ljust(size) for row in chosen]
-    return np.frombuffer(b"".join(texts), np.uint8).reshape(pool, size)
+    chosen = (generator.integers(0, len(words), size // 4 + 1) for _ in range(count))
+    texts = (b" ".join([words[number] for number in row])[:size].ljust(size) for row in chosen)
+    return np.frombuffer(b"".join(texts), np.uint8).reshape(count, size)
