@@ -1,9 +1,10 @@
 """
 The ends of a store's queues, and the part of its log that was dispatched.
 
-While a broker runs, no two probes show the same state. The dispatcher processes the log in order, so every record
-before a unit that a first probe has seen has its unit at a second probe. So there are two probes: the first shows how
-far the log was dispatched, the second, with the files listed again, where the queues end. The log is read after both.
+While a broker runs, no two probes show the same state. The dispatcher processes the log in order, so once all queues
+are probed, every record before a unit that the probe has seen has its unit. The files are listed again then, because
+such a unit may be in a new file, and queues whose files have changed are probed again. The log is read afterwards, and
+the units last: a queue may have more units than the probe has seen, but no record that was dispatched before lacks one.
 """
 
 from bisect import bisect_left
@@ -84,7 +85,9 @@ def probe_queue_ends(  # noqa: PLR0913, PLR0917 - the store, the state of the la
     with_tails: bool = False,
 ) -> QueueEnds:
     """
-    Probe every queue twice; a store that was shut down properly was dispatched to its end.
+    Probe every queue; a store that was shut down properly was dispatched to its end.
+
+    In any other store, queues whose files have changed since are probed a second time.
 
     Earlier runs processed every unit before *from_offset*, up to the *processed_ends*. *wants_topic* selects topics:
     other queues only show how far the log was dispatched. With *topics*, no queue of another topic is probed: no new
@@ -98,27 +101,22 @@ def probe_queue_ends(  # noqa: PLR0913, PLR0917 - the store, the state of the la
     looks = _probe_all(
         workers,
         [(queue, known.get(queue.name), from_offset) for queue in every],
-        with_tails=with_tails and closed,
+        with_tails=with_tails,
     )
     dispatched = _find_dispatched_end(every, looks, store)
     first = {queue.name: look for queue, look in zip(every, looks, strict=True)}
+    latest = dict(zip(every, looks, strict=True))
     # Dispatched units may be in a file, or a queue, that was created after the store was listed.
     queues = every if closed else list_queues(relist_store(store, topics))
     queues = [queue for queue in queues if wants_topic is None or wants_topic(queue.name.topic)]
-    if closed:
-        seen = [first[queue.name] for queue in queues]
-    else:
-        # From the end that the first probe found; new queues as a whole.
-        seen = _probe_all(
-            workers,
-            [
-                (queue, first[queue.name].end, NO_LIMIT)
-                if queue.name in first
-                else (queue, known.get(queue.name), from_offset)
-                for queue in queues
-            ],
-            with_tails=with_tails,
-        )
+    # From the end that the first probe found; new queues as a whole.
+    changed = [queue for queue in queues if queue not in latest]
+    to_probe = [
+        (queue, first[queue.name].end, NO_LIMIT) if queue.name in first else (queue, known.get(queue.name), from_offset)
+        for queue in changed
+    ]
+    latest |= zip(changed, _probe_all(workers, to_probe, with_tails=with_tails), strict=True)
+    seen = [latest[queue] for queue in queues]
     return QueueEnds(
         tuple(
             ProbedQueue(

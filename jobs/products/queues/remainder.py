@@ -238,6 +238,8 @@ class QueueMatches:
         # stays open for the next run.
         matched = np.array(sorted([*self._kept_runs, *self._runs]), np.int64).reshape(-1, 2)
         end = max(seen_end, int(matched.sum(axis=1).max(initial=0)))
+        if not log.is_closed and any(units.size for units in self._unmatched_units):
+            end = max(end, self.queue.find_written_end(seen_end))  # they may be elsewhere, and newer than the probe
         unclaimed = list(_unmatched_parts(start, end, matched))
         open_from: int | None = None
         if unclaimed and unclaimed[-1][1] == end and log.dispatched_offset != NO_LIMIT:
