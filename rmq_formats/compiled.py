@@ -1,10 +1,12 @@
 """
 Compilation of scans: plain scalar loops that numba compiles at their first call and caches on disk.
 
-numba recompiles a cached function only if the function's own file changed. But the compiled code also contains code of
-other files: functions of `kernels`, offsets of the layouts. Therefore the cache directory is named after the contents
-of all these files. If the package was compiled when it was installed and this user cannot write to that cache, its
-files are copied, because numba ignores a cache that it cannot write.
+A cached function is compiled again if its own file changed. But the compiled code also contains code of other files:
+functions of `kernels`, offsets of the layouts. Therefore the cache directory is named after the contents of all these
+files, and after the versions of Python and numba and the processor. The path of the package and the times of its files
+do not matter, and the code runs on nearly all processors: so a wheel can contain it, and an environment that is moved
+or copied to another machine keeps it. If this user cannot write to the cache that was filled at installation, its files
+are copied, because functions that are compiled later must be cached too.
 
 With `NUMBA_DISABLE_JIT=1` the same functions run as Python. In an environment without compiled code they do so too, for
 the first seconds: compiling takes ten seconds on two cores, and a small store is read sooner. `compile_large_work` ends
@@ -14,19 +16,25 @@ this early if the work is known to be large.
 import hashlib
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
+from llvmlite import binding
+from numba import __version__ as _numba_version
 from numba import config as _config
 from numba import njit
 from numba import types as _types
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.codegen import get_host_cpu_features
 from numba.core.datamodel import models
 from numba.core.typing.templates import infer_global
 from numba.extending import register_model
@@ -35,6 +43,9 @@ types: Any = _types
 _register_model: Any = register_model
 _infer_global: Any = infer_global
 config: Any = _config  # numba declares no types for its settings
+_FunctionCache: Any = FunctionCache
+_CompileResultCacheImpl: Any = CompileResultCacheImpl
+_get_host_features: Any = get_host_cpu_features
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _PACKAGE = Path(__file__).parent
@@ -49,6 +60,12 @@ _TAKEN_FROM = (
     "*/layout.py",
 )
 
+
+# Nearly all x86 processors since 2015 have these instructions. More of them would not make scalar loops faster.
+_USUAL_PROCESSOR = ("x86-64-v3", "+pclmul")
+_USUAL_INSTRUCTIONS = (
+    "+avx,+avx2,+bmi,+bmi2,+cx16,+f16c,+fma,+lzcnt,+movbe,+pclmul,+popcnt,+sahf,+sse3,+sse4.1,+sse4.2,+ssse3,+xsave"
+)
 
 _INTERPRETED_BYTES = 256 << 10  # compiling takes longer than reading this many bytes in Python
 _INTERPRETED_S = 3.0
@@ -109,14 +126,63 @@ def compile_large_work(size: int) -> bool:
 
 
 def _make_dispatcher(function: Function) -> Function:
-    if _CACHE is None:
-        return cast("Function", njit(**_OPTIONS)(function))
-    before = config.CACHE_DIR
-    config.CACHE_DIR = str(_CACHE)
-    try:
-        return cast("Function", njit(cache=True, **_OPTIONS)(function))
-    finally:
-        config.CACHE_DIR = before
+    dispatcher = njit(**_OPTIONS)(function)
+    if _CACHE is not None and not config.DISABLE_JIT:
+        dispatcher._cache = _Cache(function)  # noqa: SLF001  as `cache=True` does, which always takes numba's own cache
+    return cast("Function", dispatcher)
+
+
+class _Locator:
+    """Where the compiled code of a function is: numba's own locators depend on the path of its source."""
+
+    def __init__(self, function: Any) -> None:  # noqa: ANN401 - any function
+        self._py_file = function.__code__.co_filename  # numba names it in a warning
+        self._line = function.__code__.co_firstlineno
+        self._directory = Path(_CACHE or "", function.__module__)
+
+    @classmethod
+    def from_function(cls, function: Any, _file: str) -> "_Locator":  # noqa: ANN401 - any function
+        return cls(function)
+
+    def ensure_cache_path(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+
+    def get_cache_path(self) -> str:
+        return str(self._directory)
+
+    def get_source_stamp(self) -> str:
+        return hashlib.sha256(Path(self._py_file).read_bytes()).hexdigest()
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+
+class _CompiledCode(_CompileResultCacheImpl):  # type: ignore[misc]
+    """The form in which compiled code is stored."""
+
+    _locator_classes = (_Locator,)
+
+    def reduce(self, result: Any) -> Any:  # noqa: ANN401 - numba declares no types
+        """Leave out the listing of inferred types, which contains paths of this machine."""
+        return super().reduce(result._replace(type_annotation=""))
+
+
+class _Cache(_FunctionCache):  # type: ignore[misc]
+    """The cached code of a function. Damaged or unwritable files are as good as missing ones: they are only a cache."""
+
+    _impl_class = _CompiledCode
+
+    def load_overload(self, signature: Any, context: Any) -> Any:  # noqa: ANN401 - numba declares no types
+        try:
+            return super().load_overload(signature, context)
+        except Exception:  # noqa: BLE001 - any error of a damaged file; the function is compiled again
+            with suppress(OSError):  # EROFS: every process compiles it again
+                self.flush()  # otherwise saving would raise the same error
+            return None
+
+    def save_overload(self, signature: Any, result: Any) -> None:  # noqa: ANN401 - numba declares no types
+        with suppress(OSError):  # ENOSPC: the next process compiles again
+            super().save_overload(signature, result)
 
 
 def compiled_helper(function: Function) -> Function:
@@ -153,8 +219,23 @@ def _helper(function: Function, *, forceinline: bool) -> Function:
     return function
 
 
+def _choose_processor() -> str:
+    """Let numba compile for the usual processor if this one can run such code; return what numba compiles for."""
+    features = str(_get_host_features())
+    is_chosen = config.CPU_NAME is not None or config.CPU_FEATURES is not None
+    if not is_chosen and {*features.split(",")}.issuperset(_USUAL_INSTRUCTIONS.split(",")):
+        config.CPU_NAME, config.CPU_FEATURES = _USUAL_PROCESSOR
+    name = config.CPU_NAME or binding.get_host_cpu_name()
+    return f"{binding.get_process_triple()} {name} {features if config.CPU_FEATURES is None else config.CPU_FEATURES}"
+
+
+PROCESSOR = _choose_processor()
+"""What numba compiles for: system, processor and special instructions."""
+
+
 def _stamp() -> str:
-    digest = hashlib.sha256()
+    python = f"{sys.implementation.cache_tag}{sys.abiflags}"
+    digest = hashlib.sha256(f"{PROCESSOR} {python} {_numba_version} ".encode())
     for pattern in _TAKEN_FROM:
         for path in sorted(_PACKAGE.glob(pattern)):
             digest.update(path.read_bytes())

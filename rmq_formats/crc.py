@@ -16,11 +16,11 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from rmq_formats.compiled import compiled, config, inlined_helper, types
+from rmq_formats.compiled import PROCESSOR, compiled, config, inlined_helper, types
 from rmq_formats.kernels.integers import Bytes, as_int64, byte_at, number_at
 
 cgutils: Any
@@ -29,9 +29,7 @@ try:
 except ImportError:  # numba's internals have changed
     cgutils = None
 
-HAS_CARRYLESS_MULTIPLICATION = (
-    cgutils is not None and not config.DISABLE_JIT and bool(binding.get_host_cpu_features().get("pclmul"))
-)
+HAS_CARRYLESS_MULTIPLICATION = cgutils is not None and not config.DISABLE_JIT and "+pclmul" in PROCESSOR
 _POLYNOMIAL = 0x104C11DB7
 _REFLECTED = 0xEDB88320
 _LOW_32 = (1 << 32) - 1

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,13 +113,107 @@ def test_cached_code_is_not_used_after_its_sources_changed(monkeypatch: pytest.M
     assert compiled._stamp() in stamps  # noqa: SLF001
 
 
-def test_the_cache_setting_of_numba_is_restored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Other users of numba in the process must not use our cache."""
-    monkeypatch.setattr(compiled.config, "CACHE_DIR", "theirs")
-    monkeypatch.setattr(compiled, "_CACHE", tmp_path)
-    compiled.compiled(double)
+@pytest.mark.parametrize(
+    ("where", "value"), [("PROCESSOR", "aarch64-linux generic"), ("_numba_version", "0.99.0")], ids=str
+)
+def test_code_for_another_processor_or_of_another_numba_is_not_used(
+    where: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = compiled._stamp()  # noqa: SLF001
+    monkeypatch.setattr(compiled, where, value)
 
-    assert compiled.config.CACHE_DIR == "theirs"
+    assert compiled._stamp() != own  # noqa: SLF001
+
+
+@pytest.mark.parametrize(
+    ("features", "settings", "expected"),
+    [
+        ("+everything", (None, None), ("x86-64-v3", "+pclmul")),
+        ("-avx2", (None, None), (None, None)),
+        ("+everything", ("generic", "+sse2"), ("generic", "+sse2")),
+    ],
+    ids=["usual", "old", "chosen by the user"],
+)
+def test_code_is_compiled_for_the_usual_processor_if_it_runs_on_this_one(
+    features: str, settings: tuple[str | None, ...], expected: tuple[str | None, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code for the very processor was useless on another machine."""
+    all_of_them = f"{compiled._USUAL_INSTRUCTIONS},+avx512f"  # noqa: SLF001
+    listed = all_of_them if features == "+everything" else all_of_them.replace("+avx2", features)
+    monkeypatch.setattr(compiled, "_get_host_features", lambda: listed)
+    for name, setting in zip(("CPU_NAME", "CPU_FEATURES"), settings, strict=True):
+        monkeypatch.setattr(compiled.config, name, setting)
+
+    described = compiled._choose_processor()  # noqa: SLF001
+
+    assert (compiled.config.CPU_NAME, compiled.config.CPU_FEATURES) == expected
+    assert described.endswith(expected[1] or f" {listed}")
+
+
+_TWICE = """
+from rmq_formats import compiled
+compiled.compile_large_work(1 << 30)
+
+def double(value):
+    return 2 * value
+
+double = compiled.compiled(double)
+assert double(21) == 42
+print("loaded" if compiled.CACHE_WAS_EMPTY is False and sum(double.stats.cache_hits.values()) else "compiled")
+"""
+
+
+def test_code_that_was_compiled_at_another_path_and_time_is_used(tmp_path: Path) -> None:
+    """A moved checkout, and every wheel, compiled for ten seconds."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "NUMBA_DISABLE_JIT": "0"}
+    said = []
+    for number, place in enumerate(("here", "there")):
+        script = tmp_path / place / "code.py"
+        script.parent.mkdir()
+        script.write_text(_TWICE)
+        os.utime(script, (number, number))
+        said.append(
+            subprocess.check_output(
+                [sys.executable, str(script)], env={**environment, "PYTHONPATH": str(Path.cwd())}, text=True
+            )
+        )
+
+    assert said == ["compiled\n", "loaded\n"]
+
+
+@pytest.fixture
+def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Let functions of this process be cached in a directory of their own."""
+    if compiled.config.DISABLE_JIT:
+        pytest.skip("nothing is compiled")
+    monkeypatch.setattr(compiled, "_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(compiled, "CACHE_WAS_EMPTY", False)
+    return tmp_path / "cache"
+
+
+def call_compiled() -> bool:
+    """Call a function as a new process would; return whether its code was in the cache."""
+    function: Any = compiled.compiled(double)
+    assert function(21) == 42
+    return bool(function.stats.cache_hits)
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "zeros"])
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+def test_a_damaged_file_of_the_cache_is_compiled_again(suffix: str, damage: str, empty_cache: Path) -> None:
+    """A power failure leaves such files. Each later command ended with a traceback."""
+    call_compiled()
+    (path,) = empty_cache.rglob(f"*.{suffix}")
+    content = path.read_bytes()
+    path.write_bytes({"empty": b"", "cut": content[: len(content) // 2], "zeros": bytes(len(content))}[damage])
+
+    assert [call_compiled(), call_compiled()] == [False, True]
+
+
+def test_a_cache_that_cannot_be_written_any_more_does_no_harm(empty_cache: Path) -> None:
+    empty_cache.write_text("a file has no children")
+
+    assert not call_compiled()
 
 
 def test_the_first_use_is_recognized_by_an_empty_cache(tmp_path: Path) -> None:
@@ -193,6 +288,14 @@ for one in gc.get_objects():
             print(one.py_func.__module__, one.py_func.__qualname__, types)
 """
 _WARM_UP = "[part.compile() for part in warm_up.PARTS]"
+_TYPE = """import pyarrow as pa
+from jobs.typed.fast_json import read_bodies
+from jobs.typed.values import TimeDefaults
+scalars = {"l": pa.int64(), "d": pa.decimal128(9, 2), "f": pa.float64(), "t": pa.timestamp("us"), "s": pa.string()}
+types = {**scalars, "day": pa.date32(), "a": pa.list_(pa.int64()), "m": pa.map_(pa.string(), pa.string())}
+body = b'{"l":1,"d":1.5,"f":1e3,"t":"2026-01-01T00:00:00Z","s":"x","day":"2026-01-01","a":[1],"m":{"k":"v"},"new":1}'
+columns = [pa.field(name, type_) for name, type_ in types.items()]
+assert read_bodies(columns, TimeDefaults(), pa.array([body, None, body])[::2]).refusals == {}"""
 _INGEST = """from jobs.requests.ingest import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import SerialWorkers
@@ -200,17 +303,19 @@ ingest(IngestRequest(sys.argv[1], sys.argv[2]), SerialWorkers())"""
 
 
 @pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT", "0") != "0", reason="nothing is compiled")
-def test_an_ingest_after_the_warm_up_compiles_nothing(tmp_path: Path) -> None:
+def test_an_ingest_and_a_type_after_the_warm_up_compile_nothing(tmp_path: Path) -> None:
+    """The first `type` compiled its parser in any environment."""
     store = unpack("b551-base", tmp_path)
-    warmed, used = (
+    warmed, ingested, typed = (
         set(
             subprocess.check_output([sys.executable, "-c", _USED.format(work=work), *arguments], text=True).splitlines()
         )
-        for work, *arguments in ((_WARM_UP,), (_INGEST, str(store), str(tmp_path / "lake")))
+        for work, *arguments in ((_WARM_UP,), (_INGEST, str(store), str(tmp_path / "lake")), (_TYPE,))
     )
 
-    assert used
-    assert used - warmed == set()
+    assert ingested
+    assert len([line for line in typed if "rmq_formats.json" in line]) == 6
+    assert ingested | typed <= warmed
     assert {part.last_function.partition(".")[2] for part in warm_up.PARTS} <= {line.split()[1] for line in warmed}
 
 
