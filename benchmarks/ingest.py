@@ -134,9 +134,12 @@ def main() -> None:
     }
     slow_variants: dict[str, Callable[[], None]] = {}
     if not options.no_spark:
+        from jobs.launch.session import spark_session
+
         spark_tasks = start_spark_workers(options.cores)
+        spark = spark_session("benchmark")
         variants |= _ingest_variants(f"Spark, {options.cores} cores", store, scratch, spark_tasks)
-        slow_variants[_SPARK_WRITER] = lambda: write_with_spark(spark_tasks.spark, store, scratch / "spark")
+        slow_variants[_SPARK_WRITER] = lambda: write_with_spark(spark, store, scratch / "spark")
     costs: dict[str, list[Cost]] = {name: [] for name in [*variants, *slow_variants]}
     for turn in range(options.runs + 1):
         for name, run in [*variants.items(), *(slow_variants.items() if turn == 1 else ())]:

@@ -8,7 +8,7 @@ A query is answered by one source, or by all brokers of a lake: each message the
 messages, or the reason why none were found; `answer.warnings` says why messages may be missing.
 
 In a wheel this module is `rocketmq_lake.library`. The work is done in this process, or with `workers` by Spark's
-tasks (`SparkWorkers(spark_session("name"))`). Errors are `OSError`, and `FormatError` with file and offset.
+tasks (`SparkWorkers(spark_context("name"))`). Errors are `OSError`, and `FormatError` with file and offset.
 """
 
 from collections.abc import Iterator, Sequence

@@ -74,17 +74,17 @@ def uses_s3(context: click.Context) -> bool:
 
 def make_workers(engine: str, limits: "ReadLimits | None" = None) -> "Workers":
     """
-    Return the workers of an engine; for Spark, start the session if none is running.
+    Return the workers of an engine; start Spark if it is the engine and is not running.
 
     *limits*: how to read next to a running broker, which keeps half of the cores; also `--max-rate`.
     """
     context = click.get_current_context()
     half = limits is not None
     if engine == SPARK:
-        from jobs.launch.session import spark_session
+        from jobs.launch.session import spark_context
         from jobs.store.spark_workers import SparkWorkers
 
-        return SparkWorkers(spark_session(f"rmq-lake {context.info_name}", half=half, s3=uses_s3(context)))
+        return SparkWorkers(spark_context(f"rmq-lake {context.info_name}", half=half, s3=uses_s3(context)))
     from jobs.store.worker_processes import ProcessWorkers
     from jobs.store.workers import InProcessWorkers
 

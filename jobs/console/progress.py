@@ -20,7 +20,7 @@ from jobs.console.amounts import count_text
 from jobs.console.log import log_message
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 _LIVE_INTERVAL = 0.25
 _PLAIN_INTERVAL = 10.0
@@ -202,9 +202,8 @@ def show_progress(work: Work, done: Callable[[], int] = int, messages: Callable[
 
 
 @contextmanager
-def show_spark_progress(spark: "SparkSession", work: Work, messages: Callable[[], int] = int) -> Iterator[None]:
+def show_spark_progress(context: "SparkContext", work: Work, messages: Callable[[], int] = int) -> Iterator[None]:
     """Show the progress of the Spark jobs that the block starts, as the share of finished tasks."""
-    context = spark.sparkContext
     group = f"rmq-lake {work.label} {id(object())}"
     context.setJobGroup(group, work.label, interruptOnCancel=True)
     tracker = context.statusTracker()

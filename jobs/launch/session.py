@@ -1,4 +1,4 @@
-"""The Spark session of a run; imported only by commands that need Spark."""
+"""The Spark context and session of a run; imported only by commands that need Spark."""
 
 import logging
 import os
@@ -37,17 +37,27 @@ _NOBODY_READS = (b"BrokenPipeError: ", b"ConnectionResetError: ")
 def spark_session(
     app_name: str, *, spark_options: Sequence[str] | None = None, half: bool = False, s3: bool = False
 ) -> SparkSession:
+    """Return the session of this process, for SQL; start one if none is running, as `spark_context` does."""
+    spark_context(app_name, spark_options=spark_options, half=half, s3=s3)
+    return SparkSession.builder.appName(app_name).getOrCreate()
+
+
+def spark_context(
+    app_name: str, *, spark_options: Sequence[str] | None = None, half: bool = False, s3: bool = False
+) -> SparkContext:
     """
-    Return the session of this process; start one if none is running.
+    Return the Spark context of this process; start one if none is running.
 
     Spark's options are those of the command line (RMQ_LAKE_SPARK_OPTIONS) unless given. *half* leaves half of this
     machine's cores unused, unless the user chose a master. *s3* loads the JARs for S3. A driver that was started by
     spark-submit already has its JVM.
+
+    Our own tasks need no session, whose start takes half as long again: it loads Spark's SQL and Delta.
     """
     if not JVMS:
         with show_progress(Work("rmq-lake: starting Spark")):
             _start(app_name, spark_options, half=half, s3=s3)
-    return SparkSession.builder.appName(app_name).getOrCreate()
+    return SparkContext.getOrCreate()
 
 
 def _start(app_name: str, spark_options: Sequence[str] | None, *, half: bool, s3: bool) -> None:
@@ -72,7 +82,7 @@ def close_cluster_session() -> None:
     if not JVMS or JVMS[-1][1]:
         return
     process, _ = JVMS.pop()
-    SparkSession.builder.getOrCreate().stop()
+    SparkContext.getOrCreate().stop()
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else pyspark takes the dead one for the next session
     if process.stdin is not None:
         process.stdin.close()
@@ -80,9 +90,9 @@ def close_cluster_session() -> None:
         process.wait(_JVM_EXIT_SECONDS)
 
 
-def hadoop_options(spark: SparkSession) -> dict[str, str]:
-    """Return the session's file system settings (`fs.s3a.…`), for clients other than Hadoop."""
-    return file_system_settings(spark.sparkContext.getConf().getAll())
+def hadoop_options(context: SparkContext) -> dict[str, str]:
+    """Return the file system settings of *context* (`fs.s3a.…`), for clients other than Hadoop."""
+    return file_system_settings(context.getConf().getAll())
 
 
 def _start_jvm(app_name: str, spark_options: Sequence[str], secret: Mapping[str, str], *, s3: bool) -> None:

@@ -315,7 +315,7 @@ def lake_and_store(spark: SparkSession, lake: str, store: str, **options: str) -
 
     Both are pinned: the table's version, and the position up to which it reaches. *options* are the data source's.
     """
-    where = Lake(lake, hadoop_options(spark))
+    where = Lake(lake, hadoop_options(spark.sparkContext))
     snapshot = open_complete_table(where, MESSAGES.name)
     if snapshot is None:
         raise FileNotFoundError(f"{where.locate(MESSAGES.name)}: no such table; run ingest first")

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 from pyspark.sql import SparkSession
 
 from jobs.console.progress import Work, show_spark_progress
@@ -26,20 +26,25 @@ def pop_task_counts() -> tuple[int, int]:
 
 @dataclass(slots=True)
 class SparkWorkers:
-    """A Spark session."""
+    """A Spark context, or the context of a session."""
 
-    spark: SparkSession
+    spark: SparkContext | SparkSession
     has_repeated: bool = False
 
     @property
+    def context(self) -> SparkContext:
+        """The Spark context."""
+        return self.spark.sparkContext if isinstance(self.spark, SparkSession) else self.spark
+
+    @property
     def options(self) -> Mapping[str, str]:
-        """Hadoop's settings of the session."""
-        return hadoop_options(self.spark)
+        """Hadoop's settings of the context."""
+        return hadoop_options(self.context)
 
     @property
     def width(self) -> int:
-        """The cores of the session."""
-        return self.spark.sparkContext.defaultParallelism
+        """The cores of the context."""
+        return self.context.defaultParallelism
 
     @property
     def processes(self) -> int:
@@ -50,9 +55,9 @@ class SparkWorkers:
         """Run *task* on items in parallel, one Spark task per item."""
         if not items:
             return []
-        records = self.spark.sparkContext.accumulator(0)
+        records = self.context.accumulator(0)
         if sizes:
-            if (self.spark.sparkContext.master or "").startswith("local"):
+            if (self.context.master or "").startswith("local"):
                 prepare_compiled_code(sum(sizes))
             _counts[1] += len(items)
 
@@ -62,7 +67,7 @@ class SparkWorkers:
             return result
 
         work = Work(label, sum(sizes), tasks=len(items)) if sizes else Work(label, len(items), "parts")
-        with show_spark_progress(self.spark, work, lambda: records.value):
+        with show_spark_progress(self.context, work, lambda: records.value):
             return self._run(items, run_and_count if sizes else task)
 
     def _run(self, items: Sequence[Item], task: Task[Item, Result]) -> list[Result]:
@@ -82,7 +87,7 @@ class SparkWorkers:
 
         _counts[0] += len(items)
         results: list[Result] = []
-        for is_first, result in self.spark.sparkContext.parallelize(items, len(items)).mapPartitions(work).collect():
+        for is_first, result in self.context.parallelize(items, len(items)).mapPartitions(work).collect():
             self.has_repeated |= not is_first
             if isinstance(result, FormatError | OSError):
                 raise result

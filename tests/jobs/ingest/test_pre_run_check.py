@@ -215,7 +215,7 @@ def test_a_command_that_finds_nothing_new_starts_no_session_and_shows_the_time_t
 ) -> None:
     monkeypatch.setattr("jobs.command_line.result_printer.ResultPrinter.seconds", 754.0)
     extra = ["--metrics", str(ingested.path / "figures")]
-    with patch("jobs.launch.session.spark_session", side_effect=AssertionError("a session")):
+    with patch("jobs.launch.session.spark_context", side_effect=AssertionError("a context")):
         code = main(["ingest", str(ingested.broker.root), "--lake", str(ingested.path), "--broker", "b", *extra])
 
     assert code is ExitCode.CLEAN

@@ -15,10 +15,13 @@ import pytest
 from pyspark import java_gateway
 from pyspark.sql import SparkSession
 
+from jobs.console.result import ExitCode
 from jobs.launch import session
 from jobs.launch.cache import build_code_archive
 from jobs.launch.engine import SetupError
 from jobs.launch.session import _start_jvm, require_worker_modules
+from tests.golden import StoreOf
+from tests.support.commands import Run
 
 BEGIN, FRAME = "Traceback (most recent call last):", '  File "/lib/pyspark.zip/pyspark/daemon.py", line 95, in worker'
 LATE = (BEGIN, FRAME, "    outfile.flush()", "BrokenPipeError: [Errno 32] Broken pipe")
@@ -76,6 +79,18 @@ def test_flags_of_one_jvm_are_not_those_of_the_next(given: str | None, monkeypat
 
     assert flags[0] == flags[1]
     assert given == os.environ.get("SPARK_SUBMIT_OPTS")
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_command_on_spark_starts_no_session_of_its_sql(
+    run: Run, golden: StoreOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sessions load Spark's SQL and Delta, which took two seconds; tasks need only a context."""
+    monkeypatch.setattr(SparkSession, "builder", None)
+
+    verified = run("verify", golden("b533-base"), "--engine", "spark")
+
+    assert ExitCode.CLEAN is verified.code, verified.err
 
 
 def test_a_worker_that_lacks_a_package_is_named_with_its_python(spark: SparkSession) -> None:

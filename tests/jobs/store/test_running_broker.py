@@ -89,7 +89,7 @@ def test_commands_that_read_the_log_limit_their_load(
 
     # Otherwise, `ingest` reads such a small store itself.
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "--master local[2]")
-    monkeypatch.setattr("jobs.launch.session.spark_session", session)
+    monkeypatch.setattr("jobs.launch.session.spark_context", session)
     monkeypatch.setattr("jobs.store.running_broker.lower_priority", lambda: seen.update(lowered=True))
     where = {"ingest": ["--lake", str(tmp_path / "lake")], "verify": []}.get(command, ["--out", str(tmp_path / "out")])
     with hold_lock(store), pytest.raises(Begun):
