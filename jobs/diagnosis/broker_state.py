@@ -10,6 +10,7 @@ store library alone, has none of these files: its messages lack the properties t
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import NamedTuple, Self
 
 from jobs.console.amounts import count_text, names_text
@@ -129,6 +130,7 @@ def check_broker_state(
 
 def _find_faults(store: Store, config: BrokerConfig, read_span: ReadSpan, *, are_ends_known: bool) -> BrokerState:
     state = BrokerState(list(find_damaged_files(store)), [], [])
+    read_span = cache(read_span)  # for each consumer group and several checks
     queues: Sequence[StoredQueue] = ()
     with suppress(FormatError):  # a damaged queue database is reported with the queues
         queues = list_queues(store)

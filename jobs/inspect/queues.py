@@ -7,7 +7,7 @@ offsets at which index files begin and end show which messages no file has.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 
 from jobs.console.amounts import count_text
@@ -118,11 +118,12 @@ def compare_with_sampled_records(sampled: SampledRecords, queues: QueuesReport, 
     if queues.in_rocksdb and not queues.queues:
         return found  # the broker was killed while the units were only in memory
     known = {(queue.topic, queue.queue_id): queue for queue in queues.queues}
+    restarts = _find_restart_offsets(queues)
     # Newer records may wait for their units; where no queue is left, none of them does.
     newest = max((queue.last_physical_offset or 0 for queue in queues.queues), default=None)
     sampled_ms = find_newest_time_by_topic((topic, time) for (topic, _), (_, (_, _, time)) in sampled.items())
     for (topic, queue_id), sampled_ends in sorted(sampled.items()):
-        begin = _find_restart_offset(queues, topic, queue_id)
+        begin = restarts.get((topic, queue_id), restarts.get((topic, None), 0))
         if (topic, queue_id) not in known and sampled_ends[-1][0] >= begin:
             begin = 0  # a queue of the topic that exists now
         ends = _drop_records_before(sampled_ends, begin, f"consumequeue/{topic}/{queue_id}", topics, found)
@@ -151,12 +152,18 @@ def compare_with_sampled_records(sampled: SampledRecords, queues: QueuesReport, 
     return found
 
 
-def _find_restart_offset(queues: QueuesReport, topic: str, queue_id: int) -> int:
-    """Return the log offset at which a queue begins, or all queues of its topic if it has no files; 0 if unknown."""
-    own = [one for one in queues.queues if (one.topic, one.queue_id) == (topic, queue_id)]
-    some = own or [one for one in queues.queues if one.topic == topic]
-    begins = [one.first_physical_offset for one in some if one.first_unit == 0 and one.unit_count]
-    return min((begin or 0 for begin in begins), default=0) if len(begins) == len(some) else 0
+def _find_restart_offsets(queues: QueuesReport) -> Mapping[tuple[str, int | None], int]:
+    """
+    Return the log offsets at which queues begin, by topic and queue id; 0 if unknown.
+
+    With None as queue id: the offset at which all queues of the topic begin, for a queue that has no files.
+    """
+    begins: dict[tuple[str, int | None], list[int]] = {}
+    for one in queues.queues:
+        begin = (one.first_physical_offset or 0) if one.first_unit == 0 and one.unit_count else 0
+        begins.setdefault((one.topic, one.queue_id), []).append(begin)
+        begins.setdefault((one.topic, None), []).append(begin)
+    return {queue: min(offsets) for queue, offsets in begins.items()}
 
 
 def _drop_records_before(

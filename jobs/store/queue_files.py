@@ -181,24 +181,29 @@ class StoredQueue:
             return self._find_written_end(max(known_end, self.first_unit_number))
         for file in reversed(self.files):
             low, high = file.base_offset // self.unit_size, file.end // self.unit_size
-            if not self._is_written(low):
+            written = self._count_written(low, min(low + FIRST_PROBE_UNITS, high))
+            if not written:
                 continue
+            if written < FIRST_PROBE_UNITS:  # most queues of a store with very many: one read finds their end
+                return low + written
             # The unit at `low` is written; the one at `high` is not, or is after the file: a boundary is between them.
             # A former queue may have left units after a hole: then any boundary is used, and units are followed there.
+            low += written - 1
             while high - low > FIRST_PROBE_UNITS:
                 middle = (low + high) // 2
-                low, high = (middle, high) if self._is_written(middle) else (low, middle)
+                low, high = (middle, high) if self._count_written(middle, middle + 1) else (low, middle)
             return self._find_written_end(low + 1)
         return self.first_unit_number
 
-    def _is_written(self, position: int) -> bool:
-        return find_first_unwritten_unit(self.name.kind, self.read(position, position + 1)) == 1
+    def _count_written(self, start: int, stop: int) -> int:
+        """Return the number of written units from *start* to the first unwritten one, or to *stop*."""
+        return find_first_unwritten_unit(self.name.kind, self.read(start, stop))
 
     def _find_written_end(self, position: int) -> int:
         look = FIRST_PROBE_UNITS
         while position < self.capacity_end:
             stop = min(position + look, self.capacity_end)
-            written = find_first_unwritten_unit(self.name.kind, self.read(position, stop))
+            written = self._count_written(position, stop)
             if written < stop - position:
                 return position + written
             position = stop

@@ -331,6 +331,23 @@ def test_a_position_past_the_end_says_how_many_messages_are_skipped(store: Path)
     assert finding.cause.endswith("so the group will skip up to 100 messages")
 
 
+def test_a_queue_is_read_once_for_the_positions_of_all_groups(store: Path) -> None:
+    table = {f"T1@group{number}": {"0": 1} for number in range(5)}
+    (store / "config/consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+    listed = list_store(str(store))
+    read_span = span_reader(list_queues(listed), listed.start_offset)
+    read: list[tuple[str, int]] = []
+
+    def count_reads(topic: str, queue_id: int) -> tuple[int, int] | None:
+        read.append((topic, queue_id))
+        return read_span(topic, queue_id)
+
+    check_broker_state(listed, read_broker_config(listed), count_reads)
+
+    assert len(read) == len(set(read))
+    assert read
+
+
 def test_a_position_before_the_start_is_a_note_with_the_number_of_messages(golden: StoreOf, tmp_path: Path) -> None:
     """Retention deletes messages of groups that are gone: legal, and no reason for an alarm."""
     store = copy_store(golden("b551-expired"), tmp_path)

@@ -92,6 +92,17 @@ def test_a_queue_with_a_new_unit_is_read_once(newer_store: Path) -> None:
     assert 1 == read.call_count
 
 
+@pytest.mark.parametrize("written", [1, 7, 24])
+def test_the_end_of_a_queue_with_few_units_is_found_in_one_read(written: int, tmp_path: Path) -> None:
+    """Units after the hole belong to a former queue."""
+    queue = queue_with_holes(tmp_path, [written])
+
+    with patch.object(StoredQueue, "read", autospec=True, side_effect=StoredQueue.read) as read:
+        end = queue.find_written_end()
+
+    assert (written, 1) == (end, read.call_count)
+
+
 @pytest.mark.parametrize("hole", [range(3), range(10, 40), range(30, 50), range(31, 32), range(60, 64), range(64)])
 @pytest.mark.parametrize("first", [0, 17, 31, 33, 64])
 def test_the_first_unit_of_a_part_of_the_log_is_found_over_a_hole(hole: range, first: int, tmp_path: Path) -> None:
