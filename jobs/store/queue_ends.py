@@ -32,18 +32,24 @@ _AT_ONCE = 500  # queues per task
 _MOST_FOREIGN = 64  # ends of queues that are searched in the log
 
 
-class ProbedQueue(NamedTuple):
-    """A queue as it was before the log was read."""
+class QueueEnd(NamedTuple):
+    """The end of a queue when it was probed."""
 
-    queue: StoredQueue
     processed_end: int  # earlier runs processed the units before it
-    end: int  # the position after its last unit
+    end: int  # the position after the last unit
     last_unit: Unit | BatchUnit | None = None
     has_zero_tail: bool = False  # whether only zeros were after the end; False if these bytes were not read
 
 
+class ProbedQueue(NamedTuple):
+    """A queue, with its end unless that is probed only when the queue's units are read."""
+
+    queue: StoredQueue
+    end: QueueEnd | None
+
+
 class QueueEnds(NamedTuple):
-    """The queues with their ends, as probed before the log was read, and the offset up to which all were dispatched."""
+    """The queues with their ends, and the offset up to which all were dispatched before the log was read."""
 
     probed_queues: tuple[ProbedQueue, ...]
     dispatched_offset: int  # physical offset: every record before it had its units
@@ -55,23 +61,26 @@ class QueueEnds(NamedTuple):
         """The queues, without what the probe found."""
         return tuple(one.queue for one in self.probed_queues)
 
+    def with_ends(self, ends: Mapping[QueueName, QueueEnd]) -> "QueueEnds":
+        """Return these queues, with the *ends* of those that were probed later."""
+        queues = (ProbedQueue(queue, ends.get(queue.name, end)) for queue, end in self.probed_queues)
+        return self._replace(probed_queues=tuple(queues))
+
     @property
     def last_units(self) -> LastUnits:
-        """The last unit of each queue in files."""
-        return {one.queue.name: one.last_unit for one in self.probed_queues if not one.queue.in_rocksdb}
-
-
-class _Seen(NamedTuple):
-    """What a probe finds."""
-
-    processed_end: int  # of the part that earlier runs processed
-    end: int
-    last_unit: Unit | BatchUnit | None
-    has_zero_tail: bool = False
+        """The last unit of each queue in files, as far as it is known."""
+        return {
+            queue.name: end.last_unit for queue, end in self.probed_queues if end is not None and not queue.in_rocksdb
+        }
 
 
 _QueueToProbe = tuple[StoredQueue, int | None, int]
 """A queue to probe, the position after its known units, and an offset that is past the records of these units."""
+
+
+def list_unprobed_queues(store: Store) -> QueueEnds:
+    """Return the queues of a closed store; their ends are probed when their units are compared."""
+    return QueueEnds(tuple(ProbedQueue(queue, None) for queue in list_queues(store)), NO_LIMIT)
 
 
 def probe_queue_ends(  # noqa: PLR0913, PLR0917 - the store, the state of the last run, and which queues are wanted
@@ -117,16 +126,11 @@ def probe_queue_ends(  # noqa: PLR0913, PLR0917 - the store, the state of the la
     ]
     latest |= zip(changed, _probe_all(workers, to_probe, with_tails=with_tails), strict=True)
     seen = [latest[queue] for queue in queues]
+    starts = [first.get(queue.name, end).processed_end for queue, end in zip(queues, seen, strict=True)]
     return QueueEnds(
         tuple(
-            ProbedQueue(
-                queue,
-                max(first.get(queue.name, look).processed_end, queue.first_unit_number),
-                look.end,
-                look.last_unit,
-                look.has_zero_tail,
-            )
-            for queue, look in zip(queues, seen, strict=True)
+            ProbedQueue(queue, end._replace(processed_end=max(start, queue.first_unit_number)))
+            for queue, end, start in zip(queues, seen, starts, strict=True)
         ),
         NO_LIMIT if closed else dispatched,
         max((look.last_unit.physical_offset for look in seen if look.last_unit is not None), default=-1),
@@ -134,7 +138,7 @@ def probe_queue_ends(  # noqa: PLR0913, PLR0917 - the store, the state of the la
     )
 
 
-def _find_dispatched_end(queues: Sequence[StoredQueue], looks: Sequence[_Seen], store: Store) -> int:
+def _find_dispatched_end(queues: Sequence[StoredQueue], looks: Sequence[QueueEnd], store: Store) -> int:
     """
     Return the end of the newest record to which units at the ends of queues point; a foreign unit has no record.
 
@@ -191,26 +195,37 @@ def _light_dispatched(queues: Sequence[StoredQueue], store: Store) -> int:
     return max((bound.physical_offset + 1 for bound in last_units.values()), default=0)
 
 
-def _probe_all(workers: Workers, queues_to_probe: Sequence[_QueueToProbe], *, with_tails: bool) -> list[_Seen]:
+def _probe_all(workers: Workers, queues_to_probe: Sequence[_QueueToProbe], *, with_tails: bool) -> list[QueueEnd]:
     """Probe queues in tasks; return their ends in the same order."""
     parts = [queues_to_probe[at : at + _AT_ONCE] for at in range(0, len(queues_to_probe), _AT_ONCE)]
     look = partial(_probe_part, with_tails=with_tails)
     return [seen for part in workers.map(parts, look, "reading queues") for seen in part]
 
 
-def _probe_part(queues_to_probe: Sequence[_QueueToProbe], *, with_tails: bool) -> list[_Seen]:
+def _probe_part(queues_to_probe: Sequence[_QueueToProbe], *, with_tails: bool) -> list[QueueEnd]:
     """Probe the queues of one task."""
     return [probe_queue_end(*one, with_tail=with_tails) for one in queues_to_probe]
 
 
-def probe_queue_end(queue: StoredQueue, known_end: int | None, from_offset: int, *, with_tail: bool = False) -> _Seen:
+def probe_queue_end(
+    queue: StoredQueue, known_end: int | None, from_offset: int, *, with_tail: bool = False
+) -> QueueEnd:
     """Return the current end of a queue; *with_tail* also reads the bytes after it."""
-    with hold_file(queue) as held:
-        seen = _end_near(held, known_end, from_offset) or _find_end_in_any_file(held, known_end, from_offset)
-        return seen._replace(has_zero_tail=held.find_nonzero_byte(seen.end) is None) if with_tail else seen
+    with hold_file(queue, in_blocks=known_end is None) as held:
+        return _probe(held, known_end, from_offset, with_tail=with_tail)
 
 
-def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen | None:
+def probe_held_queue(held: StoredQueue) -> QueueEnd:
+    """Return the end of a queue whose file is held open; the bytes after it are read as well."""
+    return _probe(held, None, 0, with_tail=True)
+
+
+def _probe(queue: StoredQueue, known_end: int | None, from_offset: int, *, with_tail: bool) -> QueueEnd:
+    seen = _end_near(queue, known_end, from_offset) or _find_end_in_any_file(queue, known_end, from_offset)
+    return seen._replace(has_zero_tail=queue.find_nonzero_byte(seen.end) is None) if with_tail else seen
+
+
+def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> QueueEnd | None:
     """
     Return the end of a queue that ends a few units after *known*; None for any other queue.
 
@@ -224,10 +239,10 @@ def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen 
     # truncated or rebuilt; if all units read are written, the end is farther on.
     if not 0 < written * queue.unit_size < len(data) or queue.decode_unit(data).physical_offset >= from_offset:
         return None
-    return _Seen(known, known - 1 + written, queue.decode_unit(data, written - 1))
+    return QueueEnd(known, known - 1 + written, queue.decode_unit(data, written - 1))
 
 
-def _find_end_in_any_file(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen:
+def _find_end_in_any_file(queue: StoredQueue, known: int | None, from_offset: int) -> QueueEnd:
     if known is None:
         end, processed_end = queue.find_written_end(), queue.first_unit_number
     else:
@@ -239,4 +254,4 @@ def _find_end_in_any_file(queue: StoredQueue, known: int | None, from_offset: in
         else:
             end = queue.find_written_end()
             processed_end = queue.first_unit_pointing_from(from_offset, end)
-    return _Seen(processed_end, end, queue.read_last_unit(end))
+    return QueueEnd(processed_end, end, queue.read_last_unit(end))

@@ -212,11 +212,12 @@ class StoredQueue:
 
 
 @contextmanager
-def hold_file(queue: StoredQueue) -> Iterator[StoredQueue]:
+def hold_file(queue: StoredQueue, *, in_blocks: bool = False) -> Iterator[StoredQueue]:
     """
     Yield the queue with the file that it read last kept open, so that several reads of one file open it once.
 
-    On object storage, where a small read takes as long as a large one, the second read of a file reads all of it.
+    On object storage, where a small read takes as long as a large one, the second read of a file reads all of it; with
+    *in_blocks*, the first one does.
     """
     held: dict[str, Reader] = {}
     with ExitStack() as stack:
@@ -226,15 +227,19 @@ def hold_file(queue: StoredQueue) -> Iterator[StoredQueue]:
                 held.clear()
                 stack.close()
                 reader = stack.enter_context(queue.open(location))
-                held[location] = reader if is_local(location) or queue.in_rocksdb else _read_whole_blocks(reader)
+                held[location] = (
+                    reader
+                    if is_local(location) or queue.in_rocksdb
+                    else _read_whole_blocks(reader, is_first=not in_blocks)
+                )
             return nullcontext(held[location])
 
         yield replace(queue, open=open_file)
 
 
-def _read_whole_blocks(reader: Reader) -> Reader:
-    """Return a reader whose second read and later ones read blocks that are as large as most queue files."""
-    is_first, block, number = True, memoryview(b""), -1
+def _read_whole_blocks(reader: Reader, *, is_first: bool) -> Reader:
+    """Return a reader that reads blocks that are as large as most queue files; if *is_first*, after the first read."""
+    block, number = memoryview(b""), -1
 
     def read(position: int, length: int) -> bytes | memoryview:
         nonlocal is_first, block, number

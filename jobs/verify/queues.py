@@ -28,7 +28,7 @@ from jobs.products.queues.join_result import (
 from jobs.products.queues.unit_files import choose_group_count
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import NewCollector, RangeOutcome, Results, complete_records_end, read_ranges_not_deleted
-from jobs.store.queue_ends import QueueEnds, probe_queue_ends
+from jobs.store.queue_ends import list_unprobed_queues, probe_queue_ends
 from jobs.store.queue_files import (
     QUEUE_KIND_OF_FILE,
     LastUnits,
@@ -125,7 +125,7 @@ class VerifiedQueues(NamedTuple):
     report: PartReport
     joined: JoinResult
     outcomes: list[RangeOutcome[Results]]
-    last_units: LastUnits | None = None  # before the log was read; None if the queues cannot be read
+    last_units: LastUnits | None = None  # None if the queues cannot be read
 
 
 def verify_queues(
@@ -142,15 +142,16 @@ def verify_queues(
         start, outcomes = read_ranges_not_deleted(workers, store, ranges, log_pass.new_collectors)
         joined = JoinResult(log_end=complete_records_end(outcomes, start))
         return VerifiedQueues(_report_unreadable_queues(store, error), joined, outcomes)
-    seen, groups = probe_queue_ends(workers, store, with_tails=True), choose_group_count(store.log_size)
+    groups = choose_group_count(store.log_size)
+    seen = list_unprobed_queues(store) if store.is_closed else probe_queue_ends(workers, store, with_tails=True)
     topics = collect_topic_evidence_with_queues(store, seen.queues, recorded)
     shared = log_pass.scratch if groups > 1 else None  # units of a small log stay in memory
     log, outcomes = collect_log_units(
         workers, store, rules, groups, shared, log_pass.range_size, log_pass.new_collectors
     )
     joined = compare_queues(workers, store, rules, seen, log, topics)
-    after_ends = _read_queue_ends(workers, store, joined, seen)
-    return VerifiedQueues(_report_queues(store, joined, after_ends), joined, outcomes, seen.last_units)
+    after_ends = _read_queue_ends(workers, store, joined)
+    return VerifiedQueues(_report_queues(store, joined, after_ends), joined, outcomes, joined.queue_ends.last_units)
 
 
 def _find_error_of_database(workers: Workers, store: Store) -> FormatError | None:
@@ -170,9 +171,10 @@ def _report_unreadable_queues(store: Store, error: FormatError) -> PartReport:
     return PartReport([unreadable_database_finding(QUEUES, error, store, ", or may start without these queues")])
 
 
-def _read_queue_ends(workers: Workers, store: Store, joined: JoinResult, seen: QueueEnds) -> list[Finding]:
+def _read_queue_ends(workers: Workers, store: Store, joined: JoinResult) -> list[Finding]:
     """Return the findings on bytes after the ends of the queues, where the probe has not found only zeros."""
-    ends = [(one.queue, joined.figures.ends[one.queue.name]) for one in seen.probed_queues if not one.has_zero_tail]
+    probed = joined.queue_ends.probed_queues
+    ends = [(queue, joined.figures.ends[queue.name]) for queue, end in probed if end is None or not end.has_zero_tail]
     parts = [ends[at : at + _TAILS_A_TASK] for at in range(0, len(ends), _TAILS_A_TASK)]
     read = partial(_findings_after_queue_ends, looks=1 if store.has_clean_shutdown else _LOOKS)
     return list(chain.from_iterable(workers.map(parts, read, "reading the ends of queues")))

@@ -63,8 +63,8 @@ from jobs.store.chain import (
     complete_records_end,
     read_ranges_not_deleted,
 )
-from jobs.store.queue_ends import NO_LIMIT, ProbedQueue, QueueEnds
-from jobs.store.queue_files import StoredQueue
+from jobs.store.queue_ends import NO_LIMIT, ProbedQueue, QueueEnds, probe_held_queue, probe_queue_end
+from jobs.store.queue_files import StoredQueue, hold_file
 from jobs.store.ranges import find_holes, plan_ranges
 from jobs.store.store import DEFAULT_RANGE_SIZE, Store
 from jobs.store.topics import RecordedTopics, TopicEvidence, TopicFate, collect_topic_evidence
@@ -119,7 +119,7 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
     new_row_file: Callable[[str], TableFile] | None = None,
 ) -> JoinResult:
     """
-    Compare queues, up to *queue_ends*, found before the log was read, with the log's units, group by group.
+    Compare queues, up to *queue_ends*, with the log's units, group by group; probe the queues without an end.
 
     With *new_row_file*, the tasks write rows.
     """
@@ -153,7 +153,7 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
         behind = max(behind, log.end - queue_ends.light_dispatched_offset)
     return JoinResult(
         figures,
-        queue_ends.queues,
+        queue_ends.with_ends(figures.probed_ends),
         topics,
         damaged_ranges=log.damaged_ranges,
         log_end=log.end,
@@ -250,6 +250,7 @@ def _compare_group(
     Also return the remainders that only the log can explain.
     """
     matches = {one.queue.name: QueueMatches(one.queue) for one in queues}
+    ends = {one.queue.name: one.end for one in queues}
     without_files: dict[QueueName, QueueWithoutFiles] = {}
     undispatched: list[UndispatchedRecords] = []
     waiting_light_units = 0
@@ -268,7 +269,9 @@ def _compare_group(
             if not part.units.size:
                 continue
             if part.name in matches:
-                match = _match_units(matches[part.name].queue, part, is_kept=False)
+                with hold_file(matches[part.name].queue, in_blocks=ends[part.name] is None) as held:
+                    match = _match_units(held, part, is_kept=False)
+                    ends[part.name] = ends[part.name] or probe_held_queue(held)
                 matches[part.name].add(match)
                 blocks += match.blocks
             else:
@@ -285,10 +288,13 @@ def _compare_group(
         undispatched_records=undispatched,
     )
     remainders: dict[QueueName, QueueRemainder] = {}
-    for queue, processed_end, seen_end, *_ in queues:
-        remainder = matches.pop(queue.name).find_remainder(log, processed_end, seen_end)
+    for queue, probed_end in queues:
+        seen = ends.pop(queue.name) or probe_queue_end(queue, None, 0, with_tail=True)
+        if probed_end is None:
+            compared.probed_ends[queue.name] = seen
+        remainder = matches.pop(queue.name).find_remainder(log, seen.processed_end, seen.end)
         compared.processed_ends[queue.name] = remainder.end
-        compared.ends[queue.name] = max(remainder.end, seen_end)
+        compared.ends[queue.name] = max(remainder.end, seen.end)
         remainders[queue.name] = remainder
     remainders |= _settle_earlier_units(number, remainders, log, file)
     unresolved = [one for one in remainders.values() if find_offsets_to_resolve(one, log).size]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from jobs.lake.table_file import AddedFile
 from jobs.store.log_ends import MAX_BYTES_PAST_LOG_END
+from jobs.store.queue_ends import QueueEnd, QueueEnds
 from jobs.store.queue_files import StoredQueue
 from jobs.store.topics import TopicEvidence, TopicFate
 from jobs.store.units import read_stored_units
@@ -163,6 +164,7 @@ class QueueFigures:
     first_record_offsets: dict[QueueName, int] = field(default_factory=dict)  # offsets in the log, by queue
     processed_ends: dict[QueueName, int] = field(default_factory=dict)
     ends: dict[QueueName, int] = field(default_factory=dict)  # the position after the last meaningful unit
+    probed_ends: dict[QueueName, QueueEnd] = field(default_factory=dict)  # of the queues that were not probed before
     row_files: list[AddedFile] = field(default_factory=list)  # files of rows
     undispatched_records: list[UndispatchedRecords] = field(default_factory=list)  # in log order
 
@@ -183,6 +185,7 @@ def combine_figures(parts: Sequence[QueueFigures]) -> QueueFigures:
         first_record_offsets=dict(chain.from_iterable(one.first_record_offsets.items() for one in parts)),
         processed_ends=dict(chain.from_iterable(one.processed_ends.items() for one in parts)),
         ends=dict(chain.from_iterable(one.ends.items() for one in parts)),
+        probed_ends=dict(chain.from_iterable(one.probed_ends.items() for one in parts)),
         row_files=[file for one in parts for file in one.row_files],
         undispatched_records=[found for one in parts for found in one.undispatched_records],
     )
@@ -193,13 +196,18 @@ class JoinResult:
     """The result of joining a store, its new part, or some of its queues with the log."""
 
     figures: QueueFigures = field(default_factory=QueueFigures)
-    queues: tuple[StoredQueue, ...] = ()  # the queues as they were read
+    queue_ends: QueueEnds = QueueEnds((), 0)  # noqa: RUF009 - a tuple; the queues as they were read
     topic_evidence: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple
     damaged_ranges: tuple[tuple[int, int], ...] = ()  # start and end of bytes without a record
     log_end: int = 0
     dispatched_offset: int = 0
     behind: int = 0  # bytes of the log that the dispatcher had not reached
     records_end: int | None = None  # the end of the last record whose units were joined; None without any
+
+    @property
+    def queues(self) -> tuple[StoredQueue, ...]:
+        """The queues as they were read."""
+        return self.queue_ends.queues
 
     @cached_property
     def differences(self) -> Sequence[QueueDifference]:

@@ -28,7 +28,7 @@ from jobs.products.queues.remainder_explanation import classify_displaced, expla
 from jobs.products.queues.rows import UnitStatus, make_record_batches, make_row_block
 from jobs.products.queues.settings import determine_unit_rules
 from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits, write_units
-from jobs.store.queue_ends import ProbedQueue, _probe_all
+from jobs.store.queue_ends import ProbedQueue, QueueEnd, _probe_all
 from jobs.store.queue_files import StoredQueue, list_queues
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.release import determine_writers
@@ -497,7 +497,7 @@ def _measure_peak_of_comparison(root: Path, earlier: int) -> int:
     log = CollectedLog([RangeUnits(tuple(parts))], None, 1, 0, 2 * earlier * 100)
     with patch("jobs.products.queues.unit_files._UNITS_AT_ONCE", 4096):
         tracemalloc.start()
-        figures, unresolved = compare_queue_groups([(0, [ProbedQueue(queue, 0, earlier)])], log=log)
+        figures, unresolved = compare_queue_groups([(0, [ProbedQueue(queue, QueueEnd(0, earlier))])], log=log)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
 

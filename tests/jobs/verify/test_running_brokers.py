@@ -46,7 +46,7 @@ def _verify_while_first_queue_grows(broker: Broker) -> tuple[Verdict, list[str]]
     """Verify a store; after the first topic is probed, both topics get messages, and no file time changes."""
     probe, probed = queue_ends.probe_queue_end, list[str]()
 
-    def probe_and_append(queue: StoredQueue, *arguments: int, **options: bool) -> queue_ends._Seen:
+    def probe_and_append(queue: StoredQueue, *arguments: int, **options: bool) -> queue_ends.QueueEnd:
         if queue.name.topic == _LAST and _LAST not in probed:
             _append_unnoticed(broker, [*_records(_FIRST, 4), *_records(_LAST, 1)])
         probed.append(queue.name.topic)
