@@ -32,6 +32,7 @@ exec "${script%/*}/python" -m jobs.main "$@"
 
 _RELEASED_LOCK = "requirements.lock"
 _LARGEST = "pyspark"  # half of all bytes, and the only package that pip has to build
+_COMPILER = ("llvmlite", "numba", "numpy", "pyarrow")  # what `rmq_formats` imports
 _KEPT = 2  # the environment in use, and the one before it: a long run may still import from that
 
 
@@ -75,28 +76,46 @@ def _refuse(reason: str) -> int:
 
 
 def _install(directory: Path, lock: Path) -> bool:
-    """Install the packages of a lock, the largest one next to the others; return whether all were installed."""
-    pip = [str(directory / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
+    """
+    Install the packages of a lock; return whether all were installed.
+
+    Half of the time, one core would wait for the other: it compiles our code, which needs few of the packages.
+    """
+    python = [str(directory / "bin" / "python"), "-m"]
+    pip = [*python, "pip", "--disable-pip-version-check", "install", "-qq"]
     pip += ["--no-deps", "--require-hashes", "--requirement"]
-    entries = re.split(r"^(?=[A-Za-z])", lock.read_text(), flags=re.MULTILINE)
-    installs = []
+    packages: dict[str, list[str]] = {"largest": [], "compiler": [], "others": []}
+    for entry in re.split(r"^(?=[A-Za-z])", lock.read_text(), flags=re.MULTILINE):
+        name = entry.partition("==")[0]
+        packages["largest" if name == _LARGEST else "compiler" if name in _COMPILER else "others"].append(entry)
+    running: list[subprocess.Popen[bytes]] = []
     with TemporaryDirectory() as parts:
         # The wheel that pip builds is only unpacked again: compressing it would take ten seconds.
         settings = Path(parts) / "setuptools.cfg"
         settings.write_text("[bdist_wheel]\ncompression = stored\n")
         environment = {"DIST_EXTRA_CONFIG": str(settings), **os.environ}
-        for name, is_largest in (("largest.lock", True), ("others.lock", False)):
-            part = Path(parts) / name
-            part.write_text("".join(entry for entry in entries if entry.startswith(f"{_LARGEST}==") is is_largest))
-            if part.stat().st_size:
-                command = [*pip, str(part)]
-                installs.append(subprocess.Popen(command, stdout=sys.stderr, env=environment))  # noqa: S603  our own command
+
+        def start(command: list[str]) -> subprocess.Popen[bytes]:
+            running.append(subprocess.Popen(command, stdout=sys.stderr, env=environment))  # noqa: S603  our own command
+            return running[-1]
+
+        def start_pip(part: str) -> list[subprocess.Popen[bytes]]:
+            path = Path(parts) / f"{part}.lock"
+            path.write_text("".join(packages[part]))
+            return [start([*pip, str(path)])] if packages[part] else []
+
         try:
-            codes = [install.wait() for install in installs]
+            installs = [*start_pip("largest"), *(compiler := start_pip("compiler"))]
+            compiling = [start([*python, "rmq_formats.warm_up"]) for install in compiler if install.wait() == 0]
+            installs += start_pip("others")
+            has_installed = not any(install.wait() for install in installs)
+            if has_installed and any(one.wait() for one in compiling):
+                print("rmq-lake: compiling failed (see above); the first commands will compile", file=sys.stderr)  # noqa: T201  as above
         finally:
-            for install in installs:
-                install.kill()  # after an interrupt; without effect on a process that has ended
-    return not any(codes)
+            for process in running:
+                process.kill()  # after an interrupt; without effect on a process that has ended
+                process.wait()
+    return has_installed
 
 
 def _make(directory: Path, lock: Path) -> bool:

@@ -21,6 +21,7 @@ import pytest
 
 from tests.sampling import mark_campaign_except
 from tests.support.released import environment_of_new_user
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 PREPARED = ".venv-requirements-*"
@@ -228,6 +229,46 @@ def test_the_largest_package_and_the_others_are_installed_or_none_is(checkout: P
     assert (0 if is_intact else 1) == answer.returncode, answer.stderr
     assert is_intact == ({"aaa.py", "pyspark.py", "zzz.py"} <= installed)
     assert is_intact == (checkout / ".venv").exists()
+
+
+def let_it_compile(checkout: Path, warm_up: str) -> None:
+    """Write a lock of two packages, one of which the compiler needs, and a module in place of ours that compiles."""
+    (checkout / "rmq_formats").mkdir()
+    (checkout / "rmq_formats" / "warm_up.py").write_text(warm_up)
+    (checkout / "requirements.lock").write_text("".join(make_wheel(checkout, name, name) for name in ("aaa", "numba")))
+
+
+@pytest.mark.parametrize("exit_code", [0, 3], ids=["works", "fails"])
+def test_the_code_is_compiled_while_packages_are_installed(checkout: Path, exit_code: int) -> None:
+    """The first `ingest` of a checkout compiled for 20 s of CPU time."""
+    let_it_compile(checkout, f"import numba, sys; print('compiling'); sys.exit({exit_code})")
+
+    answer = launch(checkout / "spark-submit.sh", "a", PIP_NO_INDEX="1", PIP_FIND_LINKS=checkout.as_uri())
+
+    assert ["a"] == read_answer(answer)["arguments"]
+    assert "compiling\n" in answer.stderr
+    assert bool(exit_code) == ("compiling failed" in answer.stderr)
+    assert (checkout / ".venv" / "made-from").is_dir()
+
+
+def test_an_interrupt_stops_the_compiler(checkout: Path) -> None:
+    let_it_compile(
+        checkout,
+        "import numba, os, pathlib, signal, time\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "pathlib.Path('pid.unfinished').write_text(str(os.getpid()))\n"
+        "pathlib.Path('pid.unfinished').rename('pid')\n"
+        "time.sleep(600)\n",
+    )
+    more = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": checkout.as_uri()}
+    environment = environment_of_new_user(checkout / "home", **more)
+    with subprocess.Popen([checkout / "spark-submit.sh"], env=environment, cwd=checkout, process_group=0) as launcher:
+        wait_until((checkout / "pid").exists, lambda: [*checkout.iterdir()])
+        os.killpg(launcher.pid, signal.SIGINT)
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((checkout / "pid").read_text()), 0)
+    assert not (checkout / ".venv").exists()
 
 
 def test_a_failed_installation_leaves_no_environment(checkout: Path) -> None:
