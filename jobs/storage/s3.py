@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _SHOWN = 200
+_SMALL_READ = 64 << 10  # bytes that take about as long to read as a few
 # Attempts of Amazon's client, 25 ms after the first, then twice as long each time; our own retries come after these.
 _ATTEMPTS = 4
 _PAUSES_S = (0.1, 0.5, 1, 2, 4)
@@ -91,6 +92,22 @@ class _ReaderFile(io.RawIOBase):
         return count
 
 
+def _read_ahead(reader: FetchingReader) -> FetchingReader:
+    """Return a reader that fetches more than a small read wants, and answers the next small reads from these bytes."""
+    kept = 0, memoryview(b"")  # one value, because threads may share a reader
+
+    def fetch(position: int, length: int) -> bytes | memoryview:
+        nonlocal kept
+        start, block = kept
+        if not 0 <= position - start <= len(block) - length:
+            if length >= _SMALL_READ:
+                return reader.read(position, length)
+            start, block = kept = position, memoryview(reader.read(position, _SMALL_READ))
+        return bytes(block[position - start :][:length])  # a view would keep all bytes in memory
+
+    return FetchingReader(reader.size, fetch)
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectStorage(Storage):
     """An object store; objects appear only when they are complete."""
@@ -117,9 +134,9 @@ class ObjectStorage(Storage):
 
     @contextmanager
     def open(self, location: str) -> Iterator[FetchingReader]:
-        """Open an object; every read is one ranged request."""
+        """Open an object; every read is one ranged request, except a small one whose bytes follow an earlier one."""
         with self._call(location, lambda: self.filesystem.open_input_file(object_key(location))) as file:
-            yield self._reader(file, location)
+            yield _read_ahead(self._reader(file, location))
 
     def _reader(self, file: "NativeFile", location: str) -> FetchingReader:
         return FetchingReader(

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from jobs.storage.locations import is_local
 from jobs.store.range_reader import RangeFacts, RangeReader
 from jobs.store.ranges import NewestSegment, Range, balance_ranges, read_segment_beginning, written_sizes
 from jobs.store.store import Segment, Store, relist_store
@@ -134,7 +135,9 @@ def collect_damaged_ranges(outcomes: Iterable[RangeOutcome[T]]) -> list[tuple[in
     return sorted(damaged for outcome in outcomes for damaged in outcome.facts.damaged_ranges)
 
 
-_NARROW = 4 << 20  # bytes: a larger buffer is new memory for each range, and does not fit the processor's cache
+# Bytes: a larger buffer is new memory for each range, and does not fit the processor's cache. From object storage the
+# scan reads larger windows, because each one is a request.
+_NARROW = 4 << 20
 
 
 class LogTruncatedError(FileNotFoundError):
@@ -220,7 +223,7 @@ def read_ranges_not_deleted(
 
     Return the beginning of the part that retention left, and the outcomes after the last segment deleted meanwhile.
     """
-    narrow = [replace(range_, window=_NARROW) for range_ in ranges]
+    narrow = [replace(one, window=_NARROW if is_local(one.location) else one.window) for one in ranges]
     outcomes = read_chained(workers, narrow, new_collectors)
     deleted = ranges_deleted_meanwhile(outcomes)
     confirm_deleted_by_retention(store, deleted)

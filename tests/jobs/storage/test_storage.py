@@ -5,15 +5,17 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from unittest.mock import Mock, patch
 
 import pytest
+from pyarrow import NativeFile
 from pyarrow.fs import LocalFileSystem
 
 from jobs.console.result import ExitCode
 from jobs.storage import AnyStorage, object_store, storage_for
 from jobs.storage.local import LocalReader, LocalStorage, ReadLimits, may_follow_link
-from jobs.storage.model import Storage
+from jobs.storage.model import FetchingReader, Storage
 from jobs.storage.s3 import ObjectStorage
 from tests.golden import StoreOf
 from tests.support.commands import Run, copy_store
@@ -213,3 +215,30 @@ def test_a_file_system_that_can_hold_no_lake_is_named(monkeypatch: pytest.Monkey
 
     with pytest.raises(OSError, match="s3a://b/lake: a lake cannot be on s3a://"):
         object_store("s3a://b/lake", {})
+
+
+def test_small_reads_of_an_object_share_a_request(tmp_path: Path) -> None:
+    data = Random(1).randbytes(300_000)
+    (tmp_path / "object").write_bytes(data)
+    requests: list[tuple[int, int]] = []
+
+    class CountingStorage(ObjectStorage):
+        def _reader(self, file: NativeFile, location: str) -> FetchingReader:
+            reader = super()._reader(file, location)
+
+            def fetch(position: int, length: int) -> bytes | memoryview:
+                requests.append((position, length))
+                return bytes(file.read_at(length, position))
+
+            return FetchingReader(reader.size, fetch)
+
+    with CountingStorage(LocalFileSystem()).open(f"s3a://{tmp_path}/object") as reader:
+        for position, length in ((0, 8), (8, 100), (60_000, 5_000), (0, 65_536), (299_990, 50), (299_995, 2)):
+            assert bytes(reader.read(position, length)) == data[position : position + length]
+
+        assert requests == [(0, 65_536), (299_990, 10)]
+
+        assert bytes(reader.read(10, 200_000)) == data[10:200_010]
+        assert bytes(reader.read(299_991, 5)) == data[299_991:299_996]
+
+    assert requests[2:] == [(10, 200_000)]

@@ -69,7 +69,7 @@ def test_a_killed_broker_adds_one_open_of_each_queue_file(store: Path, monkeypat
     assert Counter(queues)[2] >= len(queues) - 4
 
 
-def test_verify_reads_a_queue_file_of_an_object_store_with_one_request(
+def test_verify_reads_each_file_of_an_object_store_with_one_request(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: Counter[str] = Counter()
@@ -88,7 +88,9 @@ def test_verify_reads_a_queue_file_of_an_object_store_with_one_request(
 
     monkeypatch.setattr(s3, "s3_storage", lambda _: CountingStorage(LocalFileSystem()))
     verdict = verify(VerifyRequest(f"s3a://{store}", given_settings=_SETTINGS), SerialWorkers())
-    _, _, queues = _split(reads, store)
+    older, newest, queues = _split(reads, store)
 
     assert not verdict.findings
+    assert set(older) == {1}
+    assert newest <= 8
     assert set(queues) == {1}
