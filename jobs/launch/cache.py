@@ -18,6 +18,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,13 @@ def cache_directory() -> Path:
         raise PermissionError(
             None, "belongs to another user; set RMQ_LAKE_CACHE to a directory that you own", str(fallback)
         )
-    text = f"rmq-lake: {wanted} cannot be written; using {fallback} instead"
-    print(text, file=sys.stderr)  # noqa: T201  also runs on workers
+    _report_once(f"rmq-lake: {wanted} cannot be written; using {fallback} instead")
     return fallback
+
+
+@cache
+def _report_once(text: str) -> None:
+    print(text, file=sys.stderr)  # noqa: T201  also runs on workers
 
 
 def build_code_archive() -> Path:

@@ -110,7 +110,8 @@ def _start_jvm(app_name: str, spark_options: Sequence[str], secret: Mapping[str,
     threading.Thread(target=copy_jvm_output, args=(reading,), daemon=True).start()
     try:
         with _jvm_killed_on_error():
-            gateway = launch_gateway(popen_kwargs={"stderr": writing})  # type: ignore[no-untyped-call]
+            # With our standard output, a JVM that ends after us would keep a pipe to another program open.
+            gateway = launch_gateway(popen_kwargs={"stdout": writing, "stderr": writing})  # type: ignore[no-untyped-call]
     finally:
         os.close(writing)
         # Our settings are only for this JVM: for this process's next JVM they would look like the user's.

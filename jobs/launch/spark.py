@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from jobs.launch.arguments import effective_spark_settings, find_option_value, split_secrets
 from jobs.launch.cache import CONF_DIRECTORY, build_code_archive, cache_directory
+from jobs.launch.class_archive import find_class_archive_flags
 from jobs.launch.engine import NO_SPARK_MESSAGE, SetupError, count_cores, find_java_home
 from jobs.storage.paths import list_directory, path_exists
 
@@ -37,6 +38,17 @@ _ONE_COLLECTOR, _COMPILED_FAST = "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"
 # that contains an address must be copied.
 _SMALL = ("-Xms64m", "-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
 _QUIET = f"-Dlog4j2.configurationFile={(CONF_DIRECTORY / 'log4j2.properties').as_uri()}"
+# With these of the user, an archive of classes may not fit the JVM, or be impossible to write.
+_JVM_VARIABLES = (
+    *("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"),  # flags
+    *("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH", "SPARK_PREPEND_CLASSES"),  # classes
+)
+_JVM_OPTIONS = {
+    "--driver-java-options": "spark.driver.extraJavaOptions",
+    "--driver-class-path": "spark.driver.extraClassPath",
+    "": "spark.driver.defaultJavaOptions",
+}
+_MEMORY = "spark.driver.memory"
 # Settings that every run needs, with any properties file of the user.
 _DELTA = (
     "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",
@@ -74,6 +86,10 @@ def prepare_submission(spark_options: Sequence[str], *, s3: bool = False) -> tup
     if local:
         # The JVM logs on standard output, which is reserved for data.
         flags = [_QUIET, "-Xlog:disable", "-Xshare:auto", _ONE_COLLECTOR, *_SMALL, _COMPILED_FAST]
+        if not _changes_jvm(options):
+            memory = find_option_value("--driver-memory", options) or effective_spark_settings(options).get(_MEMORY, "")
+            archives = cache_directory() / "spark-classes"
+            flags += find_class_archive_flags(archives, java_home, spark_home(), [*flags, memory])
         environment["SPARK_SUBMIT_OPTS"] = _append_jvm_flags(flags, given)
         # Otherwise each of a JVM's many threads keeps memory of large columns that it has freed. YARN also sets this.
         environment["MALLOC_ARENA_MAX"] = os.environ.get("MALLOC_ARENA_MAX", "2")
@@ -171,6 +187,16 @@ def _find_master(spark_options: Sequence[str]) -> str | None:
 def _add_files(options: Sequence[str], name: str, files: Sequence[str]) -> list[str]:
     given = find_option_value(name, options)
     return [*options, name, ",".join([*files, given] if given else files)]
+
+
+def _changes_jvm(options: Sequence[str]) -> bool:
+    """Return whether the user changes the flags or the class path of a local JVM; its memory does not count."""
+    settings = effective_spark_settings(options)
+    return (
+        any(os.environ.get(name) for name in _JVM_VARIABLES)
+        or any(option in options or setting in settings for option, setting in _JVM_OPTIONS.items())
+        or path_exists(spark_home() / "conf")
+    )
 
 
 def _append_jvm_flags(flags: Sequence[str], given: str) -> str:

@@ -69,6 +69,7 @@ def test_flags_of_one_jvm_are_not_those_of_the_next(given: str | None, monkeypat
 
     monkeypatch.setattr(session, "launch_gateway", launch)
     monkeypatch.setattr(session, "JVMS", [])
+    monkeypatch.setattr("jobs.launch.spark.find_class_archive_flags", lambda *_: [])  # others at the second start
     if given is None:
         monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
     else:
@@ -193,6 +194,7 @@ def test_a_jvm_that_is_interrupted_during_its_start_is_killed(monkeypatch: pytes
 
     monkeypatch.setattr(session, "launch_gateway", launch)
     monkeypatch.setattr(session, "JVMS", [])
+    monkeypatch.setattr("jobs.launch.spark.find_class_archive_flags", lambda *_: [])
     with pytest.raises(KeyboardInterrupt):
         _start_jvm("test", [], {}, s3=False)
 
