@@ -76,6 +76,8 @@ GROUPS = (
         Row("opens of a segment, if the broker was killed", "7", lambda one: one["killed"]["opens_per_segment"], "1"),
         Row("opens of a queue file, if the broker was killed", "15",
             lambda one: one["killed"]["opens_per_queue_file"], "2"),
+        Row("opens of a segment, if its checkpoint was lost as well", "7",
+            lambda one: one["killed_without_checkpoint"]["opens_per_segment"], ""),
     )),
     Group("object-store-requests", "segments and queue files", lambda one: one["segments"], (
         Row("requests to S3 for a segment by `verify`", "", lambda one: one["requests_per_segment"], "1"),
