@@ -15,6 +15,8 @@ def main() -> None:
     from jobs.console.process import exit_process, hide_pandas, prepare_standard_streams, save_address_space
 
     save_address_space()
+    # This program computes no matrices, and worker processes can only be forked quickly without other threads.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     prepare_standard_streams()
     os.environ.setdefault("RUST_LOG", "error")  # else `deltalake` also writes warnings of Amazon's client to stderr
     hide_pandas()

@@ -2,6 +2,7 @@
 
 import copyreg
 import gc
+import sys
 from contextlib import suppress
 from importlib import import_module
 from types import MappingProxyType
@@ -21,9 +22,14 @@ def _make_read_only(values: dict[object, object]) -> MappingProxyType[object, ob
 copyreg.pickle(MappingProxyType, lambda proxy: (_make_read_only, (dict(proxy),)))
 
 
-def import_task_modules(*more: str) -> None:
+def list_imported_task_modules() -> list[str]:
+    """Return the names of the modules that this command has imported and that the tasks of its later phases need."""
+    return [name for name in sys.modules if name.startswith("jobs.products.")]
+
+
+def import_task_modules(*modules: str) -> None:
     """
-    Import the modules of tasks, and *more*, and load compiled functions.
+    Import *modules* of tasks, or all, and load their compiled functions.
 
     Otherwise each worker would spend a second of CPU time on the same imports, and keep a separate copy in memory. An
     import may start threads, which are lost in a fork. On Linux, these imports start none except jemalloc's, which it
@@ -31,7 +37,7 @@ def import_task_modules(*more: str) -> None:
     """
     hide_pandas()
     with suppress(Exception):  # the task that needs the module fails with the same error, and reports it
-        for module in (*_TASK_MODULES, *more):
+        for module in modules or _TASK_MODULES:
             import_module(module)
         load_compiled_parts()  # the driver has compiled those that are needed
     gc.collect()

@@ -34,6 +34,7 @@ EXT_UNIT_TYPE = dtype_of(EXT_UNIT)
 # Indices of the values that a queue's builder keeps between slices.
 _END, _FILES_END, _LAST_OFFSET, _LAST_END, _MISPLACED, _SKIPPED = range(6)
 
+_QUEUE_OFFSET, _PHYSICAL_OFFSET, _TAGS_CODE = range(3)  # columns of a unit as numbers
 _UNIT_SIZE = UNIT.size
 _MAX_QUEUE_OFFSET = MAX_QUEUE_OFFSET
 _SIZE_AT = UNIT.offset("size")
@@ -42,30 +43,32 @@ _TAGS_CODE_AT = UNIT.offset("tags_code")
 
 @compiled
 def _append(
-    queue_offsets: Integers, physical_offsets: Integers, sizes: Sizes, tags_codes: Integers,
+    units: Integers, sizes: Sizes,
     file_size: int, skips_by_end: bool, drops_low: bool, state: Integers, out: Bytes,  # noqa: FBT001 - see above
 ) -> int:  # fmt: skip
+    """Write *units* of `PACKED_UNIT`, a row of numbers each, and return the number of bytes."""
     written = 0
-    for i in range(queue_offsets.size):
-        unit_end = physical_offsets[i] + sizes[i]
+    for i in range(sizes.size):
+        queue_offset, physical_offset = units[i, _QUEUE_OFFSET], units[i, _PHYSICAL_OFFSET]
+        unit_end = physical_offset + sizes[i]
         if (skips_by_end and unit_end <= state[_LAST_END]) or (
-            not skips_by_end and physical_offsets[i] <= state[_LAST_OFFSET]
+            not skips_by_end and physical_offset <= state[_LAST_OFFSET]
         ):
             state[_SKIPPED] += 1
             continue
-        is_place = -_MAX_QUEUE_OFFSET <= queue_offsets[i] <= _MAX_QUEUE_OFFSET
-        expected = queue_offsets[i] * _UNIT_SIZE if is_place else -1
+        is_place = -_MAX_QUEUE_OFFSET <= queue_offset <= _MAX_QUEUE_OFFSET
+        expected = queue_offset * _UNIT_SIZE if is_place else -1
         if state[_END] == state[_FILES_END]:
             state[_FILES_END] += file_size
-        if drops_low and queue_offsets[i] != 0 and expected < state[_END]:
+        if drops_low and queue_offset != 0 and expected < state[_END]:
             state[_SKIPPED] += 1
             continue
-        state[_LAST_OFFSET] = physical_offsets[i]
+        state[_LAST_OFFSET] = physical_offset
         state[_LAST_END] = unit_end
         state[_MISPLACED] += expected != state[_END]
-        write_i64(out, written, physical_offsets[i])
+        write_i64(out, written, physical_offset)
         write_i32(out, written + _SIZE_AT, sizes[i])
-        write_i64(out, written + _TAGS_CODE_AT, tags_codes[i])
+        write_i64(out, written + _TAGS_CODE_AT, units[i, _TAGS_CODE])
         written += _UNIT_SIZE
         state[_END] += _UNIT_SIZE
     return written
@@ -172,11 +175,11 @@ class QueueBuilder:
         """Append units as a broker of *release* does; yield the bytes for each file."""
         out = np.empty(units.size * UNIT.size, np.uint8)
         end = self.logical_end
+        # Arrays of the same kind for any number of units: a column of one unit would be contiguous, and numba would
+        # compile the function again.
         written = _append(
-            units["queue_offset"],
-            units["physical_offset"],
-            units["size"],
-            units["tags_code"],
+            units.view(np.int64).reshape(units.size, -1),
+            np.ascontiguousarray(units["size"]),
             self.file_size,
             release.unit_skip is UnitSkip.END_NOT_BEYOND_LAST_END,
             release.drops_low_queue_offset,

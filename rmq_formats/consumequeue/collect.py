@@ -110,7 +110,8 @@ class UnitCollector:
         self._with_tags = with_tags
         self._tags = new_text_table(_TAG_SLOTS if with_tags else 0, _TAG_ROOM)
         self._scratch = np.empty(_LONGEST_TAGS, np.uint8)
-        self._full: list[NDArray[np.int64]] = []  # blocks of units: an array that grew would be in memory twice
+        # Blocks with the numbers of units in them: an array that grew would be in memory twice.
+        self._full: list[tuple[NDArray[np.int64], int]] = []
         self._units = np.empty((kernels.UNIT_ROWS, _FIRST_ROOM), np.int64)
         self._count = 0
 
@@ -151,7 +152,7 @@ class UnitCollector:
                 at += 1
 
     def _begin_block(self) -> None:
-        self._full.append(self._units[:, : self._count])
+        self._full.append((self._units, self._count))
         self._units = np.empty((kernels.UNIT_ROWS, _ROOM), np.int64)
         self._count = 0
 
@@ -193,16 +194,16 @@ class UnitCollector:
     @property
     def should_flush(self) -> bool:
         """Whether there are so many units that they should be written before more are added."""
-        held = sum(block.shape[1] for block in self._full) + self._count
+        held = sum(count for _, count in self._full) + self._count
         return bool(held >= max(_MANY, _MANY_OF_A_QUEUE * len(self._queues.names)))
 
     def finish(self, order: Callable[[QueueName], Any] | None = None) -> PackedUnits:
         """Return the collected units, queue by queue, sorted by *order*, or else by name."""
-        blocks = (*self._full, self._units[:, : self._count])
+        blocks = (*self._full, (self._units, self._count))
         names = self._queues.names
         counts = np.zeros(len(names), np.int64)
-        for block in blocks:
-            counts += np.bincount(block[kernels.UNIT_QUEUE], minlength=len(names))
+        for block, count in blocks:
+            counts += np.bincount(block[kernels.UNIT_QUEUE, :count], minlength=len(names))
         present = sorted(np.flatnonzero(counts).tolist(), key=names.__getitem__)
         if order is not None:
             present.sort(key=lambda number: order(names[number]))
@@ -212,13 +213,14 @@ class UnitCollector:
         units = np.empty(int(starts[-1]), PACKED_UNIT)
         tag_numbers = np.empty(units.size if self._with_tags else 0, np.int32)
         places = starts[:-1].copy()
-        for block in blocks:
-            kernels.group_units(block, ranks, places, units.view(np.int64).reshape(-1, _UNIT_NUMBERS), tag_numbers)
+        for block, count in blocks:
+            numbers = units.view(np.int64).reshape(-1, _UNIT_NUMBERS)
+            kernels.group_units(block, count, ranks, places, numbers, tag_numbers)
         assert (places == starts[1:]).all()  # each queue has as many units as were counted
         tags = [text.decode() for text in self._tags.list_texts()]
         times = StoreTimes()
-        for block in blocks:
-            times = times.followed_by(find_store_times(block[kernels.UNIT_STORE_TIMESTAMP]))
+        for block, count in blocks:
+            times = times.followed_by(find_store_times(block[kernels.UNIT_STORE_TIMESTAMP, :count]))
         return PackedUnits([names[number] for number in present], starts, units, tag_numbers, tags, times)
 
 

@@ -287,14 +287,17 @@ def collect_units(
 
 
 @compiled
-def group_units(block: Integers, ranks: Integers, places: Integers, units: Integers, tags: NDArray[np.int32]) -> None:
+def group_units(
+    block: Integers, count: int, ranks: Integers, places: Integers, units: Integers, tags: NDArray[np.int32]
+) -> None:
     """
-    Group the units of a block by queue, in their existing order.
+    Group the first *count* units of a block by queue, in their existing order.
 
     *ranks* are the ranks of the queues, and *places* the position of the next unit of each queue; *units* are rows of
-    five numbers, each row a `PACKED_UNIT`; *tags* may be empty.
+    five numbers, each row a `PACKED_UNIT`; *tags* may be empty. A block is always passed as a whole, because numba
+    compiles a function again for an array that is cut.
     """
-    for i in range(block.shape[1]):
+    for i in range(count):
         rank = ranks[block[UNIT_QUEUE, i]]
         at = places[rank]
         places[rank] = at + 1
