@@ -14,15 +14,14 @@ USER 10001
 WORKDIR /opt/rocketmq-lake
 ENV RMQ_LAKE_CACHE=/opt/rocketmq-lake/cache
 
-# Install packages, then JARs, verified by the hashes in the lock files. After this step no network is needed.
+# Install packages, then JARs, verified by the hashes in the lock files. After this step no network is needed. The first
+# step also compiles the scans; a processor that cannot run this code compiles them once more (20 CPU-seconds).
 COPY --chown=10001 requirements.lock spark-submit.sh ./
 COPY --chown=10001 jobs/ jobs/
 COPY --chown=10001 rmq_formats/ rmq_formats/
 COPY --chown=10001 conf/ conf/
 RUN ["./spark-submit.sh", "--version"]
 RUN [".venv/bin/python", "-c", "from jobs.launch import engine, spark; home = engine.find_java_home(); [spark.fetch_jars(section, home) for section in ('delta', 's3')]"]
-# Compile the scans for this kind of processor. On another kind, the first run compiles once (30 CPU-seconds).
-RUN [".venv/bin/python", "-m", "rmq_formats.warm_up"]
 
 ENTRYPOINT ["/opt/rocketmq-lake/spark-submit.sh"]
 CMD ["--help"]

@@ -1,12 +1,20 @@
 """
-Build hook of the wheel: install the package `jobs` as `rocketmq_lake`.
+Build hook of the wheel: install the package `jobs` as `rocketmq_lake`, and add compiled code.
 
 The name `jobs` is fine in a checkout, but in a wheel it could collide with other packages. The hook renames the
-package, and every reference to its modules in the code. Only hatchling calls it.
+package, and every reference to its modules in the code.
+
+The compiled code is that of the Python, the system and the numba that build the wheel (`rmq_formats.compiled`). In any
+other environment it is not used, and the first commands compile, so the wheel can be installed everywhere.
+
+Only hatchling calls this hook.
 """
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -33,11 +41,29 @@ class WheelHook(BuildHookInterface[Any]):
         for source in sorted((root / "conf").iterdir()):
             _copy(source, self._directory / "_conf" / source.name)
         build_data["force_include"][str(self._directory)] = _INSTALLED
+        self._compiled = Path(tempfile.mkdtemp(prefix="rocketmq-lake-compiled-"))
+        paths = [self.root, *filter(None, [os.environ.get("PYTHONPATH")])]  # in which pip has the requirements
+        # A constant seed lets each build give the same files.
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONHASHSEED": "0",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "NUMBA_CACHE_DIR": str(self._compiled),
+        }
+        command = [sys.executable, "-m", "rmq_formats.warm_up"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603  our own command
+        if done.returncode:
+            reason = (done.stderr.splitlines() or ["no reason"])[-1]
+            self.app.display_warning(f"the wheel has no compiled code, so the first commands compile: {reason}")
+        else:
+            build_data["force_include"][str(self._compiled)] = "rmq_formats/__pycache__"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Delete the copies."""
         del version, build_data, artifact_path
         shutil.rmtree(self._directory)
+        shutil.rmtree(self._compiled)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -55,6 +55,15 @@ def create_environment(python: str | Path, directory: Path, *packages: str | Pat
     subprocess.run([*PIP, directory / "bin" / "python", "install", *packages], check=True)
 
 
+def add_packages_of_this_environment(environment: Path) -> None:
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "others.pth").write_text(f"{spark_home().parent}\n")
+
+
+def list_compiled_code(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in directory.rglob("*.nb[ci]")}
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build both archives from a copy of the tracked files."""
@@ -66,6 +75,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy(ROOT / name, directory / "source" / name)
     builder = directory / "builder"
     create_environment(sys.executable, builder, "hatchling>=1.27")
+    add_packages_of_this_environment(builder)
     build: list[str | Path] = [builder / "bin" / "python", "-m", "hatchling", "build", "-d", directory / "dist"]
     subprocess.run(build, cwd=directory / "source", check=True, capture_output=True)
     return directory / "dist"
@@ -89,6 +99,7 @@ def test_the_archives_contain_all_files_that_a_run_needs_and_no_tests(built: Pat
     } <= packed
     assert {f"rocketmq_lake/_conf/{path.name}" for path in (ROOT / "conf").iterdir()} <= packed
     assert {"spark-submit.sh", "requirements.lock", "conf/jars.lock", "pyproject.toml", "LICENSE"} <= kept
+    assert 28 == len([name for name in packed if name.startswith("rmq_formats/__pycache__/") and name.endswith(".nbi")])
     assert {"rmq_formats", "rocketmq_lake"} == {name.partition("/")[0] for name in packed if ".dist-info" not in name}
     assert not [name for name in packed | kept if name.startswith(("tests/", "benchmarks/"))]
 
@@ -145,13 +156,16 @@ def test_small_work_needs_neither_spark_nor_java_on_the_newest_python(built: Pat
 @pytest.mark.spark
 @pytest.mark.parametrize("python", [None, *(pytest.param(one, marks=pytest.mark.campaign) for one in PYTHONS)], ids=str)
 def test_the_wheel_runs_the_tour(built: Path, python: Path | None, tmp_path: Path) -> None:
-    """With the packages of this environment; in the campaign, in an empty environment of each Python version."""
+    """
+    With the packages of this environment; in the campaign, in an empty environment of each Python version.
+
+    On the Python that built the wheel, it runs the code that the wheel contains, and compiles nothing.
+    """
     (wheel,) = built.glob("*.whl")
     environment = tmp_path / "environment"
     if python is None:
         create_environment(sys.executable, environment, "--no-deps", wheel)
-        (packages,) = environment.glob("lib/python*/site-packages")
-        (packages / "others.pth").write_text(f"{spark_home().parent}\n")
+        add_packages_of_this_environment(environment)
     else:
         create_environment(python, environment, "--no-deps", "--require-hashes", "-r", ROOT / "requirements.lock")
         subprocess.run([*PIP, environment / "bin" / "python", "install", "--no-deps", wheel], check=True)
@@ -159,12 +173,15 @@ def test_the_wheel_runs_the_tour(built: Path, python: Path | None, tmp_path: Pat
     (tmp_path / "home").mkdir()
 
     home = {**here, "HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
-    home["NUMBA_DISABLE_JIT"] = str(int(python is None))  # other tests of users' environments cover compilation
+    shipped = list_compiled_code(tmp_path)
     done = run_checked([environment / "bin" / "rmq-lake", "demo", tmp_path / "tour"], tmp_path, home)
 
     assert 0 == done.returncode, done.stderr
     assert "byte for byte" in done.stdout
     assert "This is the end of the tour." in done.stdout
+    assert shipped
+    if python is None:
+        assert shipped == list_compiled_code(tmp_path)
 
 
 def test_a_source_archive_is_a_checkout(built: Path, tmp_path: Path) -> None:
