@@ -56,7 +56,7 @@ BENCHMARKS = {
     "index-settings": Arguments((), ("--files", "20", "40", "80"), ("--files", "4")),
     "recreated-topic": Arguments((), ("--messages", "20000", "50000", "100000"), ("--messages", "1000")),
     "rocksdb-index": Arguments((), ("--rows", "100000", "200000"), ("--rows", "3000")),
-    "first-run": Arguments((), ("--kib", "64"), ("--kib", "16")),
+    "first-run": Arguments((), ("--kib", "64"), ("--kib", "16", "--environments", "nothing")),
     "small-commands": Arguments((), ("--runs", "1"), ("--runs", "1", "--engines", "here")),
 }  # fmt: skip
 

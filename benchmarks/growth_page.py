@@ -8,6 +8,7 @@ The column *before* has what the issue that asked for each change stated about c
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,6 +55,26 @@ def _list_models(record: Mapping[str, Any]) -> list[Size]:
     ]
 
 
+def _read_first_cpu_s(place: str, command: str, one: Size) -> float:
+    return float(one[place][command]["first"]["cpu_s"])
+
+
+def _list_sizes_with(place: str, record: Mapping[str, Any]) -> Sequence[Size]:
+    return [one for one in record["sizes"] if place in one]
+
+
+# One for each environment, because a record may have figures of some of them.
+_GROUPS_OF_FIRST_RUNS = tuple(
+    Group("first-run", "KiB of log", lambda one: one["kib"], tuple(
+        Row(f"first `{command}` {words}, CPU seconds", "20 to 65", partial(_read_first_cpu_s, place, command), goal)
+        for command in commands
+    ), partial(_list_sizes_with, place))
+    for place, words, goal, commands in (
+        ("checkout", "in a new checkout", "5", ("ingest", "verify", "type")),
+        ("wheel", "with a wheel that this Python has built", "5", ("ingest", "verify", "type")),
+        ("nothing", "if nothing is compiled in advance", "", ("ingest", "verify")),
+    )
+)  # fmt: skip
 GROUPS = (
     Group("many-queues", "queues", lambda one: one["queues"], (
         Row("`ingest` with nothing new, CPU seconds", "7.2 to 8.3", lambda one: one["ingest_nothing_new_s"], "1"),
@@ -109,12 +130,7 @@ GROUPS = (
     Group("files-on-disk", "runs", lambda one: one["runs"], (
         Row("files of a lake, runs every five minutes", "6,529 (500 runs)", lambda one: one["files"], "1,000"),
     )),
-    Group("first-run", "KiB of log", lambda one: one["kib"], (
-        Row("first `ingest` in a new environment, CPU seconds", "20 to 65",
-            lambda one: one["ingest"]["first"]["cpu_s"], "5"),
-        Row("first `verify` in a new environment, CPU seconds", "20 to 65",
-            lambda one: one["verify"]["first"]["cpu_s"], "5"),
-    )),
+    *_GROUPS_OF_FIRST_RUNS,
     Group("engines", "MiB of log", lambda one: one["mib"], (
         Row("`ingest` of all tables on this machine, CPU seconds", "",
             lambda one: one["all tables"]["local"]["cpu_s"], ""),
