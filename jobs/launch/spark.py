@@ -24,7 +24,7 @@ from jobs.launch.class_archive import find_class_archive_flags
 from jobs.launch.engine import NO_SPARK_MESSAGE, SetupError, count_cores, find_java_home
 from jobs.storage.paths import list_directory, path_exists
 
-_DAEMON_MODULE = "jobs.store.spark_workers"  # the module with `run_daemon`
+_DAEMON_MODULE = "jobs.store.spark_daemon"
 _MASTER_SECONDS = 5  # time limit of a connection, because a firewall may drop packets
 _NAMED_JARS = 3  # JARs that a message names
 

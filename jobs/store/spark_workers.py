@@ -10,7 +10,6 @@ from pyspark.sql import SparkSession
 
 from jobs.console.progress import Work, show_spark_progress
 from jobs.launch.session import hadoop_options
-from jobs.store.task_modules import import_task_modules
 from jobs.store.workers import Item, Result, Sizes, Task, prepare_compiled_code, record_count
 from rmq_formats.errors import FormatError
 
@@ -104,19 +103,3 @@ def freeze_collected_objects() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-def run_daemon() -> None:
-    """
-    Run the process from which Spark forks its local Python workers, with the modules of tasks imported in advance.
-
-    Spark's own daemon imports none of our modules, and leaves imports to the workers.
-    """
-    from pyspark.daemon import manager
-
-    import_task_modules()
-    manager()
-
-
-if __name__ == "__main__":
-    run_daemon()

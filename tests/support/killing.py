@@ -519,7 +519,7 @@ _COMMAND_TIMEOUT_S: Final = 300  # after this time, a command hangs
 _EXTRA_S: Final = 5.0  # at most; time for some steps
 _SUSPENDED_S: Final = 10.0
 
-_WORKER_DAEMONS: Final = (b"-m\0jobs.store.spark_workers", b"-m\0pyspark.daemon")  # not a setting of the JVM
+_WORKER_DAEMONS: Final = (b"-m\0jobs.store.spark_daemon", b"-m\0pyspark.daemon")  # not a setting of the JVM
 VICTIMS: Final = ("everything", "driver", "JVM", "workers")
 _INGEST_VICTIMS: Final = ("everything", "workers", "stopped workers")
 

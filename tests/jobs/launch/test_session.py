@@ -11,6 +11,7 @@ from pathlib import Path
 from socket import gethostname
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark import java_gateway
 from pyspark.sql import SparkSession
@@ -102,10 +103,22 @@ def test_a_worker_that_lacks_a_package_is_named_with_its_python(spark: SparkSess
         require_worker_modules(spark.sparkContext, "json", "no_such_package")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="Spark's own daemon is used there")
+def test_local_workers_use_the_installed_pyspark(spark: SparkSession) -> None:
+    """Spark lets them use the sources in a ZIP, which every start compiled again."""
+
+    def find_pyspark(_: int) -> str:
+        import pyspark
+
+        return pyspark.__file__
+
+    assert [pyspark.__file__] == spark.sparkContext.parallelize([0], 1).map(find_pyspark).collect()
+
+
 _SHOWN = """
 import os, sys
 from jobs.store.task_modules import import_task_modules
-import_task_modules()
+import_task_modules("jobs.store.spark_workers")
 names = {open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")}
 print("jobs.products.messages" in sys.modules, "pandas" in sys.modules)
 print(names - {"python", "python3", "jemalloc_bg_thd"} - {sys.argv[1]})

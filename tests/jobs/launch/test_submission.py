@@ -55,7 +55,7 @@ def test_a_run_without_options_is_local_and_retries_tasks() -> None:
     assert sys.executable == submission[1]["PYSPARK_PYTHON"]
     assert "127.0.0.1" == submission[1]["SPARK_LOCAL_IP"]
     assert "-XX:TieredStopAtLevel=1" in jvm_flags(submission)  # it only schedules Python tasks
-    assert ["spark.python.daemon.module=jobs.store.spark_workers"] == values(submission, "--conf")  # shared imports
+    assert ["spark.python.daemon.module=jobs.store.spark_daemon"] == values(submission, "--conf")  # shared imports
 
 
 def test_an_unreachable_spark_master_is_reported_in_one_line_and_one_of_several_is_enough() -> None:
