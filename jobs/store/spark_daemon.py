@@ -7,6 +7,7 @@ in a ZIP: compiling them takes half a second of CPU time, and each worker reads 
 
 import os
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,7 +28,8 @@ def run_daemon() -> None:
 
     from jobs.store.task_modules import import_task_modules
 
-    import_task_modules("jobs.store.spark_workers")
+    import_module("jobs.store.spark_workers")
+    import_task_modules()
     manager()
 
 

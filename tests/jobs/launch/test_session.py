@@ -118,7 +118,7 @@ def test_local_workers_use_the_installed_pyspark(spark: SparkSession) -> None:
 _SHOWN = """
 import os, sys
 from jobs.store.task_modules import import_task_modules
-import_task_modules("jobs.store.spark_workers")
+import_task_modules()
 names = {open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")}
 print("jobs.products.messages" in sys.modules, "pandas" in sys.modules)
 print(names - {"python", "python3", "jemalloc_bg_thd"} - {sys.argv[1]})
