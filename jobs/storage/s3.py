@@ -13,7 +13,7 @@ from threading import Event
 from typing import TYPE_CHECKING, TypeVar
 
 from jobs.storage.locations import AZURE_SCHEMES, S3_SCHEMES, object_key, scheme_of
-from jobs.storage.model import FetchingReader, FileInfo, Reader, Storage
+from jobs.storage.model import FetchingReader, FileInfo, Reader, Storage, file_exists
 from jobs.storage.settings import AzureSettings, azure_delta_options, azure_filesystem, find_s3_settings
 from rmq_formats.layout import Buffer
 
@@ -151,12 +151,11 @@ class ObjectStorage(Storage):
         pyarrow has no conditional put, so the object is looked up first. Names in a lake have a random part, so that
         no two processes write the same one.
         """
-        key = object_key(location)
-        if self._call(location, lambda: self.filesystem.get_file_info(key)).is_file:
+        if file_exists(self.open, location):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), location)
 
         def put() -> None:
-            with self.filesystem.open_output_stream(key) as stream:
+            with self.filesystem.open_output_stream(object_key(location)) as stream:
                 stream.write(data)
 
         self._call(location, put)
@@ -246,6 +245,7 @@ def s3_storage(options: tuple[tuple[str, str], ...]) -> ObjectStorage:
         force_virtual_addressing=bool(endpoint) and not is_path_style,
         # The standard strategy limits the retries of a process to about a hundred in its lifetime.
         retry_strategy=AwsDefaultS3RetryStrategy(max_attempts=_ATTEMPTS),
+        allow_delayed_open=True,  # an object of up to 5 MiB then takes one request instead of three
     )
     has_key = "access_key" in named
     asked = "fs.s3a.access.key" if has_key else "the AWS environment, because fs.s3a.access.key is not set"
