@@ -29,6 +29,7 @@ from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, UnitRules
 from rmq_formats.properties import MAX_LONG
 
 _A_GROUP = 64 << 20  # bytes of a log: with fewer, one task compares all queues, and units stay in memory
+_SHORT_RANGE = 4 << 20  # bytes of records of a range: with fewer, its units stay in memory
 _MOST_GROUPS = 64
 _ALIGNED = 8
 _CACHED_GROUPS = 1 << 16  # queues whose groups are remembered
@@ -106,12 +107,17 @@ class RangeUnitCollector:
         self._collector = self._new()
         self._parts: list[UnitFile] = []
         self._records_end: int | None = None
+        self._start: int | None = None  # the first record
+        self._end = 0  # the last record
         self._times = StoreTimes()
 
     def add(self, item: RawRecords | Piece) -> None:
         """Process the next pieces of the range."""
         if isinstance(item, Piece):
             return
+        if self._start is None:
+            self._start = item.base_offset + int(item.positions[0])
+        self._end = item.base_offset + int(item.positions[-1])
         self._collector.add(item, self._from, self._to)
         last = int(np.searchsorted(item.positions, self._to - item.base_offset)) - 1
         if last >= 0 and item.base_offset + int(item.positions[last]) >= self._from:
@@ -120,7 +126,9 @@ class RangeUnitCollector:
             self._write()
 
     def finish(self) -> RangeUnits:
-        """Write the units that are left."""
+        """Write the units that are left; those of a short range are passed on without a file."""
+        if not self._parts and self._start is not None and self._end - self._start <= _SHORT_RANGE:
+            self._scratch = None
         self._write()
         return RangeUnits(tuple(self._parts), self._records_end, self._times)
 

@@ -177,7 +177,7 @@ def _units(store: Path) -> list[tuple[str, int, int, int, int, int]]:
 @pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] != "rockscq"])
 def test_every_unit_of_a_real_store_is_a_row_once(name: str, group_size: int, golden: StoreOf, tmp_path: Path) -> None:
     store = golden(name)
-    with patch("jobs.products.queues.unit_files._A_GROUP", group_size):
+    with patch.multiple("jobs.products.queues.unit_files", _A_GROUP=group_size, _SHORT_RANGE=-1):
         _ingest(store, tmp_path, name)
 
     assert not [*tmp_path.rglob("*.units")]
@@ -306,7 +306,10 @@ def test_rows_of_units_are_the_same_without_the_tags_and_topics_that_are_exclude
         min(queue.iterdir()).unlink()
     written: list[bytes] = []
     find_scratch = partial(tmp_path.glob, "some/*/*.units")
-    with patch("jobs.products.queues.product.choose_group_count", return_value=3):
+    with (
+        patch("jobs.products.queues.product.choose_group_count", return_value=3),
+        patch("jobs.products.queues.unit_files._SHORT_RANGE", -1),
+    ):
         ingest_store(store, tmp_path / "all")
         with patch.object(RunOutput, "delete_scratch", lambda *_: written.extend(map(Path.read_bytes, find_scratch()))):
             ingest_store(store, tmp_path / "some", selection=Selection(exclude_topics=("T1",)))
@@ -411,7 +414,7 @@ def test_the_division_of_a_log_and_its_units_does_not_change_the_rows(
 
     finish = RangeUnitCollector.finish
     with (
-        patch.multiple("jobs.products.queues.unit_files", _A_GROUP=4096, _UNITS_AT_ONCE=at_once),
+        patch.multiple("jobs.products.queues.unit_files", _A_GROUP=4096, _UNITS_AT_ONCE=at_once, _SHORT_RANGE=-1),
         patch.multiple("rmq_formats.consumequeue.collect", _MANY=5, _MANY_OF_A_QUEUE=0),
         patch("jobs.ingest.run.plan_ranges", lambda *args: [replace(one, window=window) for one in plan_ranges(*args)]),
         patch.object(RangeUnitCollector, "finish", finished),
