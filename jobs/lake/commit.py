@@ -74,6 +74,7 @@ if TYPE_CHECKING:
 
 CLUSTERED_PREFIX = "clustered-"  # name prefix of files that cover a narrow range of hashes
 CHECKPOINT_INTERVAL = 50  # commits that a reader of the log replays at most
+_REMOTE_CHECKPOINT_INTERVAL = 5  # the same on an object store, where each of these commits takes several requests
 VECTORS_ONLY_LOCAL_ERROR = "files with deletion vectors can only be replaced on local file systems"
 _NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
 _CONFLICTS = "io.delta.exceptions."  # the package of Delta's exceptions for concurrent commits
@@ -283,7 +284,7 @@ def open_table(lake: Lake, name: str, *, is_private: bool = False) -> DeltaTable
     """Return the newest snapshot of a table, not shared if *is_private*; None if the table does not exist."""
     load = partial(_load_table, lake, name)
     try:
-        return load() if is_private else find_newest_snapshot(lake.locate(name), load)
+        return load() if is_private else find_newest_snapshot(lake.locate(name), lake.options, load)
     except TableNotFoundError:
         return None
 
@@ -543,12 +544,25 @@ def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
             raise OSError(f"{snapshot.table_uri}: {VECTORS_ONLY_LOCAL_ERROR}")
         else:
             _write_by_deltalake(snapshot, new)
-        update_snapshot(location, snapshot)
+        update_snapshot(location, snapshot, new.transactions)
+        if not is_local(lake.location) and _is_remote_checkpoint_due(snapshot):
+            snapshot.create_checkpoint()
         if is_local(lake.location) and not needs_spark(snapshot):
             _maintain_log(snapshot)
     version: int = snapshot.version()
     _flush(snapshot.table_uri, range(before + 1, version + 1))
     return version
+
+
+def _is_remote_checkpoint_due(snapshot: DeltaTable) -> bool:
+    """Return whether a table on an object store gets a checkpoint in addition to those that `deltalake` writes."""
+    number = snapshot.version() + 1
+    is_ours = _read_checkpoint_interval(snapshot) == CHECKPOINT_INTERVAL  # not set by a user
+    return is_ours and number % _REMOTE_CHECKPOINT_INTERVAL == 0 and number % CHECKPOINT_INTERVAL != 0
+
+
+def _read_checkpoint_interval(snapshot: DeltaTable) -> int:
+    return int(snapshot.metadata().configuration.get("delta.checkpointInterval") or CHECKPOINT_INTERVAL)
 
 
 def _flush(uri: str, versions: Iterable[int] = ()) -> None:
@@ -711,9 +725,8 @@ def _is_log_cleaned(snapshot: DeltaTable) -> bool:
 
 def _maintain_log(snapshot: DeltaTable) -> None:
     """Write the checkpoint of a local table that is due, and delete old commits, as `deltalake` does."""
-    version, configuration = snapshot.version(), snapshot.metadata().configuration
-    interval = int(configuration.get("delta.checkpointInterval") or CHECKPOINT_INTERVAL)
-    if (version + 1) % interval == 0:
+    version = snapshot.version()
+    if (version + 1) % _read_checkpoint_interval(snapshot) == 0:
         write_checkpoint(local_path(snapshot.table_uri).rstrip("/"), version)
     if version % CHECKPOINT_INTERVAL == 0 and _is_log_cleaned(
         snapshot

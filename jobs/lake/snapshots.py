@@ -16,7 +16,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from jobs.storage import object_store
-from jobs.storage.locations import is_local, local_path
+from jobs.storage.locations import is_local, join_location, local_path
+from jobs.storage.model import file_exists
 from jobs.storage.paths import is_directory
 from jobs.storage.s3 import delta_location, delta_options
 
@@ -27,6 +28,8 @@ _Mark: TypeAlias = tuple[int, int]
 LOG_DIRECTORY = "_delta_log"
 _COMMIT = re.compile(r"\d{20}\.json")
 _MANAGED = "catalog-managed table"  # part of an error message of `deltalake`
+# Attribute of a snapshot: its version, and the known transactions, for each of which `deltalake` reads the log again.
+_TRANSACTIONS = "known_transactions"
 _LAST_CHECKPOINT, _LARGEST_HINT = "_last_checkpoint", 64 << 20
 
 
@@ -212,6 +215,16 @@ def refuse_wrong_row_counts(metadata: "FileMetaData", groups: Iterable[int] | No
 
 def read_newest_transaction(snapshot: DeltaTable, app: str) -> int:
     """Return the newest transaction of *app* on a table, or 0; raise `OSError` if the log cannot be read."""
+    version, found = vars(snapshot).get(_TRANSACTIONS, (-1, {}))
+    if version != snapshot.version():
+        found = dict[str, int]()
+        vars(snapshot)[_TRANSACTIONS] = snapshot.version(), found
+    if app not in found:
+        found[app] = _replay_transaction(snapshot, app)
+    return int(found[app])
+
+
+def _replay_transaction(snapshot: DeltaTable, app: str) -> int:
     try:
         return snapshot.transaction_version(app) or 0
     except (DeltaError, OSError) as error:  # neither error names the table
@@ -220,9 +233,10 @@ def read_newest_transaction(snapshot: DeltaTable, app: str) -> int:
         raise OSError(f"{location}: the Delta log cannot be read: {reason}") from error
 
 
-# The newest snapshot of each table in this thread, and the mark of the commit of its version, which shows whether a
-# table was recreated at the same location. Only a commit of this thread changes a snapshot.
-_cached: ContextVar[dict[Path, tuple[DeltaTable, _Mark | None]] | None] = ContextVar("cached", default=None)
+# The newest snapshot of each table in this thread, None if an object store has no such table. On a local disk, with the
+# mark of the commit of its version, which shows whether a table was recreated at the same location. Only a commit of
+# this thread changes a snapshot.
+_cached: ContextVar[dict[str, tuple[DeltaTable | None, _Mark | None]] | None] = ContextVar("cached", default=None)
 
 
 @contextmanager
@@ -238,29 +252,70 @@ def cache_snapshots() -> Iterator[None]:
         _cached.reset(before)
 
 
-def find_newest_snapshot(location: str, open_snapshot: Callable[[], DeltaTable]) -> DeltaTable:
+def find_newest_snapshot(
+    location: str, options: Mapping[str, str], open_snapshot: Callable[[], DeltaTable]
+) -> DeltaTable:
     """Return the newest snapshot of a table from the cache; else call *open_snapshot*."""
     cached = _cached.get()
-    if cached is None or not is_local(location):
+    if cached is None:
         return open_snapshot()
-    table = Path(local_path(location))
-    if not is_directory(table / LOG_DIRECTORY):
+    if is_local(location) and not is_directory(Path(local_path(location)) / LOG_DIRECTORY):
         raise TableNotFoundError(location)
-    snapshot, mark = cached.pop(table, (None, None))
-    version = snapshot.version() if snapshot is not None else 0
-    if snapshot is None or mark is None or mark != _mark(table, version) or _mark(table, version + 1) is not None:
-        snapshot = open_snapshot()
-    cached[table] = snapshot, _mark(table, snapshot.version())
+    if location not in cached or not _is_newest(location, options, *cached[location]):
+        cached.pop(location, None)
+        _cache(location, _open_or_none(open_snapshot))
+    snapshot, _ = cached[location]
+    if snapshot is None:
+        raise TableNotFoundError(location)
     return snapshot
 
 
-def update_snapshot(location: str, snapshot: DeltaTable) -> None:
-    """Update a table's newest snapshot after a commit on it."""
-    snapshot.update_incremental()
-    cached = _cached.get()
-    if cached is not None and is_local(location):
+def _open_or_none(open_snapshot: Callable[[], DeltaTable]) -> DeltaTable | None:
+    try:
+        return open_snapshot()
+    except TableNotFoundError:
+        return None
+
+
+def _is_newest(location: str, options: Mapping[str, str], snapshot: DeltaTable | None, mark: _Mark | None) -> bool:
+    """
+    Return whether a cached snapshot is still the newest one.
+
+    On an object store, this takes one request or two, and opening a table takes twenty or more.
+    """
+    if is_local(location):
         table = Path(local_path(location))
-        cached[table] = snapshot, _mark(table, snapshot.version())
+        version = snapshot.version() if snapshot is not None else 0
+        return mark is not None and mark == _mark(table, version) and _mark(table, version + 1) is None
+    storage = object_store(location, options)
+
+    def has_commit(version: int) -> bool:
+        return file_exists(storage.open, join_location(location, LOG_DIRECTORY, f"{version:020d}.json"))
+
+    if snapshot is None:
+        return not has_commit(0)
+    # A table that was recreated has fewer versions, or more.
+    return has_commit(snapshot.version()) and not has_commit(snapshot.version() + 1)
+
+
+def update_snapshot(location: str, snapshot: DeltaTable, transactions: Mapping[str, int]) -> None:
+    """Update a table's newest snapshot after a commit on it with these transactions."""
+    before = snapshot.version()
+    known = vars(snapshot).get(_TRANSACTIONS)
+    snapshot.update_incremental()
+    if known is not None and known[0] == before == snapshot.version() - 1:
+        vars(snapshot)[_TRANSACTIONS] = before + 1, {**known[1], **transactions}
+    _cache(location, snapshot)
+
+
+def _cache(location: str, snapshot: DeltaTable | None) -> None:
+    cached = _cached.get()
+    if cached is None:
+        return
+    mark = None
+    if snapshot is not None and is_local(location):
+        mark = _mark(Path(local_path(location)), snapshot.version())
+    cached[location] = snapshot, mark
 
 
 def _mark(table: Path, version: int) -> _Mark | None:

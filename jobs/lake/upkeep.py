@@ -508,19 +508,21 @@ def vacuum(lake: Lake, table: Table, store_id: str = "", *, dry_run: bool = Fals
     After a run of a store, only this store's files are deleted, as soon as the retention of a followed table allows.
     The others wait for a day: an unreferenced file may have been written hours ago by the first run of another store.
     """
-    snapshot = open_table(lake, table.name, is_private=True)
+    snapshot = open_table(lake, table.name)
     is_brief = snapshot is not None and keeps_replaced_files_briefly(snapshot)
     if snapshot is None or (store_id and not is_brief):
         return 0
     hours: int | None = None if store_id else 24 if is_brief else RETENTION_HOURS
     try:
-        snapshot.vacuum(hours, dry_run=True)
+        if hours is not None:
+            snapshot.vacuum(hours, dry_run=True)
     except DeltaError:  # the table demands more: files are kept as another engine has configured it
         hours = None
     found = _vacuum(lake, table, snapshot, hours)
     names = _select_deletable(lake, table, snapshot, (name for name in found if name.startswith(store_id)))
     if not store_id and len(names) == len(found) and not needs_spark(snapshot):
-        return len(_vacuum(lake, table, snapshot, hours, dry_run=dry_run))
+        changed = None if dry_run else open_table(lake, table.name, is_private=True)
+        return len(_vacuum(lake, table, changed or snapshot, hours, dry_run=dry_run))
     for name in () if dry_run else names:
         lake.delete(f"{table.name}/{name}")
     return len(names)
@@ -613,8 +615,9 @@ def merge_and_vacuum(lake: Lake, manifest: Manifest) -> list[Exception]:
                 _adapt_retention(lake, table, elapsed_s / MAX_SMALL_FILES)
                 _shorten_log(lake, table)
                 vacuum(lake, table, manifest.store_id)
-        is_any_at_work = any(find_unfinished_run(lake, store) for store in list_lake_stores(lake))
-        for table in WRITTEN_BY_RUNS if manifest.run % _RUNS_BETWEEN_VACUUMS == 0 else ():
+        is_long_upkeep = manifest.run % _RUNS_BETWEEN_VACUUMS == 0
+        is_any_at_work = is_long_upkeep and any(find_unfinished_run(lake, store) for store in list_lake_stores(lake))
+        for table in WRITTEN_BY_RUNS if is_long_upkeep else ():
             with _collecting_errors(errors):
                 thin_states(lake, table, [manifest.store_id], most_bytes=_THINNED_AT_ONCE)
                 vacuum(lake, table, manifest.store_id)
@@ -754,8 +757,11 @@ def _thin_checkpoints(lake: Lake, table: Table) -> None:
         return
     log = f"{table.name}/_delta_log"
     found = [int(name[1]) for info in lake.list_files(log) if (name := _CHECKPOINT.fullmatch(info.name))]
-    for version in sorted(found)[:-_NEWEST_CHECKPOINTS_KEPT]:
-        if version // CHECKPOINT_INTERVAL % _OLDER_CHECKPOINTS_STEP:
+    older = sorted(found)[:-_NEWEST_CHECKPOINTS_KEPT]
+    newest = {version // CHECKPOINT_INTERVAL: version for version in older}  # an object store has more
+    for version in older:
+        place = version // CHECKPOINT_INTERVAL
+        if place % _OLDER_CHECKPOINTS_STEP or version != newest[place]:
             lake.delete(f"{log}/{version:020d}.checkpoint.parquet")
 
 
@@ -773,7 +779,7 @@ def _adapt_retention(lake: Lake, table: Table, run_interval_s: float) -> None:
     So the number of files does not grow with the number of runs. A value in other units than seconds was set by a user
     or for a followed table, unless it is the initial value of a table.
     """
-    snapshot = open_table(lake, table.name, is_private=True)
+    snapshot = open_table(lake, table.name)
     if snapshot is None:
         return
     there = snapshot.metadata().configuration
@@ -787,8 +793,10 @@ def _adapt_retention(lake: Lake, table: Table, run_interval_s: float) -> None:
     kept_s = min(max(round(run_interval_s * _RUNS_KEPT) // _share_kept(table), least_s), _MOST_KEPT_S)
     if not current_s / 2 < kept_s < current_s * 2:
         interval = f"interval {kept_s} seconds"
+        changed = open_table(lake, table.name, is_private=True)
         with suppress(CommitFailedError):  # another process commits at this moment; a later run tries again
-            set_properties(snapshot, {FILE_RETENTION_PROPERTY: interval, LOG_RETENTION_PROPERTY: interval})
+            if changed is not None:
+                set_properties(changed, {FILE_RETENTION_PROPERTY: interval, LOG_RETENTION_PROPERTY: interval})
 
 
 def _share_kept(table: Table) -> int:
@@ -797,7 +805,7 @@ def _share_kept(table: Table) -> int:
 
 def _shorten_log(lake: Lake, table: Table) -> None:
     """Write a checkpoint of a table, and delete the earlier entries of its log that are no longer kept."""
-    snapshot = open_table(lake, table.name, is_private=True)
+    snapshot = open_table(lake, table.name)
     if snapshot is not None and keeps_replaced_files_briefly(snapshot) and not needs_spark(snapshot):
         shorten_log(lake, table.name, snapshot)
 

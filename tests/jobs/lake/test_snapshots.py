@@ -16,16 +16,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import TableNotFoundError
+from pyarrow.fs import LocalFileSystem
 
 from jobs.console.result import ExitCode
 from jobs.lake.commit import ensure_table, open_table
 from jobs.lake.features import refuse_unreadable_layout
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import DamagedFileError, SnapshotFile, list_snapshot_files, read_batches
-from jobs.lake.snapshots import UnsupportedTableError, cache_snapshots, open_delta
+from jobs.lake.snapshots import (
+    UnsupportedTableError,
+    cache_snapshots,
+    find_newest_snapshot,
+    open_delta,
+    read_newest_transaction,
+)
 from jobs.lake.tables import CONFIG_FILES, CONSUME_QUEUE, INDEX_ENTRIES, INDEX_FILES, LOG_PIECES, MESSAGES, RUNS
 from jobs.restore import NEWER_COLUMNS
+from jobs.storage.s3 import ObjectStorage
 from tests.golden import StoreOf
 from tests.support.broker import Broker, some_records
 from tests.support.commands import ignore_spark_session, run_in_process
@@ -85,6 +94,85 @@ def test_a_run_opens_each_table_once(tmp_path: Path, broker: Broker) -> None:
 
     assert opened["messages"] == 1
     assert max(opened.values()) == 1
+
+
+@pytest.fixture
+def objects(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Let an object store have its objects in local files; the mock counts its requests."""
+    calls = Mock(wraps=ObjectStorage(LocalFileSystem()))
+    monkeypatch.setattr("jobs.lake.snapshots.object_store", lambda *_: calls)
+    return calls
+
+
+def _find(table: Path) -> DeltaTable:
+    return find_newest_snapshot(f"s3a://{table}", {}, lambda: DeltaTable(table))
+
+
+def test_two_requests_show_that_a_snapshot_on_an_object_store_is_the_newest(
+    lake: Lake, tmp_path: Path, objects: Mock
+) -> None:
+    """A run once opened tables 64 times there, each with three requests for each commit."""
+    table = Path(lake.locate(NAME))
+    with cache_snapshots():
+        before = _find(table)
+        objects.reset_mock()
+
+        assert _find(table) is before
+        assert 2 == objects.open.call_count
+
+        add(tmp_path, 2)
+
+        assert [1, 2] == numbers(_find(table))
+        assert [1] == numbers(before)
+
+
+@pytest.mark.parametrize("commits", [1, 3])
+def test_a_table_that_was_recreated_on_an_object_store_is_opened_again(
+    commits: int, lake: Lake, tmp_path: Path, objects: Mock
+) -> None:
+    del objects  # its effect is needed
+    table = Path(lake.locate(NAME))
+    add(tmp_path, 2)
+    with cache_snapshots():
+        assert [1, 2] == numbers(_find(table))
+        shutil.rmtree(table)
+        with pytest.raises(TableNotFoundError):
+            _find(table)
+
+        for number in range(commits):
+            add(tmp_path, number + 7)
+
+        assert [*range(7, 7 + commits)] == numbers(_find(table))
+
+
+def test_one_request_shows_that_a_table_on_an_object_store_is_still_missing(tmp_path: Path, objects: Mock) -> None:
+    with cache_snapshots():
+        for _ in range(2):
+            objects.reset_mock()
+            with pytest.raises(TableNotFoundError):
+                _find(tmp_path / NAME)
+
+        assert 1 == objects.open.call_count
+
+
+def test_the_transactions_of_a_snapshot_are_read_once_for_each_version(lake: Lake, tmp_path: Path) -> None:
+    """`deltalake` reads the whole log for each application."""
+    table = open_table(lake, NAME)
+    assert table is not None
+    replay = DeltaTable.transaction_version
+    with patch.object(DeltaTable, "transaction_version", autospec=True, side_effect=replay) as read:
+        found = [read_newest_transaction(table, "some") for _ in range(3)]
+
+        assert [0, 0, 0] == found
+        assert 1 == read.call_count
+
+        write_deltalake(
+            tmp_path / NAME, pa.table({"number": [2]}), mode="append",
+            commit_properties=CommitProperties(app_transactions=[Transaction("some", 5)]),
+        )  # fmt: skip
+        table.update_incremental()
+
+        assert 5 == read_newest_transaction(table, "some")
 
 
 def _make_lake_of_one_file(broker: Broker, directory: Path) -> tuple[Lake, SnapshotFile]:
