@@ -36,6 +36,7 @@ from jobs.ingest.topics import (
 )
 from jobs.lake import integrity
 from jobs.lake.commit import ExpiredRows
+from jobs.lake.directory_id import DirectoryId
 from jobs.lake.history import confirm_not_rewritten, find_superseded_rows
 from jobs.lake.identity import identify_store, refuse_other_label
 from jobs.lake.lake import Lake
@@ -69,7 +70,6 @@ from jobs.lake.runs import (
     thin_fingerprints,
 )
 from jobs.lake.shorter_log import (
-    DirectoryId,
     ReadDirectory,
     ShorterLog,
     contradicts_lake,

@@ -13,21 +13,19 @@ where the lake has newer ones. A broker only writes newer records: the log with 
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple, Self, cast
 
 from jobs.console.amounts import utc_time_text
 from jobs.console.process import tool_command
 from jobs.lake.commit import open_table
+from jobs.lake.directory_id import DirectoryId
 from jobs.lake.identity import find_stores_with_record, has_fingerprint, read_first_record
 from jobs.lake.lake import Lake
 from jobs.lake.lake_stores import LakeStore
 from jobs.lake.manifest import SupersededRows
 from jobs.lake.snapshot_files import has_rows_within
 from jobs.lake.tables import MESSAGES, SUPERSEDED_MESSAGES, Table
-from jobs.storage.local import read_creation_time
-from jobs.storage.locations import is_local, local_path
 from jobs.store.log_ends import find_end_after_crash, find_newest_known_offset, has_lost_end
 from jobs.store.queue_files import queues_in_files
 from jobs.store.range_reader import RangeReader
@@ -40,22 +38,6 @@ from rmq_formats.errors import is_disk_error
 DIRECTORIES_KEY = "directories"  # key in a manifest's state
 _CLOCKS_DIFFER_MS = 5_000  # the largest difference between the clocks of a master and its replicas
 _MOST_DIRECTORIES = 16  # that are kept for each store, the most recently read ones
-
-
-class DirectoryId(NamedTuple):
-    """The identity of a store's directory, which differs from that of its copies."""
-
-    location: str
-    inode: int = 0  # 0 on a remote file system
-    created_ns: int = 0  # 0 if the file system does not keep it
-
-    @classmethod
-    def read(cls, root: str) -> Self:
-        """Return the identity of the directory of a store."""
-        if not is_local(root):
-            return cls(root)
-        path = Path(local_path(root)).resolve()
-        return cls(str(path), path.stat().st_ino, read_creation_time(path))
 
 
 class ReadDirectory(NamedTuple):

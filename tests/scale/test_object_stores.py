@@ -108,7 +108,7 @@ def ingested(uploaded: UploadedStore) -> tuple[UploadedStore, Summary]:
 def test_an_idle_run_lists_the_logs_of_the_tables_and_opens_none(
     runs: int, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The number of requests does not grow with the number of runs."""
+    """The number of requests does not grow with the number of runs, also on another machine than the last run."""
     monkeypatch.setattr("jobs.ingest.pre_run_check.file_system_options", lambda: s3.options)
     broker = Broker(tmp_path / "store", dispatches=True)
     request = IngestRequest(str(broker.root), s3.uri(f"idle-{runs}", "lake"), broker="b")
@@ -119,15 +119,21 @@ def test_an_idle_run_lists_the_logs_of_the_tables_and_opens_none(
         assert check.summary_if_nothing_new() is None
         check.remember(ingest(request, SerialWorkers(s3.options)))
 
+    monkeypatch.setenv("RMQ_LAKE_CACHE", str(tmp_path / "another-machine"))
     with (
         patch.object(ObjectStorage, "list_files", autospec=True, side_effect=ObjectStorage.list_files) as listed,
-        patch.object(ObjectStorage, "open", side_effect=AssertionError("a request for a file")),
+        patch.object(ObjectStorage, "open", autospec=True, side_effect=ObjectStorage.open) as opened,
         patch("jobs.lake.snapshots.open_delta", side_effect=AssertionError("requests for a table")),
     ):
         summary = PreRunCheck(request).summary_if_nothing_new()
 
     assert summary is not None
     assert 14 >= listed.call_count
+    assert 1 == opened.call_count  # the note
+    log = s3.path(f"idle-{runs}", "lake", "messages", "_delta_log")
+    checkpoints = {int(path.name[:20]) for path in log.glob("*.checkpoint.parquet")}
+
+    assert {*range(4, runs, 5)} <= checkpoints  # version 0 has no rows
 
 
 def without_secrets(*places: Path | str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobs.console.result import ExitCode
-from jobs.lake.shorter_log import DirectoryId
+from jobs.lake.directory_id import DirectoryId
 from tests.rmq_formats.builders import STORED
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import Run
