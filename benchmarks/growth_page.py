@@ -106,8 +106,14 @@ GROUPS = (
     ), itemgetter("verify")),
     Group("object-store-requests", "runs", lambda one: one["runs"], (
         Row("requests to S3 of a run with nothing new", "1,193 to 1,675", lambda one: one["idle"]["requests"], "50"),
-        Row("the same on a machine without the note of the previous run", "",
-            lambda one: one["idle_without_note"]["requests"], "50"),
+        Row("the same on another machine than the previous run", "",
+            lambda one: one["idle_on_another_machine"]["requests"], "50"),
+        Row("the same with other options than the previous run", "",
+            lambda one: one["idle_without_note"]["requests"], ""),
+        Row("requests to S3 of a run with new messages, median", "2,666 to 3,260",
+            lambda one: one["baseline_with_new_messages"]["median"], "300"),
+        Row("the same, mean of 16 runs, of which one merges files", "",
+            lambda one: one["baseline_with_new_messages"]["mean"], ""),
     ), itemgetter("runs")),
     Group("lost-queue", "queues", lambda one: one["queues"], (
         Row("fsync calls of `rebuild-consumequeue --lost-only`, one queue lost", "1,203 (400 queues)",

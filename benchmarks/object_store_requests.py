@@ -4,8 +4,8 @@ Count the requests to an S3 server: of a run of `ingest` without new messages af
     python -m benchmarks.object_store_requests [--runs N N N] [--segments N N N] [--directory DIR]
 
 S3Proxy serves local files; a proxy in front of it counts requests. Most runs are made on a local copy of the lake,
-which is then put on the server. The baseline is a run with new messages, and for `verify` one request for each segment
-and each queue file.
+which is then put on the server. The last 20 are made there: the first 4 are not counted, and one of the others merges
+files. The baseline is a run with new messages, and for `verify` one request for each segment and each queue file.
 """
 
 import os
@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from statistics import mean, median
 from typing import Any
 
 from benchmarks.broker import RELEASE
@@ -30,6 +31,8 @@ from tests.scale.servers import S3Server, hadoop_options, s3_server
 from tests.support.http_server import forward_request, read_body, run_http_server
 
 _MESSAGES = 60
+_RUNS_COUNTED = 16
+_RUNS_BEFORE = 4  # on the server, which get its more frequent checkpoints
 _SEGMENT_SIZE, _RECORD_SIZE, _QUEUES_PER_TOPIC = 64 << 10, 1024, 10
 
 
@@ -46,12 +49,12 @@ class _CountingServer:
         self.requests[request.command, request.path] += 1
         forward_request(request, self.server.port, read_body(request))
 
-    def run(self, *words: str) -> dict[str, Any]:
+    def run(self, *words: str, **environment: str) -> dict[str, Any]:
         """Run a command, which must succeed, and return the number of its requests."""
         self.requests.clear()
         settings = self.server._replace(port=self.port).options
         command = [sys.executable, "-m", "jobs.main", *hadoop_options(settings), *words, "--engine", "local", "--quiet"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **environment})
         return {"requests": self.requests.total(), **Counter(method for method, _ in self.requests.elements())}
 
 
@@ -73,22 +76,32 @@ def measure_runs(counting: _CountingServer, directory: Path, runs: Sequence[int]
     lake = directory / "lake"
     done = 0
     for number in runs:
-        while done < number - 1:
+        while done < number - _RUNS_BEFORE - _RUNS_COUNTED:
             store.append(_MESSAGES)
             ingest(IngestRequest(str(store.root), str(lake), broker="b"), SerialWorkers())
             done += 1
         name = f"lake-{number}"
-        counting.server.upload(lake, name)
+        if lake.exists():
+            counting.server.upload(lake, name)
         command = ["ingest", str(store.root), "--lake", counting.server.uri(name), "--broker", "b"]
-        store.append(_MESSAGES)
-        with_messages = counting.run(*command)
+        with_messages = []
+        for _ in range(_RUNS_BEFORE + _RUNS_COUNTED):
+            store.append(_MESSAGES)
+            with_messages.append(counting.run(*command)["requests"])
+        counted = with_messages[_RUNS_BEFORE:]
         idle = counting.run(*command)
+        elsewhere = counting.run(*command, RMQ_LAKE_CACHE=str(directory / "another-machine"))
         without_note = counting.run(*command, "--min-age", "1ms")
         yield {
             "runs": number,
             "idle": idle,
+            "idle_on_another_machine": elsewhere,
             "idle_without_note": without_note,
-            "baseline_with_new_messages": with_messages,
+            "baseline_with_new_messages": {
+                "median": median(counted),
+                "mean": round(mean(counted)),
+                "most": max(counted),
+            },
         }
 
 
