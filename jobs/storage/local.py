@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from glob import escape
+from io import BytesIO
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple, Self
@@ -114,9 +115,11 @@ class LocalReader(Reader):
 
     def read(self, position: int, length: int) -> bytes:
         """Return the bytes at *position*; fewer only at the end of the file."""
-        buffer = bytearray(max(min(length, self.size - position), 0))
-        filled = self.read_into(position, memoryview(buffer))
-        return bytes(buffer if filled == len(buffer) else buffer[:filled])
+        stream = BytesIO(bytes(max(min(length, self.size - position), 0)))
+        with stream.getbuffer() as buffer:
+            filled = self.read_into(position, buffer)
+        stream.truncate(filled)
+        return stream.getvalue()  # not a copy
 
     def read_into(self, position: int, buffer: memoryview) -> int:
         """Fill *buffer* from *position* and return the number of bytes."""

@@ -13,7 +13,7 @@ from jobs.store.running_broker import may_have_running_broker
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.scan import WINDOW_SIZE, RawRecords, scan
-from rmq_formats.commitlog.segment import Framing, Piece, PieceKind
+from rmq_formats.commitlog.segment import LARGE_RECORD_SIZE, Framing, Piece, PieceKind
 
 STORED_TOO_RECENTLY = "stored too recently"
 _MOST_LOOKS = 3  # times that one position is read again
@@ -50,7 +50,8 @@ class RangeReader:
         self._looked = (-1, 0)  # the position that was last read again, and how often
         # First records of the range, of the group before the last one, and of the last group.
         self._firsts: list[Fingerprint] = []
-        self._tail = (0, b"")  # the position of the last records, and their bytes
+        # The last records: their offset and bytes, or their fingerprint.
+        self._tail: Fingerprint | tuple[int, bytes] = (0, b"")
 
     def pieces(self) -> Generator[RawRecords | Piece]:
         """Yield records in groups, everything else piece by piece; a group's buffer is valid until the next one."""
@@ -160,7 +161,11 @@ class RangeReader:
         self._firsts = [*self._firsts[:1], *self._firsts[1:][-1:], new]
         end = last + int(group.sizes[-1])
         tail = int(group.positions[min(int(np.searchsorted(group.positions, end - TAIL_SIZE)), count - 1)])
-        self._tail = group.base_offset + tail, group.buffer[tail:end].tobytes()  # hashed if it is the last one
+        tail_offset = group.base_offset + tail
+        if end - tail > LARGE_RECORD_SIZE:
+            self._tail = Fingerprint.from_bytes(tail_offset, group.buffer[tail:end].data)
+        else:
+            self._tail = tail_offset, group.buffer[tail:end].tobytes()  # hashed if it is the last one
         self._seen.store_timestamp = int(kernels.read_store_timestamp(group.buffer, last))
         self._seen.records += count
 
@@ -169,4 +174,5 @@ class RangeReader:
         """The facts of the range, once its pieces are read."""
         if not self._seen.records:
             return self._seen
-        return replace(self._seen, fingerprints=(*self._firsts[:2], Fingerprint.from_bytes(*self._tail)))
+        tail = self._tail if isinstance(self._tail, Fingerprint) else Fingerprint.from_bytes(*self._tail)
+        return replace(self._seen, fingerprints=(*self._firsts[:2], tail))

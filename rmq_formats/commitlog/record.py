@@ -31,7 +31,7 @@ from rmq_formats.commitlog.layout import (
     TransactionType,
 )
 from rmq_formats.errors import CorruptData, NeedMoreData
-from rmq_formats.layout import Buffer
+from rmq_formats.layout import Buffer, Layout, Read
 from rmq_formats.properties import (
     CRC_NAME,
     CRC_SIZE,
@@ -42,6 +42,7 @@ from rmq_formats.properties import (
 )
 
 _V6_SIZE = 16
+_FLAG = HEAD.index("flag")
 
 
 INVALID_MAGIC_PREFIX = "invalid magic "  # precedes the number in the reason why bytes are not a record
@@ -105,8 +106,52 @@ def decode_record(buffer: Buffer, position: int = 0, physical_offset: int | None
     """
     view = memoryview(buffer)
     error_offset = position if physical_offset is None else physical_offset
-    total_size, magic_code, _, _, flag, _, stated_offset, sys_flag, _ = map(
-        int, HEAD.unpack(view, position, error_offset)
+
+    def read(at: int, length: int) -> Buffer:
+        return view[position + at : position + at + length]
+
+    return _read_record(read, view.nbytes - position, error_offset, physical_offset)
+
+
+def read_record(read: Read, limit: int, physical_offset: int) -> MessageRecord:
+    """
+    Return the record whose bytes *read* returns by their position in it, of which there are at most *limit*.
+
+    All lengths are checked before the body is read, so a wrong size does not cost any memory.
+    """
+    return _read_record(read, limit, physical_offset, physical_offset)
+
+
+def require_right_lengths(read: Read, limit: int, physical_offset: int) -> None:
+    """Raise `FormatError` if `read_record` would do so for another reason than the contents of the body."""
+    _find_parts(read, limit, physical_offset, physical_offset)
+
+
+def _read_record(read: Read, limit: int, error_offset: int, physical_offset: int | None) -> MessageRecord:
+    values, body_at, topic_at, topic_length, properties_at, properties_length = _find_parts(
+        read, limit, error_offset, physical_offset
+    )
+    *head, born_address, born_port, stored, store_address, store_port, reconsumed, prepared, body_length = values
+    topic = bytes(read(topic_at, topic_length))
+    properties_size = max(properties_length, 0)
+    properties = bytes(read(properties_at, properties_size))
+    body_size = max(int(body_length), 0)
+    body = bytes(read(body_at, body_size))
+    if len(properties) < properties_size or len(body) < body_size:
+        raise NeedMoreData(f"record of {int(head[0])} bytes is truncated", error_offset)
+    if head[_FLAG] == BRIDGE_FLAG and not properties and body.count(0) == len(body):
+        raise CorruptData(BRIDGE_REASON, error_offset)
+    hosts = Host._make((born_address, born_port)), stored, Host._make((store_address, store_port))
+    strings = body, topic_length, topic, properties_length, properties
+    return MessageRecord._make((*head, *hosts, reconsumed, prepared, body_length, *strings))
+
+
+def _find_parts(
+    read: Read, limit: int, error_offset: int, physical_offset: int | None
+) -> tuple[tuple[int | bytes, ...], int, int, int, int, int]:
+    """Return the fixed fields of a record, and the positions and lengths of the parts after them."""
+    total_size, magic_code, _, _, _, _, stated_offset, sys_flag, _ = map(
+        int, HEAD.unpack(read(0, HEAD.size), 0, error_offset)
     )
     topic_length_layout = TOPIC_LENGTH.get(magic_code)
     if topic_length_layout is None:
@@ -115,31 +160,27 @@ def decode_record(buffer: Buffer, position: int = 0, physical_offset: int | None
         raise CorruptData(f"total_size {total_size} is below the minimum of {MIN_RECORD_SIZE}", error_offset)
     if physical_offset is not None and stated_offset != physical_offset:
         raise CorruptData(f"{OTHER_OFFSET_PREFIX}{stated_offset} in a record", error_offset)
-    end = position + total_size
-    if end > view.nbytes:
+    if total_size > limit:
         raise NeedMoreData(f"record of {total_size} bytes is truncated", error_offset)
 
     fixed = RECORD[sys_flag & HOST_BITS]
-    body_at = _require_within(position + fixed.size, end, error_offset)
-    *head, born_address, born_port, stored, store_address, store_port, reconsumed, prepared, length = fixed.unpack(
-        view, position
-    )
-    body_length = int(length)
-    topic_at = _require_within(body_at + max(body_length, 0) + topic_length_layout.size, end, error_offset)
-    (topic_length,) = map(int, topic_length_layout.unpack(view, topic_at - topic_length_layout.size))
+    body_at = _require_within(fixed.size, total_size, error_offset)
+    values = fixed.unpack(read(0, fixed.size), 0, error_offset)
+    topic_at = _require_within(body_at + max(int(values[-1]), 0) + topic_length_layout.size, total_size, error_offset)
+    topic_length = _read_length(read, topic_length_layout, topic_at, error_offset)
     if topic_length < 0:
         raise CorruptData(f"topic_length {topic_length}", error_offset)
-    properties_at = _require_within(topic_at + topic_length + PROPERTIES_LENGTH.size, end, error_offset)
-    (properties_length,) = map(int, PROPERTIES_LENGTH.unpack(view, properties_at - PROPERTIES_LENGTH.size))
-    if properties_at + max(properties_length, 0) != end:
-        computed = properties_at + max(properties_length, 0) - position
+    properties_at = _require_within(topic_at + topic_length + PROPERTIES_LENGTH.size, total_size, error_offset)
+    properties_length = _read_length(read, PROPERTIES_LENGTH, properties_at, error_offset)
+    computed = properties_at + max(properties_length, 0)
+    if computed != total_size:
         raise CorruptData(f"total_size is {total_size}, but the fields add up to {computed} bytes", error_offset)
-    body, topic = view[body_at : body_at + max(body_length, 0)], view[topic_at : topic_at + topic_length]
-    if flag == BRIDGE_FLAG and not (properties_length or any(body)):
-        raise CorruptData(BRIDGE_REASON, error_offset)
-    hosts = Host._make((born_address, born_port)), stored, Host._make((store_address, store_port))
-    parts = bytes(body), topic_length, bytes(topic), properties_length, bytes(view[properties_at:end])
-    return MessageRecord._make((*head, *hosts, reconsumed, prepared, body_length, *parts))
+    return values, body_at, topic_at, topic_length, properties_at, properties_length
+
+
+def _read_length(read: Read, layout: Layout, end: int, error_offset: int) -> int:
+    """Return the length that ends at position *end* of a record."""
+    return int(layout.unpack(read(end - layout.size, layout.size), 0, error_offset)[0])
 
 
 def _require_within(cursor: int, end: int, error_offset: int) -> int:

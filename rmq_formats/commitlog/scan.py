@@ -16,8 +16,9 @@ import numpy as np
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.framing import DISK_BLOCK_SIZE
 from rmq_formats.commitlog.layout import BLANK, HEAD, MIN_RECORD_SIZE
-from rmq_formats.commitlog.record import decode_record
+from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import (
+    LARGE_RECORD_SIZE,
     LEFTOVER_REASON,
     NO_EVIDENCE,
     UNSETTLED_REASON,
@@ -179,14 +180,14 @@ def scan(
     """
     if base_offset + segment_size > MAX_LONG:
         raise CorruptData("a file at this offset would extend past the largest 64-bit offset", base_offset)
-    log = _Log(Window(read, segment_size, window, end, read_into), base_offset, framing, next_written)
+    file = SegmentBytes(read, segment_size, base_offset, framing)
+    log = _Log(Window(read, segment_size, window, end, read_into), file, next_written)
     try:
         if starts_anywhere:
             first = log.find_record(start, stop=end)
             if first is None:
                 return
             start = first
-        file = SegmentBytes(read, segment_size, base_offset, framing)
         tail = TailClassifier(file, log.find_record, store_timestamp, evidence, final=final)
         term_before = file.term_before if framing is Framing.DLEDGER and not final else lambda _: UNCHECKED_TERM
         yield from _Walker(log, end, tail, term_before, term_before(start)).walk(start)
@@ -286,10 +287,11 @@ class _Walker:
 class _Log(SegmentBytes):
     """A segment's bytes, window by window; compiled code does the searches that `SegmentBytes` does in Python."""
 
-    def __init__(self, window: Window, base_offset: int, framing: Framing, next_written: NextWritten) -> None:
-        super().__init__(self._read_window, window.size, base_offset, framing, next_written)
+    def __init__(self, window: Window, file: SegmentBytes, next_written: NextWritten) -> None:
+        super().__init__(self._read_window, window.size, file.base_offset, file.framing, next_written)
         self._window = window
-        self._header_size = framing.header_size
+        self._file = file
+        self._header_size = file.framing.header_size
         self._group_size = window.buffer.size  # a buffer that grew for one record would hold too many small ones
         self._zeros_from = window.size  # all bytes after this position are known to be zero
         self._known = (0, 0)  # the window whose end of zeros is known
@@ -338,7 +340,24 @@ class _Log(SegmentBytes):
             # The stated size was requested already, and bytes are still missing: reading again would loop forever.
             if needed > left or needed == wanted:
                 return None, position, kernels.BAD if needed > left else _UNREADABLE
+            is_large = needed > max(self._group_size, LARGE_RECORD_SIZE + self._header_size)
+            if is_large and not self._has_right_lengths(position + self._header_size):
+                return None, position, kernels.BAD
             wanted = needed
+
+    def _has_right_lengths(self, at: int) -> bool:
+        """Return whether a record that is larger than the window has the right lengths, or cannot be read."""
+        try:
+            self._file.require_right_lengths(at)
+        except FormatError:
+            return False
+        except OSError as error:
+            if not is_disk_error(error):
+                raise
+        return True
+
+    def read_large_record(self, at: int) -> MessageRecord:
+        return self._file.read_large_record(at)
 
     def refusal(self, position: int, found: int) -> tuple[str, int | None]:
         """Return why no record is at *position*, and where to continue if it could not be read."""
@@ -349,6 +368,10 @@ class _Log(SegmentBytes):
             self.record_at(position)
         except FormatError as error:
             return error.reason, None
+        except OSError as error:
+            if not is_disk_error(error):
+                raise
+            return IO_ERROR, None
         return "", None
 
     def forget(self) -> None:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum, unique
+from functools import partial
 from typing import NamedTuple, Self
 
 from rmq_formats.commitlog.layout import (
@@ -35,7 +36,13 @@ from rmq_formats.commitlog.layout import (
     MIN_RECORD_SIZE,
     TOPIC_LENGTH,
 )
-from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc
+from rmq_formats.commitlog.record import (
+    MessageRecord,
+    decode_record,
+    has_right_body_crc,
+    read_record,
+    require_right_lengths,
+)
 from rmq_formats.errors import CorruptData, FormatError, is_disk_error
 from rmq_formats.layout import Buffer, Read
 from rmq_formats.properties import ends_in_unused_crc_field
@@ -174,7 +181,7 @@ def walk_segment(
 def _walk_on(log: "SegmentBytes", position: int, tail: "TailClassifier") -> Iterator[Piece]:
     final = tail.final
     term = LOWEST_TERM if final else log.term_before(position)
-    record: MessageRecord | None = None
+    is_complete: Callable[[], bool] | None = None  # returns whether the last record is complete
     held: Piece | None = None  # the piece of the last record, until the next bytes show whether it is complete
     reason = ""
     while position < log.size:
@@ -201,12 +208,13 @@ def _walk_on(log: "SegmentBytes", position: int, tail: "TailClassifier") -> Iter
         term = log.term_at(position)
         if held:
             yield held
-        record = found
-        tail.newest_timestamp = record.store_timestamp
-        end = position + log.framing.header_size + record.total_size
+        is_complete = None if final else tail.make_completeness_check(found)
+        tail.newest_timestamp = found.store_timestamp
+        end = position + log.framing.header_size + found.total_size
+        del found  # the caller may be reading another large record
         held = log.make_piece(PieceKind.RECORD, position, end)
         position = end
-    if held and record and not final and not tail.evidence.is_complete(record):
+    if held and is_complete and not is_complete():
         position, held, reason = held.offset - log.base_offset, None, tail.stale_reason or UNSETTLED_REASON
     if held:
         yield held
@@ -254,6 +262,13 @@ class TailClassifier:
         if has_damage and not self.final and self.evidence.is_log_end(log.base_offset + position):
             return [log.make_piece(PieceKind.WAITING, position, None, STALE_REASON)]
         return None if has_damage and self.has_record_now(position) else pieces
+
+    def make_completeness_check(self, record: MessageRecord) -> Callable[[], bool]:
+        """Return a function that returns whether *record* is complete; it does not keep a large one in memory."""
+        if record.total_size <= LARGE_RECORD_SIZE:
+            return partial(self.evidence.is_complete, record)
+        is_complete = self.evidence.is_complete(record)
+        return lambda: is_complete
 
     def has_record_now(self, position: int) -> bool:
         """Return whether a record is complete now; each position is read again only a few times."""
@@ -388,7 +403,20 @@ class SegmentBytes:
         head = self.read(at, HEAD.size)
         total_size, magic_code = map(int, BLANK.unpack(head))
         is_possible = magic_code in TOPIC_LENGTH and HEAD.size < total_size <= self.size - at
+        if is_possible and total_size > LARGE_RECORD_SIZE:
+            return self.read_large_record(at)
         return decode_record(self.read(at, total_size) if is_possible else head, 0, self.base_offset + at)
+
+    def read_large_record(self, at: int) -> MessageRecord:
+        """Return the record at position *at*; its body is read only if all lengths are right, and not copied."""
+        return read_record(partial(self._read_after, at), self.size - at, self.base_offset + at)
+
+    def require_right_lengths(self, at: int) -> None:
+        """Raise `FormatError` if the lengths of the record at position *at* are wrong; its body is not read."""
+        require_right_lengths(partial(self._read_after, at), self.size - at, self.base_offset + at)
+
+    def _read_after(self, at: int, position: int, length: int) -> Buffer:
+        return self.read(at + position, length)
 
     def find_record(self, start: int) -> int | None:
         """Return the position of the next record with valid fields and the right body CRC; None if there is none."""
@@ -480,6 +508,7 @@ FOREIGN_BYTES_REASON = (
     "the segment begins with neither a record nor zeros; it was overwritten, encrypted, or not written by a broker"
 )
 
+LARGE_RECORD_SIZE = 1 << 20  # bytes; all lengths of a larger record are checked before it is read
 _MOST_LOOKS = 3  # times that the same position is examined
 _WINDOW = 1 << 20
 _NEAR = 1 << 16

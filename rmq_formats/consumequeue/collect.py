@@ -160,7 +160,7 @@ class UnitCollector:
         start = int(records.positions[at])
         end = start + int(records.sizes[at])
         place = int(read_i64(records.buffer, start + PHYSICAL_OFFSET_AT))
-        record = decode_record(records.buffer[start:end].tobytes(), 0, place)
+        record = decode_record(records.buffer[start:end].data, 0, place)
         properties = parse_properties(record.properties_raw, self._rules.release_at(place).property_parser)
         tag = self._tag_number(properties.get(TAGS, ""))
         for unit in expected_units(record, self._rules):

@@ -15,8 +15,8 @@ from rmq_formats.commitlog.framing import DISK_BLOCK_SIZE
 from rmq_formats.commitlog.kernels import count_settled_records
 from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
-from rmq_formats.commitlog.scan import IO_ERROR, RawRecords, scan
-from rmq_formats.commitlog.segment import LEFTOVER_REASON, Framing, Piece, PieceKind, SegmentBytes, walk
+from rmq_formats.commitlog.scan import IO_ERROR, WINDOW_SIZE, RawRecords, scan
+from rmq_formats.commitlog.segment import LEFTOVER_REASON, Framing, Piece, PieceKind, SegmentBytes, walk, walk_segment
 from rmq_formats.errors import CorruptData, FormatError
 from tests.rmq_formats.builders import (
     PRODUCER,
@@ -387,6 +387,41 @@ def test_zeros_after_a_live_log_are_read_only_once() -> None:
 
     assert [piece.kind for piece in found] == [PieceKind.RECORD, PieceKind.UNWRITTEN]
     assert sum(counted) < 1.1 * len(raw)
+
+
+@pytest.mark.parametrize("framing", Framing)
+@pytest.mark.parametrize("claimed", [20 << 20, 500_000_000, (1 << 30) - 1000])
+def test_a_record_with_a_huge_wrong_size_is_damage_and_is_not_read(framing: Framing, claimed: int) -> None:
+    log = bytearray(make_log([make_record(), make_record(), make_record()], BASE, framing))
+    piece_size = len(log) // 3
+    header_size = framing.header_size
+    log[piece_size + header_size : piece_size + header_size + 4] = claimed.to_bytes(4)
+    if header_size:
+        log[piece_size + 4 : piece_size + 8] = (claimed + header_size).to_bytes(4)
+        log[piece_size + header_size - 4 : piece_size + header_size] = claimed.to_bytes(4)
+    size = 1 << 30
+    lengths: list[int] = []
+
+    def read(position: int, length: int) -> bytes:
+        lengths.append(length)
+        length = min(length, size - position)
+        return bytes(log[position : position + length]).ljust(length, b"\0")
+
+    def next_written(position: int) -> int:
+        return position if position < len(log) else size
+
+    walked = list(walk_segment(SegmentBytes(read, size, BASE, framing, next_written)))
+    compiled = flatten(scan(read, 0, size, size, BASE, framing, final=False, next_written=next_written), framing)
+
+    assert [piece.kind for piece in walked] == [
+        PieceKind.RECORD,
+        PieceKind.DAMAGE,
+        PieceKind.RECORD,
+        PieceKind.UNWRITTEN,
+    ]
+    assert f"total_size is {claimed}, but the fields add up to" in walked[1].reason
+    assert compiled == walked
+    assert max(lengths) <= WINDOW_SIZE
 
 
 @pytest.mark.parametrize("framing", Framing)

@@ -482,7 +482,7 @@ def _read_records_in(range_: Range, *, wanted: NDArray[np.int64], rules: UnitRul
         if isinstance(item, RawRecords):
             for number in np.flatnonzero(np.isin(item.positions + item.base_offset, inside)).tolist():
                 start = int(item.positions[number])
-                raw = item.buffer[start : start + int(item.sizes[number])].tobytes()
+                raw = item.buffer[start : start + int(item.sizes[number])].data
                 record = decode_record(raw, 0, item.base_offset + start)
                 parser = rules.release_at(record.physical_offset).property_parser
                 tags = parse_properties(record.properties_raw, parser).get(TAGS)
