@@ -124,6 +124,18 @@ def compile_json() -> None:
     columns.read_timestamps(data, starts, ends, values, states)
 
 
+def compile_seldom_used() -> None:
+    """Compile what only a damaged log, thousands of different tags or an index in RocksDB needs: in no part."""
+    from rmq_formats.consumequeue.kernels import copy_texts
+    from rmq_formats.kernels.text import new_text_table
+    from rmq_formats.rocksdb.build import hash_index_rows
+
+    compile_large_work(_LARGE)
+    kernels.find_end_of_file(_records().buffer, 0, 1, 1, 1)
+    copy_texts(new_text_table(4, 4), new_text_table(4, 4))
+    hash_index_rows([b"key"], [b"value"])
+
+
 _RECORD = encode_record(
     new_record(topic=b"t", magic_code=MAGIC_V1, body=b"body", properties="KEYS\x01é\x02TAGS\x01t\x02".encode())
 )
@@ -140,5 +152,8 @@ def _records() -> RawRecords:
 
 
 if __name__ == "__main__":
-    for part_ in [part for part in PARTS if part.compile.__name__ in sys.argv[1:]] or PARTS:
+    chosen = [part for part in PARTS if part.compile.__name__ in sys.argv[1:]]
+    for part_ in chosen or PARTS:
         part_.compile()
+    if not chosen:
+        compile_seldom_used()

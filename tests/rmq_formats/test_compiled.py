@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,10 +115,16 @@ def test_cached_code_is_not_used_after_its_sources_changed(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("where", "value"), [("PROCESSOR", "aarch64-linux generic"), ("_numba_version", "0.99.0")], ids=str
+    ("where", "value"),
+    [
+        ("PROCESSOR", "aarch64-linux generic"),
+        ("_numba_version", "0.99.0"),
+        ("sys", SimpleNamespace(implementation=SimpleNamespace(cache_tag="cpython-399"), abiflags="")),
+    ],
+    ids=["processor", "numba", "python"],
 )
-def test_code_for_another_processor_or_of_another_numba_is_not_used(
-    where: str, value: str, monkeypatch: pytest.MonkeyPatch
+def test_code_for_another_processor_numba_or_python_is_not_used(
+    where: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = compiled._stamp()  # noqa: SLF001
     monkeypatch.setattr(compiled, where, value)
@@ -284,10 +291,13 @@ from rmq_formats import warm_up
 {work}
 for one in gc.get_objects():
     if isinstance(one, Dispatcher) and one.stats.cache_path:
-        for types in one.signatures:
+        for types in one.signatures or ["unused"]:
             print(one.py_func.__module__, one.py_func.__qualname__, types)
 """
-_WARM_UP = "[part.compile() for part in warm_up.PARTS]"
+_WARM_UP = "[part.compile() for part in warm_up.PARTS]; warm_up.compile_seldom_used()"
+_IMPORT_ALL = """import pkgutil, rmq_formats
+for module in pkgutil.walk_packages(rmq_formats.__path__, "rmq_formats."):
+    __import__(module.name)"""
 _TYPE = """import pyarrow as pa
 from jobs.typed.fast_json import read_bodies
 from jobs.typed.values import TimeDefaults
@@ -307,9 +317,13 @@ def test_an_ingest_and_a_type_after_the_warm_up_compile_nothing(tmp_path: Path) 
     """The first `type` compiled its parser in any environment."""
     store = unpack("b551-base", tmp_path)
     warmed, ingested, typed = (
-        set(
-            subprocess.check_output([sys.executable, "-c", _USED.format(work=work), *arguments], text=True).splitlines()
-        )
+        {
+            line
+            for line in subprocess.check_output(
+                [sys.executable, "-c", _USED.format(work=work), *arguments], text=True
+            ).splitlines()
+            if not line.endswith(" unused")
+        }
         for work, *arguments in ((_WARM_UP,), (_INGEST, str(store), str(tmp_path / "lake")), (_TYPE,))
     )
 
@@ -317,6 +331,18 @@ def test_an_ingest_and_a_type_after_the_warm_up_compile_nothing(tmp_path: Path) 
     assert len([line for line in typed if "rmq_formats.json" in line]) == 6
     assert ingested | typed <= warmed
     assert {part.last_function.partition(".")[2] for part in warm_up.PARTS} <= {line.split()[1] for line in warmed}
+
+
+@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT", "0") != "0", reason="nothing is compiled")
+def test_the_warm_up_compiles_every_function() -> None:
+    """A wheel lacked the code that only a damaged log needs."""
+    program = _USED.format(work=f"{_WARM_UP}\n{_IMPORT_ALL}")
+
+    listed = subprocess.check_output([sys.executable, "-c", program], text=True).splitlines()
+    unused = {line.split()[1] for line in listed if line.endswith(" unused")}
+
+    assert len(listed) > 30
+    assert unused <= {"crc32", "find_or_add_tags"}  # compiled with their callers, which contain their code
 
 
 @pytest.mark.parametrize(
