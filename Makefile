@@ -65,7 +65,7 @@ test-fast: environment ## Run the tests of readable format modules and of the co
 # The seconds of each campaign of random kills; the default is thirty. Four workers keep two cores busy, because brokers,
 # clusters and servers mostly wait; each worker needs about 2 GiB, including the processes that it starts.
 test-slow: export LONGEST_S = 8
-test-slow: export PIP_NO_COMPILE = 1
+test-slow: export PIP_NO_COMPILE = 0
 test-slow: environment ## Run the tests with real brokers, clusters, S3, Azure storage and a browser
 	$(PYTHON) -m pytest --numprocesses 4 -m "($(SLOW)) and not campaign" $(SLOW_FILES) $(ARGS)
 
