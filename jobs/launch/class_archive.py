@@ -8,9 +8,9 @@ the JVM of the second one writes the archive when it ends, which no command wait
 The files of an environment are named after everything that a JVM compares with its archive:
 
     NAME.noted         there was a start
-    NAME.started       the same file, when a JVM is to write the archive: of several processes, only one can rename it
+    NAME.started       a JVM is to write the archive
     NAME.unfinished    the archive that this JVM writes when it ends
-    NAME-CRC.archive   the same file, when it is complete; a JVM does not notice all damage, and crashes
+    NAME-CRC.archive   the same file, when it is complete; the JVM does not notice all damage, and crashes
 
 A JVM that lacks its archive, or whose options do not fit it, starts without it. So every failure here is harmless.
 """
@@ -95,18 +95,17 @@ def _compute_crc(path: Path) -> int:
 
 def _is_next_to_write(noted: Path) -> bool:
     """Return whether the JVM of this start writes the archive: that of the second start, and of no other one."""
-    started = noted.with_suffix(".started")
-    if path_exists(started):
-        if time.time() - started.stat().st_mtime > _RETRY_SECONDS:
-            started.replace(noted)
-        return False
     if not path_exists(noted):
         noted.touch()
         return False
+    started = noted.with_suffix(".started")
+    if path_exists(started):
+        if time.time() - started.stat().st_mtime > _RETRY_SECONDS:
+            started.unlink()
+        return False
     if shutil.disk_usage(noted.parent).free < _LEAST_FREE:
         return False
-    noted.replace(started)
-    os.utime(started)
+    started.touch(exist_ok=False)  # of several processes, only one can create it
     return True
 
 

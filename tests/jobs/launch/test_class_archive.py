@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,14 @@ def test_the_second_start_writes_an_archive_for_later_ones(start: Start, tmp_pat
     assert used is not None
     assert CONTENT == used.read_bytes()
     assert used == used_archive(start)
+
+
+def test_of_several_processes_one_writes_the_archive(start: Start) -> None:
+    start()
+    with ThreadPoolExecutor(8) as threads:
+        found = [flags for flags in threads.map(lambda _: start(), range(8)) if flags]
+
+    assert 1 == len(found)
 
 
 @pytest.mark.parametrize(
