@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import shlex
 import shutil
 import subprocess
@@ -37,10 +38,9 @@ def measure_cost() -> Iterator[Cost]:
     """Measure the block: wall time, CPU time of this process and all processes below it, and peak memory of those."""
     cost = Cost()
     has_ended = threading.Event()
-    cpu = _cpu_by_process()
-    before = sum(cpu.values())
+    before = _total_cpu_s()
     with ThreadPoolExecutor(1) as pool:
-        sampling = pool.submit(_sample_processes, cost, cpu, has_ended)
+        sampling = pool.submit(_sample_processes, cost, has_ended)
         began = time.perf_counter()
         try:
             yield cost
@@ -48,8 +48,7 @@ def measure_cost() -> Iterator[Cost]:
             cost.wall_s = round(time.perf_counter() - began, 2)
             has_ended.set()
             sampling_s = sampling.result()
-            cpu |= _cpu_by_process()
-            cost.cpu_s = round(sum(cpu.values()) - before - sampling_s, 2)
+            cost.cpu_s = round(_total_cpu_s() - before - sampling_s, 2)
 
 
 def measure_alternately(variants: Mapping[_Key, Callable[[], object]], runs: int) -> dict[_Key, dict[str, float]]:
@@ -69,10 +68,25 @@ def median_cost(costs: Sequence[Cost]) -> dict[str, float]:
     return {field.name: round(median(getattr(cost, field.name) for cost in costs), 3) for field in fields(Cost)}
 
 
-def _cpu_by_process() -> dict[int, float]:
-    """Return the CPU seconds of this process (key 0) and of each process below it, without those of ended children."""
-    own = {0: time.process_time()}
-    return own | {process: cpu for process in list_descendants(os.getpid()) if (cpu := read_cpu_s(process)) is not None}
+def run_in_child(run: Callable[[], object]) -> None:
+    """Call *run* in a forked process, which has no threads, and all that this process has loaded."""
+    process = os.fork()
+    if process == 0:
+        code = 1
+        try:
+            run()
+            code = 0
+        finally:
+            os._exit(code)
+    if os.waitpid(process, 0)[1]:
+        raise SystemExit("a forked process of the benchmark failed")
+
+
+def _total_cpu_s() -> float:
+    """Return the CPU seconds of this process and of all processes below it, also of those that have ended."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    running = (read_cpu_s(process, with_ended_children=True) for process in list_descendants(os.getpid()))
+    return time.process_time() + ended.ru_utime + ended.ru_stime + sum(filter(None, running))
 
 
 def read_cpu_s(process: int, *, with_ended_children: bool = False) -> float | None:
@@ -99,15 +113,10 @@ def _list_children(parent: int) -> list[int]:
     return found
 
 
-def _sample_processes(cost: Cost, cpu: dict[int, float], has_ended: threading.Event) -> float:
-    """
-    Record the CPU time of each process, which may end before the block, and the largest memory of a Python process.
-
-    Return the CPU seconds of the sampling itself.
-    """
+def _sample_processes(cost: Cost, has_ended: threading.Event) -> float:
+    """Record the largest memory of a Python process below this one; return the CPU seconds of the sampling itself."""
     while not has_ended.wait(_SAMPLING_INTERVAL_S):
-        cpu |= _cpu_by_process()
-        for process in cpu:
+        for process in list_descendants(os.getpid()):
             try:
                 status = Path(f"/proc/{process}/status").read_text()
             except OSError:
