@@ -9,7 +9,8 @@ work on the machine changes little.
 1. Task times: one process runs a command on a store of --mib, and records the time of each task with its phase.
 2. Serial time of the driver, outside of tasks: of the same run, of one on half of the log, and of one on a store of the
    same size that has as many segments as the largest log has ranges. So the parts that grow with bytes and ranges are
-   known. The time that processes need for an empty task is also measured, and that for their start.
+   known. The time that processes need for an empty task is also measured, and that for their start, as if nothing else
+   was done meanwhile: `ingest` starts a new interpreter, the other commands fork their workers themselves.
 3. Plan: the ranges of each large log for each number of cores, from sparse segments of 1 GiB.
 4. Model: tasks start in order, each on the first free core. A task that reads the log has the speed of a measured task,
    drawn at random. The work of the other phases grows with the log and is divided among their tasks.
@@ -24,7 +25,7 @@ import random
 import resource
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import rmtree
@@ -32,7 +33,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.broker import RELEASE
 from benchmarks.lakes import ingest_into_new_lake
-from benchmarks.measuring import parse_options, print_result
+from benchmarks.measuring import parse_options, print_result, run_in_child
 from benchmarks.stores import DIRECTORY, Recipe, make_healthy_store
 from jobs.rebuild.index import rebuild_index
 from jobs.rebuild.queue_run import rebuild_queues
@@ -44,6 +45,7 @@ from jobs.store.store import list_store
 from jobs.store.worker_processes import ProcessWorkers
 from jobs.store.workers import Item, Result, SerialWorkers, Sizes, Task
 from jobs.verify.run import verify
+from rmq_formats.warm_up import load_compiled_parts
 
 _SEGMENT = 1 << 30
 _RECORD_SIZE = 1024
@@ -149,26 +151,34 @@ def model_run(
     }
 
 
-def measure_processes() -> tuple[float, float]:
-    """Return the CPU seconds of an empty task in the driver, and those that the start of processes takes at least."""
-    starts, task_s = list[float](), 0.0
-    for _ in range(_STARTS):
-        workers = ProcessWorkers({}, threads=1, processes=2, patience_s=0)
-        began = _cpu_s()
-        workers.map([-1, -2], abs, "")
-        workers.close()
-        starts.append(_cpu_s() - began)
-        workers.map([-1, -2], abs, "")
-        used = time.process_time()
-        workers.map(list(range(_EMPTY_TASKS)), abs, "")
-        task_s = (time.process_time() - used) / _EMPTY_TASKS
-        workers.close()
-    return task_s, min(starts)
+def measure_task() -> float:
+    """Return the CPU seconds of an empty task in the driver."""
+    workers = ProcessWorkers({}, threads=1, processes=2, patience_s=0)
+    workers.map([-1, -2], abs, "")
+    used = time.process_time()
+    workers.map(list(range(_EMPTY_TASKS)), abs, "")
+    task_s = (time.process_time() - used) / _EMPTY_TASKS
+    workers.close()
+    return task_s
 
 
-def _cpu_s() -> float:
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + ended.ru_utime + ended.ru_stime
+def measure_start(processes: int, *, is_forked: bool) -> float:
+    """Return the CPU seconds that the start of processes takes at least, by one of the two ways."""
+
+    def start() -> None:
+        workers = ProcessWorkers({}, 1, processes, patience_s=0, large_log_size=0 if is_forked else _SEGMENT)
+        workers.map([-1] * processes, abs, "", [1] * processes)
+        workers.close()
+
+    load_compiled_parts()  # each command needs them before its processes
+    return min(_cpu_s_of(start) - _cpu_s_of(lambda: None) for _ in range(_STARTS))
+
+
+def _cpu_s_of(run: Callable[[], object]) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    run_in_child(run)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 class Stores(NamedTuple):
@@ -181,7 +191,7 @@ class Stores(NamedTuple):
 
 
 def model_command(
-    command: str, options: argparse.Namespace, stores: Stores, task_s: float, start_s: float
+    command: str, options: argparse.Namespace, stores: Stores, task_s: float, starts_s: dict[int, float]
 ) -> dict[str, Any]:
     """Return the measured figures of a command, and its models by gigabytes of log and cores."""
     out = options.directory / "out-of-model"
@@ -198,7 +208,7 @@ def model_command(
         models[gigabytes] = {}
         for cores in options.cores:
             sizes = stores.sizes[gigabytes, cores]
-            driver_s = start_s + fixed + per_byte * gigabytes * 10**9 + per_range * len(sizes)
+            driver_s = starts_s[cores] + fixed + per_byte * gigabytes * 10**9 + per_range * len(sizes)
             models[gigabytes][cores] = model_run(whole.workers, sizes, cores, driver_s, task_s)
     return {
         "phases": {
@@ -232,13 +242,19 @@ def main() -> None:
     )
     half, whole, many_segments = (make_healthy_store(recipe, options.directory) for recipe in recipes)
     stores = Stores(half, whole, many_segments, sizes)
-    task_s, start_s = measure_processes()
-    commands = {command: model_command(command, options, stores, task_s, start_s) for command in _COMMANDS}
+    task_s = measure_task()
+    starts_s = {cores: measure_start(cores, is_forked=True) for cores in options.cores}
+    interpreters_s = {cores: measure_start(cores, is_forked=False) for cores in options.cores}
+    commands = {
+        command: model_command(command, options, stores, task_s, interpreters_s if command == "ingest" else starts_s)
+        for command in _COMMANDS
+    }
     print_result(
         {
             "mib": options.mib,
             "empty_task_ms": round(1000 * task_s, 3),
-            "start_s": round(start_s, 2),
+            "start_s": {cores: round(seconds, 2) for cores, seconds in starts_s.items()},
+            "start_s_of_interpreter": {cores: round(seconds, 2) for cores, seconds in interpreters_s.items()},
             "commands": commands,
         }
     )
