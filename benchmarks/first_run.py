@@ -182,6 +182,8 @@ def main() -> None:
             environments[name] = MAKERS[name](directory)
         prepared[name] = {"wall_s": cost.wall_s, "cpu_s": cost.cpu_s}
     sizes = [measure(options.directory, kib, environments) for kib in options.kib]
+    for name in environments:
+        shutil.rmtree(options.directory / f"first-run-{name}")
     print_result({"prepared": prepared, "sizes": sizes})
 
 

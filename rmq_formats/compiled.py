@@ -132,7 +132,7 @@ def _make_dispatcher(function: Function) -> Function:
     return cast("Function", dispatcher)
 
 
-class _Locator:
+class _Locator:  # pragma: no cover - coverage is measured without the JIT
     """Where the compiled code of a function is: numba's own locators depend on the path of its source."""
 
     def __init__(self, function: Any) -> None:  # noqa: ANN401 - any function
@@ -157,7 +157,7 @@ class _Locator:
         return str(self._line)
 
 
-class _CompiledCode(_CompileResultCacheImpl):  # type: ignore[misc]
+class _CompiledCode(_CompileResultCacheImpl):  # type: ignore[misc]  # pragma: no cover - see above
     """The form in which compiled code is stored."""
 
     _locator_classes = (_Locator,)
@@ -167,7 +167,7 @@ class _CompiledCode(_CompileResultCacheImpl):  # type: ignore[misc]
         return super().reduce(result._replace(type_annotation=""))
 
 
-class _Cache(_FunctionCache):  # type: ignore[misc]
+class _Cache(_FunctionCache):  # type: ignore[misc]  # pragma: no cover - see above
     """The cached code of a function. Damaged or unwritable files are as good as missing ones: they are only a cache."""
 
     _impl_class = _CompiledCode
