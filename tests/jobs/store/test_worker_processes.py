@@ -258,6 +258,29 @@ workers.close()
     assert "once\nthe end\n" == output
 
 
+_START_OF_A_COMMAND = """
+import os
+import sys
+from jobs import main
+from jobs.command_line import cli
+def count_threads(_):
+    assert "numpy" not in sys.modules
+    import numpy
+    print(len(os.listdir("/proc/self/task")))
+    return 0
+cli.main = count_threads
+main.main()
+"""
+
+
+def test_a_command_has_no_threads_of_numpy() -> None:
+    """They would compute matrices, and keep the command from forking its workers."""
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    command = [sys.executable, "-c", _START_OF_A_COMMAND]
+
+    assert "1\n" == subprocess.check_output(command, env=environment, text=True)
+
+
 _END_IN_TASK = """
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
 make_workers().map([place] * 3, write_and_wait, "", [1] * 3)
