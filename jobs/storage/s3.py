@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _SHOWN = 200
+_SMALL_OBJECT = 256 << 10  # bytes that take about as long as the answer to a request
 _SMALL_READ = 64 << 10  # bytes that take about as long to read as a few
 # Attempts of Amazon's client, 25 ms after the first, then twice as long each time; our own retries come after these.
 _ATTEMPTS = 4
@@ -166,11 +167,15 @@ class ObjectStorage(Storage):
             self._call(location, lambda: self.filesystem.delete_file(object_key(location)))
 
     def open_arrow_file(self, location: str) -> "NativeFile":
-        """Open an object for pyarrow's own readers."""
-        from pyarrow import PythonFile
+        """Open an object for pyarrow's own readers; a small one is read as a whole, with one request."""
+        from pyarrow import BufferReader, PythonFile
 
         file = self._call(location, lambda: self.filesystem.open_input_file(object_key(location)))
-        return PythonFile(_ReaderFile(self._reader(file, location)), mode="r")
+        reader = self._reader(file, location)
+        if reader.size <= _SMALL_OBJECT:
+            with file:
+                return BufferReader(bytes(reader.read(0, reader.size)))
+        return PythonFile(_ReaderFile(reader), mode="r")
 
     def explain_error(self, location: str, error: OSError) -> OSError:
         """Return an error of pyarrow or `deltalake` with its cause and a remedy; *error* itself for other causes."""

@@ -8,6 +8,8 @@ from pathlib import Path
 from random import Random
 from unittest.mock import Mock, patch
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyarrow import NativeFile
 from pyarrow.fs import LocalFileSystem
@@ -97,6 +99,19 @@ def test_every_reader_fills_a_buffer_and_reports_where_data_continues(storage: S
     assert [3, 6] == counts
     assert b"234567" == bytes(buffer)
     assert 4 == written
+
+
+def test_a_small_file_in_an_object_store_is_read_with_one_request(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"number": [1, 2]}), tmp_path / "file.parquet")
+    storage = ObjectStorage(LocalFileSystem())
+    with (
+        patch.object(FetchingReader, "read", autospec=True, side_effect=FetchingReader.read) as read,
+        storage.open_arrow_file(f"s3a://{tmp_path}/file.parquet") as file,
+    ):
+        found = pq.read_table(file)
+
+    assert [1, 2] == found.column("number").to_pylist()
+    assert 1 == read.call_count
 
 
 def test_read_limits_and_settings_are_passed_to_tasks(tmp_path: Path) -> None:
