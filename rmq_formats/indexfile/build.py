@@ -441,7 +441,7 @@ class BlockComparison:
         actual += bytes(len(block) - len(actual))
         expected = np.frombuffer(block, np.uint8)
         found = np.frombuffer(actual, np.uint8)
-        if np.array_equal(found, expected):  # ten times as fast as comparing a memory view
+        if np.array_equal(found, expected):  # a memory view would be compared element by element
             return
         self.differing_bits += int(np.bitwise_count(expected ^ found).sum())
         if position == 0:
