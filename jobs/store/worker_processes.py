@@ -248,12 +248,12 @@ def _start_interpreter(task: Task[Any, Any], life: int, connections: Sequence[in
 
 def _fork_pool(number: int, task: Task[Any, Any]) -> _Pool | None:
     """Return workers that are forked from this process; None if that is not possible."""
-    if _has_lost_threads() or _pickle_task(task) is None:
-        return None
-    load_compiled_parts()  # this process needs them as well, if the work turns out to be short
     try:
+        if _has_lost_threads() or _pickle_task(task) is None:
+            return None
+        load_compiled_parts()  # this process needs them as well, if the work turns out to be short
         return _Pool(number, _fork)
-    except OSError:  # no memory, or too many processes: this process begins the work
+    except OSError:  # no memory, too many processes, or no /proc: this process begins the work
         return None
 
 

@@ -204,13 +204,15 @@ over.set()
     assert "[None, None]\n" == output
 
 
-def test_a_command_that_cannot_be_forked_begins_the_work(tmp_path: Path) -> None:
+@pytest.mark.parametrize("function", ["os.fork", "worker_processes._list_other_threads"])  # the second needs /proc
+def test_a_command_that_cannot_be_forked_begins_the_work(tmp_path: Path, function: str) -> None:
     output = run_command(
-        """
+        f"""
+from jobs.store import worker_processes
 def fail():
     raise BlockingIOError(11, "Resource temporarily unavailable")
-os.fork = fail
-workers = ProcessWorkers({}, 1, 2, 1000, 0)
+{function} = fail
+workers = ProcessWorkers({{}}, 1, 2, 1000, 0)
 print(workers.map([1, 2], find_mark, "", [1, 1]), workers.has_started)
 """,
         tmp_path,
