@@ -22,6 +22,7 @@ from rmq_formats.errors import is_disk_error, skip_lost_file
 
 CHECKSUM_MARK = "#"  # between the place of a finding and its checksum
 _DIGITS = 16
+_MOST_BYTES = 1 << 30  # of a file: a damaged file may have a hole of any size at its end
 _BLOCK = 4 << 20
 # Their bytes cannot be read, or do not exist.
 _WITHOUT_BYTES = frozenset({kinds.UNREADABLE_RANGE, *kinds.GAP_KINDS})
@@ -110,7 +111,7 @@ def _read_blocks(finding: Finding, store: Store) -> Iterator[bytes]:
     first = finding.offset or 0
     size = finding.times * UNIT.size if finding.offset is not None else stored.size
     with store.open(stored) as file:
-        yield from _read_range(file, first, min(first + size, stored.size))
+        yield from _read_range(file, first, first + min(size, stored.size - first, _MOST_BYTES))
 
 
 def _read_range(reader: Reader, first: int, end: int) -> Iterator[bytes]:

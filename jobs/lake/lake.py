@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
+from jobs.console.lines import printable_text
 from jobs.storage import open_arrow_file, storage_for
 from jobs.storage.json_file import Shape, parse_json_file
 from jobs.storage.local import flush_directory
@@ -78,7 +79,9 @@ class Lake:
                 f"{self.location}: the path of a lake must not contain '%' followed by two hexadecimal digits"
             )
         if is_local(self.location) and any(one == "\\" or one < " " for one in self.location):
-            raise OSError(f"{self.location}: the path of a lake must not contain a backslash or a control character")
+            # Only the first line of an error of a library is shown.
+            place = printable_text(self.location)
+            raise OSError(f"{place}: the path of a lake must not contain a backslash or a control character")
 
     def locate(self, *names: str) -> str:
         """Return the full location of a path below the lake."""

@@ -17,8 +17,10 @@ from pyspark.sql import SparkSession
 from jobs.console.result import ExitCode
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import SerialWorkers, Workers
+from tests.golden import StoreOf
 from tests.rmq_formats.builders import make_record
 from tests.support.broker import Broker, some_records
+from tests.support.commands import Run
 from tests.support.fuzzing import (
     RANGE_SIZES,
     find_lost_records,
@@ -170,3 +172,14 @@ def test_a_full_disk_is_reported_and_loses_nothing(small_disk: Path, broker: Bro
 
     assert raw_rows(small_disk / "lake") == encode_rows(written)
     assert list_leftovers(small_disk / "lake") == []
+
+
+@pytest.mark.parametrize("name", ["new\nline", "esc\x1b[31m", "back\\slash"])
+def test_a_lake_path_that_cannot_be_used_is_refused_with_the_reason(
+    golden: StoreOf, tmp_path: Path, run: Run, name: str
+) -> None:
+    """After a line break in the path, the reason was cut off."""
+    outcome = run("ingest", golden("b533-base"), "--lake", tmp_path / name)
+
+    assert outcome.code is ExitCode.FAILED
+    assert "the path of a lake must not contain a backslash or a control character" in outcome.err

@@ -1,13 +1,16 @@
 """Findings that a user has accepted are noted, and no longer decide the exit code; other damage at their places is."""
 
 import json
+import os
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from jobs.console.result import ExitCode, RequestError
+from jobs.diagnosis import acceptance
 from jobs.library import verify
 from tests.golden import StoreOf
 from tests.support.commands import Run, copy_store, overwrite
@@ -201,3 +204,18 @@ def test_damage_at_which_the_broker_would_truncate_its_log_is_bridged_first(
 
     assert "--bridge" in out
     assert "--accept" not in out
+
+
+def test_a_huge_hole_of_an_index_file_is_not_read_to_name_its_finding(
+    golden: StoreOf, tmp_path: Path, run: Run, reads: Counter[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`verify` had read 300 GB of zeros, without any progress."""
+    monkeypatch.setattr(acceptance, "_MOST_BYTES", 4 << 20)
+    store = copy_store(golden("b533-base"), tmp_path)
+    damaged = max((store / "index").iterdir())
+    os.truncate(damaged, 200 << 20)
+    outcome = run("verify", store)
+
+    assert outcome.code is ExitCode.MISMATCH
+    assert damaged.name in outcome.out
+    assert 0 < reads[damaged.stat().st_ino] < 32 << 20
