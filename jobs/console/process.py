@@ -234,9 +234,20 @@ def prepare_standard_streams() -> None:
         try:
             os.fstat(number)
         except OSError:  # EBADF: closed (`>&-`); the first files of a lake would otherwise get these numbers
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # noqa: FBT003 - as the others are
+            _open_in_place_of_closed_stream(number)
     sys.stdout = _open_discarding_stream(1, sys.stdout)
     sys.stderr = _open_discarding_stream(2, sys.stderr)
+
+
+def _open_in_place_of_closed_stream(number: int) -> None:
+    """Open the null device as standard input or standard error, and a pipe whose reader has left as standard output."""
+    if number == 1:
+        reading, writing = os.pipe()
+        os.close(reading)
+        os.dup2(writing, number)
+        os.close(writing)
+    else:
+        os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # noqa: FBT003 - as the others are
 
 
 def _open_discarding_stream(descriptor: int, stream: TextIO | None) -> TextIO:

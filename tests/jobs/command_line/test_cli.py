@@ -464,6 +464,9 @@ _FULL = "rmq-lake: standard output: No space left on device\n"
         ("inspect {store} --no-such-option >/dev/full", ExitCode.USAGE, None),
         ("dump gone 2>/dev/full", ExitCode.FAILED, ""),
         ("inspect {store} >&-", ExitCode.CLEAN, ""),  # like a closed pipe
+        ("inspect {store} <&- >&- 2>&-", ExitCode.CLEAN, ""),
+        ("query list --json --store {store} >&-", ExitCode.OUTPUT_CLOSED, ""),
+        ("export --store {store} --out - --quiet >&-", ExitCode.OUTPUT_CLOSED, ""),
         ("inspect {store} 2>&-", ExitCode.CLEAN, ""),
     ],
 )
