@@ -262,7 +262,9 @@ def test_an_interrupt_stops_the_compiler(checkout: Path) -> None:
     )
     more = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": checkout.as_uri()}
     environment = environment_of_new_user(checkout / "home", **more)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
     with subprocess.Popen([checkout / "spark-submit.sh"], env=environment, cwd=checkout, process_group=0) as launcher:
+        signal.signal(signal.SIGINT, before)
         wait_until((checkout / "pid").exists, lambda: [*checkout.iterdir()])
         os.killpg(launcher.pid, signal.SIGINT)
 
