@@ -139,7 +139,7 @@ def _read_record(read: Read, limit: int, error_offset: int, physical_offset: int
     body = bytes(read(body_at, body_size))
     if len(properties) < properties_size or len(body) < body_size:
         raise NeedMoreData(f"record of {int(head[0])} bytes is truncated", error_offset)
-    if head[_FLAG] == BRIDGE_FLAG and not properties and body.count(0) == len(body):
+    if head[_FLAG] == BRIDGE_FLAG and properties_length == 0 and body.count(0) == len(body):
         raise CorruptData(BRIDGE_REASON, error_offset)
     hosts = Host._make((born_address, born_port)), stored, Host._make((store_address, store_port))
     strings = body, topic_length, topic, properties_length, properties

@@ -277,7 +277,7 @@ def test_a_bridge_to_the_end_of_a_segment_ends_with_a_blank(size: int) -> None:
     assert stop[0] == 0
 
 
-@pytest.mark.parametrize("field", ["flag", "body", "properties"])
+@pytest.mark.parametrize("field", ["flag", "body", "properties", "negative length"])
 def test_messages_that_resemble_a_bridge_are_messages(field: str) -> None:
     flag = int.from_bytes(b"LOST") - (field == "flag")
     body = b"\0\1" if field == "body" else b"\0\0"
@@ -285,5 +285,9 @@ def test_messages_that_resemble_a_bridge_are_messages(field: str) -> None:
     made = new_record(
         topic=b"T", magic_code=MAGIC_V1, flag=flag, body=body, properties=properties, physical_offset=BRIDGED
     )
+    raw = encode_record(made._replace(properties_length=-1) if field == "negative length" else made)
 
-    assert [PieceKind.RECORD] == [piece.kind for piece in walk(encode_record(made), BRIDGED)]
+    scanned = flatten(scan(lambda at, length: raw[at : at + length], 0, len(raw), len(raw), BRIDGED, final=True))
+
+    assert [PieceKind.RECORD] == [piece.kind for piece in walk(raw, BRIDGED)]
+    assert [PieceKind.RECORD] == [piece.kind for piece in scanned]
