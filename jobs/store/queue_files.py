@@ -33,6 +33,7 @@ from rmq_formats.store import FileKind
 QUEUE_KIND_OF_FILE = {FileKind.CONSUME_QUEUE: QueueKind.PLAIN, FileKind.BATCH_CONSUME_QUEUE: QueueKind.BATCH}
 DELETED_BYTE = 0xFF  # every byte of a unit whose file was deleted after it was listed
 FIRST_PROBE_UNITS = 25  # units; a queue that has none or few new ones costs half a kilobyte
+_PAGE = 4096  # bytes of a file that are written to the disk at least
 _LARGEST_LOOK = 1 << 16
 _FIRST_TAIL_LOOK = 256  # units; they are usually followed by a hole in the file
 _LARGEST_TAIL_LOOK = 1 << 15
@@ -175,20 +176,23 @@ class StoredQueue:
 
         There a broker's recovery ends a queue, and the broker writes the next unit: units of a former queue after the
         first unwritten position do not belong to it. With *known_end*, units are followed from there, a few at a time;
-        otherwise a binary search runs in the last file that has any.
+        otherwise a binary search runs in the last file that has any, so that it passes over most ranges of lost units.
         """
         if known_end is not None:
             return self._find_written_end(max(known_end, self.first_unit_number))
         for file in reversed(self.files):
             low, high = file.base_offset // self.unit_size, file.end // self.unit_size
-            written = self._count_written(low, min(low + FIRST_PROBE_UNITS, high))
+            page_end = min(low + _PAGE // self.unit_size + 1, high)
+            page = self.read(low, page_end)
+            written = find_first_unwritten_unit(self.name.kind, page)
             if not written:
                 continue
-            if written < FIRST_PROBE_UNITS:  # most queues of a store with very many: one read finds their end
+            # Most queues of a store with very many have few units: one read finds their end, if only a hole follows.
+            rest = page[written * self.unit_size :]
+            if rest and rest.count(0) == len(rest) and self.next_written_unit_number(page_end) >= high:
                 return low + written
             # The unit at `low` is written; the one at `high` is not, or is after the file: a boundary is between them.
             # A former queue may have left units after a hole: then any boundary is used, and units are followed there.
-            low += written - 1
             while high - low > FIRST_PROBE_UNITS:
                 middle = (low + high) // 2
                 low, high = (middle, high) if self._count_written(middle, middle + 1) else (low, middle)

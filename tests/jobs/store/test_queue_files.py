@@ -55,7 +55,7 @@ def test_a_sparse_queue_file_of_a_terabyte_is_not_read(newer_store: Path) -> Non
 
     assert offsets is not None
     assert 26 == offsets.maximum == end
-    assert sum(length for _, _, length in (call.args for call in read.call_args_list)) < 10_000
+    assert sum(length for _, _, length in (call.args for call in read.call_args_list)) < 20_000
 
 
 def test_a_unit_of_a_deleted_file_is_none(newer_store: Path) -> None:
@@ -92,15 +92,30 @@ def test_a_queue_with_a_new_unit_is_read_once(newer_store: Path) -> None:
     assert 1 == read.call_count
 
 
-@pytest.mark.parametrize("written", [1, 7, 24])
+@pytest.mark.parametrize("written", [1, 7, 24, 26, 63])
 def test_the_end_of_a_queue_with_few_units_is_found_in_one_read(written: int, tmp_path: Path) -> None:
-    """Units after the hole belong to a former queue."""
-    queue = queue_with_holes(tmp_path, [written])
+    queue = queue_with_holes(tmp_path, range(written, 64))
+    os.truncate(queue.files[0].location, 6_000_000)
+    queue = queue_of(list_store(str(tmp_path)))
 
     with patch.object(StoredQueue, "read", autospec=True, side_effect=StoredQueue.read) as read:
         end = queue.find_written_end()
 
     assert (written, 1) == (end, read.call_count)
+
+
+@pytest.mark.parametrize("hole", [range(1, 2), range(7, 12), range(24, 31), range(25, 30), range(3, 20)])
+@pytest.mark.parametrize("units_after", [0, 1000])
+def test_lost_units_at_the_beginning_of_a_file_do_not_end_the_queue(
+    hole: range, units_after: int, tmp_path: Path
+) -> None:
+    """A killed store's units after the hole would count as units that its broker had not dispatched yet."""
+    queue = queue_with_holes(tmp_path, hole)
+    with Path(queue.files[0].location).open("ab") as file:
+        file.writelines(UNIT.pack(at * 100, 100, -1) for at in range(64, 64 + units_after))
+    queue = queue_of(list_store(str(tmp_path)))
+
+    assert 64 + units_after == queue.find_written_end()
 
 
 @pytest.mark.parametrize("hole", [range(3), range(10, 40), range(30, 50), range(31, 32), range(60, 64), range(64)])
