@@ -35,7 +35,7 @@ from jobs.lake.lake import (
     drop_undone_runs,
     parse_run_detail,
 )
-from jobs.lake.manifest import GapRow, Manifest, read_manifest_at
+from jobs.lake.manifest import GapRow, Manifest, read_manifest_of_row
 from jobs.lake.run_rows import (
     DONE_STATE,
     EXPIRED_STATE,
@@ -135,17 +135,17 @@ def _read_stores(lake: Lake, snapshot: DeltaTable) -> list[LakeStore]:
     stores = _read_registrations(lake, snapshot)
     numbers = {store.store_id: read_newest_transaction(snapshot, store.store_id) for store in stores}
     wanted = sorted({number for number in numbers.values() if number})
-    names = ["store_id", "run", "state", "manifest"]
+    names = ["store_id", "run", "state", "to_offset", "manifest"]
     prepared = read_rows_where(lake, snapshot, names, ds.field("run").isin(wanted)).to_pylist() if wanted else []
-    manifests = {(row["store_id"], row["run"]): row["manifest"] for row in prepared if row["state"] == PREPARED_STATE}
+    rows = {(row["store_id"], row["run"]): row for row in prepared if row["state"] == PREPARED_STATE}
     found = []
     for store in stores:
         run = numbers[store.store_id]
         if run:
-            path = manifests.get((store.store_id, run))
-            if path is None:
+            row = rows.get((store.store_id, run))
+            if row is None:
                 raise missing_row_error(lake, store.store_id, run)
-            found.append(replace(store, newest_manifest=read_manifest_at(lake, path, run)))
+            found.append(replace(store, newest_manifest=read_manifest_of_row(lake, row)))
         else:
             _refuse_forgotten_runs(lake, store)
             found.append(store)

@@ -213,13 +213,25 @@ class Manifest:
         return cls(**values)
 
 
-def read_manifest_at(lake: Lake, path: str, run: int) -> Manifest:
-    """Read the manifest of a run at a path below the lake."""
+def read_manifest_of_row(lake: Lake, row: Mapping[str, Any]) -> Manifest:
+    """
+    Read the manifest of a run that a row of `runs` has prepared.
+
+    Raises `OSError` if they disagree: the next run begins at the manifest's end, and would ingest messages twice.
+    """
     missing = (
-        f"this manifest of run {run} is missing; without it, the store cannot be ingested further. Restore the "
+        f"this manifest of run {row['run']} is missing; without it, the store cannot be ingested further. Restore the "
         "file from a backup of the lake"
     )
-    return read_stored_manifest(lake, path, Manifest.from_json, "run", missing)
+    manifest = read_stored_manifest(lake, row["manifest"], Manifest.from_json, "run", missing)
+    for name in ("store_id", "run", "to_offset"):
+        value = getattr(manifest, name)
+        if value != row[name]:
+            raise OSError(
+                f"{lake.locate(row['manifest'])}: {name} is {value!r} in this manifest, but {row[name]!r} in its row of "
+                "`runs`: one of them was changed. Restore the file, or `runs`, from a backup of the lake"
+            )
+    return manifest
 
 
 def read_stored_manifest(

@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 
 from jobs.lake.commit import SnapshotRewrite, commit_rows, read_rows
 from jobs.lake.lake import UNDONE_KEY, Lake, parse_run_detail
-from jobs.lake.manifest import Manifest, read_manifest_at
+from jobs.lake.manifest import Manifest, read_manifest_of_row
 from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import RUNS
 
@@ -23,7 +23,7 @@ REGISTRY_TRANSACTION = "stores"  # the transaction that serializes registrations
 
 def read_manifest(lake: Lake, store_id: str, run: int) -> Manifest | None:
     """Return the manifest of a prepared run; None for run 0."""
-    return read_manifest_at(lake, read_prepared_row(lake, store_id, run)["manifest"], run) if run else None
+    return read_manifest_of_row(lake, read_prepared_row(lake, store_id, run)) if run else None
 
 
 def read_prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any]:
@@ -44,7 +44,7 @@ def missing_row_error(lake: Lake, store_id: str, run: int) -> OSError:
 
 def find_prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any] | None:
     """Return the row of `runs` that prepares a run, if there is one."""
-    names = ("store_id", "state", "time", "host", "to_offset", "manifest")
+    names = ("store_id", "state", "run", "time", "host", "to_offset", "manifest")
     found = read_rows(lake, RUNS.name, names, ds.field("run") == run)
     return next((dict(zip(names, row, strict=True)) for row in found if row[:2] == (store_id, PREPARED_STATE)), None)
 

@@ -17,7 +17,7 @@ from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
 from jobs.lake.lake_stores import LakeStore, refresh_newest_run
 from jobs.lake.lock import hold_lock
-from jobs.lake.manifest import QUEUES_STATE, TABLES_BEFORE_KEY, Manifest, read_manifest_at, read_plain_queue_ends
+from jobs.lake.manifest import QUEUES_STATE, TABLES_BEFORE_KEY, Manifest, read_manifest_of_row, read_plain_queue_ends
 from jobs.lake.run_rows import read_prepared_row
 from jobs.lake.runs import commit_prepared, find_unfinished_run, prepare_run, vectors_error
 from jobs.lake.snapshot_files import list_snapshot_files
@@ -93,10 +93,10 @@ def _read_state_before(lake: Lake, lake_store: LakeStore, first_run: int) -> Man
 
 def _read_manifests(lake: Lake, lake_store: LakeStore, runs: range) -> Iterator[Manifest]:
     for run in runs:
-        path = read_prepared_row(lake, lake_store.store_id, run)["manifest"]
-        if not file_exists(lake.open, path):
+        row = read_prepared_row(lake, lake_store.store_id, run)
+        if not file_exists(lake.open, row["manifest"]):
             raise _lost_state_error(lake, run + 1)
-        yield read_manifest_at(lake, path, run)
+        yield read_manifest_of_row(lake, row)
 
 
 def _refuse_deletion_vectors(lake: Lake, tables: Iterable[str]) -> None:

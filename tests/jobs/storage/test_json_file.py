@@ -1,5 +1,6 @@
 """Each value of a JSON file is checked when it is read; an error names the file and the key."""
 
+import json
 import shutil
 from pathlib import Path
 from random import Random
@@ -14,7 +15,7 @@ from rmq_formats.errors import CorruptData
 from tests.golden import StoreOf
 from tests.support.commands import Run, copy_store
 from tests.support.fuzzing import hostile_json
-from tests.support.lakes import ingest_store
+from tests.support.lakes import ingest_store, rows_of
 from tests.support.stores import list_segments, read_store_files
 
 _SHAPE: Shape = {"names": [str], "pair": [int, str], "is_done?": bool, "files": {str: (int, NoneType)}}
@@ -97,3 +98,21 @@ def test_a_hostile_manifest_of_a_run_is_refused_or_continued(
     done = run("ingest", golden("b551-base"), "--lake", lake)
 
     assert done.code is not ExitCode.FAILED or str(manifest) in done.err
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("to_offset", 0), ("to_offset", -5), ("to_offset", 1 << 40), ("run", 7), ("store_id", "other")]
+)
+def test_a_manifest_that_disagrees_with_its_row_in_runs_is_refused(
+    key: str, value: object, lake_without_last_segment: Path, golden: StoreOf, tmp_path: Path, run: Run
+) -> None:
+    """With a lower offset, the next run ingested messages a second time."""
+    lake = Path(shutil.copytree(lake_without_last_segment, tmp_path / "lake"))
+    (manifest,) = (lake / "_manifests").iterdir()
+    manifest.write_text(json.dumps(json.loads(manifest.read_bytes()) | {key: value}))
+
+    done = run("ingest", golden("b551-base"), "--lake", lake)
+
+    assert done.code is ExitCode.FAILED
+    assert f"{manifest}: {key} is {value!r} in this manifest" in done.err
+    assert rows_of(lake) == rows_of(lake_without_last_segment)
