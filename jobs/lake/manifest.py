@@ -228,8 +228,8 @@ def read_manifest_of_row(lake: Lake, row: Mapping[str, Any]) -> Manifest:
         value = getattr(manifest, name)
         if value != row[name]:
             raise OSError(
-                f"{lake.locate(row['manifest'])}: {name} is {value!r} in this manifest, but {row[name]!r} in its row of "
-                "`runs`: one of them was changed. Restore the file, or `runs`, from a backup of the lake"
+                f"{lake.locate(row['manifest'])}: {name} is {value!r} in this manifest, but {row[name]!r} in its row "
+                "of `runs`: one of them was changed. Restore the file, or `runs`, from a backup of the lake"
             )
     return manifest
 

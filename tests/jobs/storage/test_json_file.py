@@ -101,18 +101,18 @@ def test_a_hostile_manifest_of_a_run_is_refused_or_continued(
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("to_offset", 0), ("to_offset", -5), ("to_offset", 1 << 40), ("run", 7), ("store_id", "other")]
+    "changed", [("to_offset", 0), ("to_offset", -5), ("to_offset", 1 << 40), ("run", 7), ("store_id", "other")]
 )
 def test_a_manifest_that_disagrees_with_its_row_in_runs_is_refused(
-    key: str, value: object, lake_without_last_segment: Path, golden: StoreOf, tmp_path: Path, run: Run
+    changed: tuple[str, object], lake_without_last_segment: Path, golden: StoreOf, tmp_path: Path, run: Run
 ) -> None:
     """With a lower offset, the next run ingested messages a second time."""
     lake = Path(shutil.copytree(lake_without_last_segment, tmp_path / "lake"))
     (manifest,) = (lake / "_manifests").iterdir()
-    manifest.write_text(json.dumps(json.loads(manifest.read_bytes()) | {key: value}))
+    manifest.write_text(json.dumps(json.loads(manifest.read_bytes()) | dict([changed])))
 
     done = run("ingest", golden("b551-base"), "--lake", lake)
 
     assert done.code is ExitCode.FAILED
-    assert f"{manifest}: {key} is {value!r} in this manifest" in done.err
+    assert f"{manifest}: {changed[0]} is {changed[1]!r} in this manifest" in done.err
     assert rows_of(lake) == rows_of(lake_without_last_segment)
