@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast
@@ -36,6 +37,7 @@ from jobs.lake.tables import MESSAGES, Table
 from jobs.storage import object_store
 from jobs.storage.local import naming_file_in_errors
 from jobs.storage.locations import is_local, local_path, object_key
+from jobs.storage.paths import refuse_special_file
 from jobs.storage.s3 import retry_server_failures
 from rmq_formats.errors import is_lost_file_error
 
@@ -345,6 +347,9 @@ def _read_rows(
     ]
     dataset = ds.FileSystemDataset(fragments, schema, _LAYOUT, filesystem)
     found = list(dataset.get_fragments(where))
+    if is_local(uri):
+        for fragment in found:
+            refuse_special_file(Path(local_path(uri), fragment.path))
     with _naming_damaged_files(_decode_uri(uri).rstrip("/"), "a file of this table"):
         with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
             for metadata in pool.map(lambda fragment: fragment.metadata, found):  # the fragment keeps it

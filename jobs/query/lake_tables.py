@@ -37,6 +37,7 @@ from jobs.lake.snapshots import (
 from jobs.launch.engine import count_memory
 from jobs.storage.local import explaining_full_disk, temporary_directory_for
 from jobs.storage.locations import is_local, join_location, local_path, normalize_location, why_unsupported
+from jobs.storage.paths import refuse_special_file
 from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
 from rmq_formats.arrow import MESSAGE_SCHEMA, type_without_dictionary
 from rmq_formats.errors import NotAStore, UnsupportedFormat
@@ -359,6 +360,7 @@ def _check_row_count(file: str) -> None:
     """Raise `OSError` if a Parquet file states a wrong number of rows: the engine would allocate memory for all."""
     from pyarrow import parquet  # lazy import: a statement without tables does not need it
 
+    refuse_special_file(Path(file))
     try:
         metadata = parquet.read_metadata(file)
     except (pa.ArrowException, OSError):  # the engine reports it, if it needs the file

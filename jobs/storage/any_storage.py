@@ -8,11 +8,13 @@ stores through pyarrow.
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.storage.local import LocalStorage, ReadLimits
 from jobs.storage.locations import AZURE_SCHEMES, is_local, local_path, scheme_of, why_unsupported
 from jobs.storage.model import FileInfo, Reader, Storage
+from jobs.storage.paths import refuse_special_file
 
 if TYPE_CHECKING:
     from pyarrow import NativeFile
@@ -58,6 +60,7 @@ def open_arrow_file(location: str, options: Mapping[str, str]) -> "NativeFile":
     if is_local(location):
         from pyarrow import OSFile
 
+        refuse_special_file(Path(local_path(location)))
         return OSFile(local_path(location))
     return object_store(location, options).open_arrow_file(location)
 

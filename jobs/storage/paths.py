@@ -45,6 +45,13 @@ def is_regular_file(path: Path) -> bool:
     return status is not None and stat.S_ISREG(status.st_mode)
 
 
+def refuse_special_file(path: Path) -> None:
+    """Raise `OSError` for a device, a pipe or a directory, before a library opens it: reading a pipe never ends."""
+    status = find_status(path)
+    if status is not None and not stat.S_ISREG(status.st_mode):
+        raise OSError(f"{path}: not a regular file")
+
+
 def is_link(path: Path) -> bool:
     """Return whether a path is a symbolic link."""
     status = find_status(path, follows_links=False)

@@ -1,5 +1,6 @@
 """Lakes that have lost data or the record of their runs, or that are from an earlier release."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,30 @@ def test_a_lake_with_a_tier_is_read_and_continues_for_its_other_stores(
     assert ExitCode.CLEAN == optimized.code, optimized.err
     assert ExitCode.CLEAN == restored.code, restored.err
     assert before == sorted(map(repr, rows_of(lake, "tiered")))
+
+
+@pytest.mark.parametrize(
+    ("table", "command"),
+    [
+        ("messages", ("query", "sql", "SELECT count(*) FROM messages", "--lake")),
+        ("messages", ("optimize",)),
+        ("runs", ("optimize",)),
+    ],
+)
+def test_a_pipe_in_place_of_a_data_file_does_not_hang_a_command(
+    table: str, command: tuple[str, ...], tmp_path: Path, run: Run
+) -> None:
+    broker = Broker(tmp_path / "store")
+    lake = tmp_path / "lake"
+    for seed in range(2):
+        broker.append(some_records(20, seed))
+        ingest_store(tmp_path / "store", lake)
+    for file in (lake / table).glob("*.parquet"):
+        file.unlink()
+        os.mkfifo(file)
+
+    done = run(*command, lake)
+
+    assert done.code is ExitCode.FAILED
+    assert ".parquet" in done.err
+    assert "not a regular file" in done.err
