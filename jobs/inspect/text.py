@@ -56,7 +56,7 @@ def report_text(report: StoreReport, *, verbose: bool = False) -> str:
     lines += title_lines(
         "NEXT", (line for command, why in steps for line in (f"# {why}", f"{tool_command()} {command}"))
     )
-    warnings = list(start_warning_lines(report.start))
+    warnings = list(map(printable_text, start_warning_lines(report.start)))
     if warnings or report.health.is_alarm:  # last, because the first line may have scrolled off the terminal
         lines += ["", *warnings, f"inspect: {report.health.style(health_text(report))}"]
     return "\n".join(lines)

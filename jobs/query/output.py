@@ -62,7 +62,7 @@ class AnswerPrinter:
         self._rows.close()
         if self.form is RowFormat.TABLE:
             for sentence in self._said:
-                log_message(f"rmq-lake: {sentence}")
+                log_message(f"rmq-lake: {printable_text(sentence)}")
 
     def write(self, output: str) -> None:
         """Write to standard output, in UTF-8 in any locale."""
@@ -105,7 +105,7 @@ class AnswerPrinter:
         if sentence not in self._said:
             self._said[sentence] = None
             if self.form is not RowFormat.TABLE:
-                log_message(f"rmq-lake: {sentence}")
+                log_message(f"rmq-lake: {printable_text(sentence)}")
 
     def finish(self, answer: Answer) -> ExitCode:
         """Print the remarks on a printed answer, and return the exit code."""
@@ -121,7 +121,7 @@ class AnswerPrinter:
         """Print why the answer is empty."""
         if self.form in {RowFormat.JSON, RowFormat.NDJSON}:
             self.print_object("empty", {"reason": str(reason.kind), "text": reason.text})
-        log_message(f"rmq-lake: {reason.text}")
+        log_message(f"rmq-lake: {printable_text(reason.text)}")
         return ExitCode.NOT_FOUND
 
     def print_row(self, kind: str, value: Mapping[str, object], row_text: str) -> None:

@@ -199,3 +199,12 @@ def test_files_that_a_broker_deletes_or_writes_meanwhile_are_not_damage(
         document = run(command, "--json", *(["--engine", "local"] if command == "verify" else []), store).document
 
     assert document["problems" if command == "inspect" else "findings"] == []
+
+
+def test_a_file_name_cannot_begin_a_line(store: Path, run: Run) -> None:
+    (store / "commitlog" / "x\nno problems found").write_bytes(b"x")
+
+    done = run("inspect", store)
+
+    assert "/x\\nno problems found has a name that brokers do not use" in done.out
+    assert "no problems found" not in {line[:17] for line in done.out.splitlines()}

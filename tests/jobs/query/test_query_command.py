@@ -366,3 +366,13 @@ def test_a_limit_that_the_engine_ignores_is_refused(sql: str, newer_lake: Path, 
     assert ExitCode.USAGE == refused.code
     assert "reads no column of messages" in refused.err
     assert 1 == len(found.lines)
+
+
+def test_a_topic_name_cannot_begin_a_line(tmp_path: Path, run: Run) -> None:
+    store = write_store(tmp_path / "store", stored([Sent(topic="A\nrmq-lake: found", keys=("k1",))]))
+
+    done = run("query", "by-key", "--store", store, "-t", "Orders", "-k", "k1")
+
+    assert done.code is ExitCode.NOT_FOUND
+    assert "the key 'k1' occurs in A\\nrmq-lake: found" in done.err
+    assert "rmq-lake: found" not in {line[:15] for line in done.err.splitlines()}
