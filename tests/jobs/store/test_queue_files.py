@@ -104,6 +104,14 @@ def test_the_end_of_a_queue_with_few_units_is_found_in_one_read(written: int, tm
     assert (written, 1) == (end, read.call_count)
 
 
+@pytest.mark.parametrize("size", [10, 19, 20, 39, 59, 60, 1279])
+def test_a_unit_of_which_a_part_was_cut_off_is_no_unit(size: int, tmp_path: Path) -> None:
+    queue = queue_with_holes(tmp_path, [])
+    os.truncate(queue.files[0].location, size)
+
+    assert size // UNIT.size == queue_of(list_store(str(tmp_path))).find_written_end()
+
+
 @pytest.mark.parametrize("hole", [range(1, 2), range(7, 12), range(24, 31), range(25, 30), range(3, 20)])
 @pytest.mark.parametrize("units_after", [0, 1000])
 def test_lost_units_at_the_beginning_of_a_file_do_not_end_the_queue(
