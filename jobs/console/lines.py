@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby, takewhile
+from shlex import quote
 from typing import TextIO
 
 import click
@@ -140,3 +141,16 @@ def printable_with_colors(line: str) -> str:
 def printable_lines(text: str) -> str:
     """Return *text* like `printable_text`, but keep its line breaks."""
     return "\n".join(printable_text(line) for line in text.split("\n"))
+
+
+def quote_name(name: str) -> str:
+    """Quote a name for bash; control characters, which a terminal would not show, are written as escapes."""
+    if name.isprintable():
+        return quote(name)
+    is_plain = (character.isprintable() and character not in "\\'" for character in name)
+    escapes = ("".join(f"\\x{byte:02x}" for byte in os.fsencode(character)) for character in name)
+    return (
+        "$'"
+        + "".join(one if plain else escape for one, plain, escape in zip(name, is_plain, escapes, strict=True))
+        + "'"
+    )

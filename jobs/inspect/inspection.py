@@ -8,9 +8,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from itertools import islice
-from shlex import quote
 
 from jobs.console.amounts import count_text
+from jobs.console.lines import quote_name
 from jobs.console.result import Severity
 from jobs.diagnosis import predict_start_by_own_walk, unknown_start
 from jobs.diagnosis.broker_state import NO_CHECKPOINT, check_broker_state, has_lost_checkpoint
@@ -339,10 +339,10 @@ def _report_unknown_files(store: Store, report: StateReport, problems: Problems)
         )
     for file in unknown:
         if file.path_facts.path.startswith(("commitlog/", "index/", "consumequeue/")):
-            target = quote(f"{store.root}/{file.location.rpartition('/')[2]}.copy")
+            target = quote_name(f"{store.root}/{file.location.rpartition('/')[2]}.copy")
             text = (
                 "brokers never create a file with this name, and may refuse to start while it exists. Move the file "
-                f"out of its directory: mv -n {quote(file.location)} {target}"
+                f"out of its directory: mv -n {quote_name(file.location)} {target}"
             )
             problems.add_note(file.location, text)
 

@@ -1,12 +1,12 @@
 """The verdict of `verify`: its findings under their causes, as text and for scripts, and the steps that follow."""
 
-import os
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 
 from jobs.console.amounts import count_text
+from jobs.console.lines import quote_name
 from jobs.console.process import tool_command
 from jobs.console.result import RatedOutcome, RecommendedStep, Result, Severity, worst_severity
 from jobs.diagnosis import WalkedLog, kinds, recreated_index_notes, start_warning_lines
@@ -545,24 +545,11 @@ def _copy_backup(store: str, one: Finding) -> str:
     return f"cp -p {store}/{backup} {store}/{one.file}" if one.expected.endswith(backup) else ""
 
 
-def _quote_name(name: str) -> str:
-    """Quote a name for bash; control characters, which a terminal would not show, are written as escapes."""
-    if name.isprintable():
-        return quote(name)
-    is_plain = (character.isprintable() and character not in "\\'" for character in name)
-    escapes = ("".join(f"\\x{byte:02x}" for byte in os.fsencode(character)) for character in name)
-    return (
-        "$'"
-        + "".join(one if plain else escape for one, plain, escape in zip(name, is_plain, escapes, strict=True))
-        + "'"
-    )
-
-
 def _move_command(store: str, one: Finding) -> str:
     if one.kind == kinds.STALE_INDEX_FILE:
         return f"mv -n {store}/{one.file} {store}/{Path(one.file).name}.copy"
     directory, _, name = one.file.rpartition("/")
     place = quote(directory) if directory.startswith("/") else f"{store}/{quote(directory)}"  # absolute: a separate log
     if one.kind in {kinds.OVERLAPPING_FILE, kinds.UNEXPECTED_FILE}:
-        return f"mv -n {place}/{_quote_name(name)} {store}/{_quote_name(name)}.copy"
+        return f"mv -n {place}/{quote_name(name)} {store}/{quote_name(name)}.copy"
     return f"mv -n {place}/{name} {place}/{one.expected}"

@@ -27,6 +27,13 @@ def test_the_command_that_moves_a_file_works_for_a_name_with_control_characters(
     (store / "commitlog" / "\x1b[2J it's\n\\x").write_bytes(b"stray")
 
     (move,) = commands_in(run("verify", store).out, "mv -n")
+    note = next(line for line in run("inspect", store).out.splitlines() if "mv -n" in line)
+    words = [
+        subprocess.run(["bash", "-c", f"printf '%s/' {command}"], check=True, capture_output=True).stdout
+        for command in (move, note[note.index("mv -n") :])
+    ]
+    assert words[0] == words[1]
+
     subprocess.run(["bash", "-c", move], check=True)
 
     assert run("verify", store).code == ExitCode.CLEAN
