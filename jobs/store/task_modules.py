@@ -24,7 +24,8 @@ copyreg.pickle(MappingProxyType, lambda proxy: (_make_read_only, (dict(proxy),))
 
 def list_imported_task_modules() -> list[str]:
     """Return the names of the modules that this command has imported and that the tasks of its later phases need."""
-    return [name for name in sys.modules if name.startswith("jobs.products.")]
+    names = list(sys.modules)  # in one step, because tasks in threads import modules
+    return [name for name in names if name.startswith("jobs.products.")]
 
 
 def import_task_modules(*modules: str) -> None:

@@ -142,12 +142,15 @@ class _Pool:
         """Start *number* workers with *start*."""
         life, end_of_life = os.pipe()
         pairs = [socket.socketpair() for _ in range(number)]
+        # The command ends its workers, if it ends; its handlers of signals run only here.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING_SIGNALS)
         try:
             self._forking = start(life, [other.fileno() for _, other in pairs])
         except BaseException:
             os.close(end_of_life)
             raise
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             os.close(life)
             for _, other in pairs:
                 other.close()
@@ -220,8 +223,8 @@ class _ForkingProcess(NamedTuple):
             self.interpreter.stdout.close()
 
 
-# Starts the process that forks a worker for each connection. The arguments are descriptors: of the pipe that ends with
-# the command, and of the workers' ends of the connections.
+# Starts the process that forks a worker for each connection; all of them inherit the blocked signals. The arguments are
+# descriptors: of the pipe that ends with the command, and of the workers' ends of the connections.
 _Start = Callable[[int, Sequence[int]], _ForkingProcess]
 
 
@@ -278,15 +281,11 @@ def _list_other_threads() -> list[str]:
 
 def _fork(life: int, connections: Sequence[int]) -> _ForkingProcess:
     """Fork the process that forks the workers from this one."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING_SIGNALS)  # handlers of the command run only here
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Python counts the threads that start again as well
-            process = os.fork()
-        if process == 0:
-            _run_forked_process(life, connections)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python counts the threads that start again as well
+        process = os.fork()
+    if process == 0:
+        _run_forked_process(life, connections)
     return _ForkingProcess(partial(_wait_for_end, process))
 
 
@@ -321,8 +320,6 @@ def _release_files(kept: set[int]) -> None:
 
 def _fork_workers(life: int, connections: Sequence[int]) -> None:
     """Fork a worker for each connection, and wait until all of them have ended."""
-    for number in _ENDING_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)  # the command ends its workers, if it ends
     _keep_freed_memory()
     for connection in connections:
         if os.fork() == 0:

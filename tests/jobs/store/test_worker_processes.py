@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -20,6 +21,7 @@ from jobs.rebuild.queue_run import rebuild_queues
 from jobs.requests.ingest import IngestRequest
 from jobs.requests.rebuild import RebuildIndexRequest, RebuildQueuesRequest
 from jobs.requests.verify import VerifyRequest
+from jobs.store.task_modules import list_imported_task_modules
 from jobs.store.worker_processes import ProcessWorkers
 from jobs.store.workers import SerialWorkers, Workers
 from jobs.verify.run import verify
@@ -321,6 +323,68 @@ def test_an_interrupt_of_the_terminal_ends_the_command_once(tmp_path: Path) -> N
     _, errors = command.communicate(timeout=60)
 
     assert 1 == errors.count("KeyboardInterrupt")
+
+
+_SLOW_MODULE = """
+import os
+import sys
+import time
+from pathlib import Path
+def return_item(item):
+    return item
+place = Path(__file__).parent
+if sys.argv[0] != "-c":  # not in the command
+    (place / str(os.getpid())).touch()
+    while not (place / "signaled").exists():
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGTERM])
+def test_a_signal_does_not_end_an_interpreter_in_its_imports(tmp_path: Path, number: int) -> None:
+    """A terminal sends it to all processes: only the command ends, and prints a message."""
+    (tmp_path / "slow_module.py").write_text(_SLOW_MODULE)
+    program = """
+from slow_module import return_item
+print(make_workers().map([1, 2], return_item, ""))
+"""
+    command = subprocess.Popen(
+        [sys.executable, "-c", _COMMAND + program, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        text=True,
+    )
+    _wait_until(lambda: any(path.name.isdecimal() for path in tmp_path.iterdir()))
+    (process,) = [int(path.name) for path in tmp_path.iterdir() if path.name.isdecimal()]
+    os.kill(process, number)
+    (tmp_path / "signaled").touch()
+    output, _ = command.communicate(timeout=60)
+
+    assert "[1, 2]\n" == output
+
+
+def test_modules_of_tasks_are_listed_while_threads_import_others() -> None:
+    names = [f"imported_by_a_thread_{number}" for number in range(3000)]
+    is_over = threading.Event()
+
+    def import_modules() -> None:
+        while not is_over.is_set():
+            sys.modules.update(dict.fromkeys(names, sys))
+            for name in names:
+                del sys.modules[name]
+
+    interval = sys.getswitchinterval()
+    thread = threading.Thread(target=import_modules)
+    thread.start()
+    try:
+        sys.setswitchinterval(1e-6)
+        found = [list_imported_task_modules() for _ in range(300)]
+    finally:
+        sys.setswitchinterval(interval)
+        is_over.set()
+        thread.join()
+
+    assert [found[0]] * 300 == found
 
 
 def _is_running(process: int) -> bool:
