@@ -7,6 +7,7 @@ The driver is this Python process: pyspark starts spark-submit, which starts the
 
 import hashlib
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -202,7 +203,8 @@ def _changes_jvm(options: Sequence[str]) -> bool:
 def _append_jvm_flags(flags: Sequence[str], given: str) -> str:
     """Append the user's JVM flags to ours, so that they override them; two garbage collectors would be an error."""
     own = [flag for flag in flags if not (flag.startswith("-XX:+Use") and flag.endswith("GC") and "GC" in given)]
-    return " ".join([*(f'"{flag}"' for flag in own), given]).strip()
+    quoted = (re.sub(r'(["\\])', r"\\\1", flag) for flag in own)  # a path can have any character
+    return " ".join([*(f'"{flag}"' for flag in quoted), given]).strip()
 
 
 def jar_file_name(coordinates: str) -> str:

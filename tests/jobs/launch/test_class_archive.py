@@ -1,6 +1,7 @@
 """The archive of Spark's classes: which JVM writes it, which JVMs use it, and what damage does."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -166,6 +167,18 @@ def test_a_jvm_that_the_user_changes_has_no_archive(
         monkeypatch.setenv(name, value)
 
     assert "Archive" not in prepare_submission(options)[1]["SPARK_SUBMIT_OPTS"].replace("ArchiveRelocationMode", "")
+
+
+def test_a_path_with_quotes_and_blanks_is_one_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / 'my "own" \\ cache'
+    shutil.copytree(cache_directory() / "jars", cache / "jars", copy_function=os.symlink)
+    monkeypatch.setenv("RMQ_LAKE_CACHE", str(cache))
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
+    prepare_submission(["--master", "local[1]"])
+    flags = shlex.split(prepare_submission(["--master", "local[1]"])[1]["SPARK_SUBMIT_OPTS"])
+
+    (path,) = (Path(flag.partition("=")[2]) for flag in flags if flag.startswith("-XX:ArchiveClassesAtExit="))
+    assert cache / "spark-classes" == path.parent
 
 
 # Print the JVM's archive, and whether it has the driver's standard output. The JVM has ended when the program ends.
