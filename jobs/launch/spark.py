@@ -44,11 +44,8 @@ _JVM_VARIABLES = (
     *("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"),  # flags
     *("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH", "SPARK_PREPEND_CLASSES"),  # classes
 )
-_JVM_OPTIONS = {
-    "--driver-java-options": "spark.driver.extraJavaOptions",
-    "--driver-class-path": "spark.driver.extraClassPath",
-    "": "spark.driver.defaultJavaOptions",
-}
+_JVM_OPTIONS = ("--driver-java-options", "--driver-class-path")
+_JVM_SETTINGS = ("spark.driver.extraJavaOptions", "spark.driver.extraClassPath", "spark.driver.defaultJavaOptions")
 _MEMORY = "spark.driver.memory"
 # Settings that every run needs, with any properties file of the user.
 _DELTA = (
@@ -195,7 +192,8 @@ def _changes_jvm(options: Sequence[str]) -> bool:
     settings = effective_spark_settings(options)
     return (
         any(os.environ.get(name) for name in _JVM_VARIABLES)
-        or any(option in options or setting in settings for option, setting in _JVM_OPTIONS.items())
+        or any(option in options for option in _JVM_OPTIONS)
+        or any(setting in settings for setting in _JVM_SETTINGS)
         or path_exists(spark_home() / "conf")
     )
 
