@@ -14,7 +14,6 @@ import ctypes
 import gc
 import os
 import pickle
-import select
 import signal
 import socket
 import subprocess
@@ -205,20 +204,20 @@ class _Pool:
 class _ForkingProcess(NamedTuple):
     """The process that forks the workers."""
 
-    wait: Callable[[], object]
+    wait_for_end: Callable[[], object]
     interpreter: "subprocess.Popen[bytes] | None" = None  # if it is a new one; its output ends when it forks
 
     def is_ready(self) -> bool:
         """Return whether the process has begun to fork workers, or has ended."""
         if self.interpreter is None or self.interpreter.stdout is None:
             return True
-        return bool(select.select([self.interpreter.stdout], [], [], 0)[0])
+        return bool(wait([self.interpreter.stdout.fileno()], 0))
 
     def end(self) -> None:
         """Wait until the process and all workers have ended; they do at the end of the pipe that only we write to."""
         if self.interpreter is not None and not self.is_ready():
             self.interpreter.kill()  # in its imports it does not notice the end
-        self.wait()
+        self.wait_for_end()
         if self.interpreter is not None and self.interpreter.stdout is not None:
             self.interpreter.stdout.close()
 
