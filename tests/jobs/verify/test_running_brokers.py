@@ -71,8 +71,8 @@ def test_units_written_after_their_queue_was_probed_are_not_missing(count: int, 
     verdict, probed = _verify_while_first_queue_grows(broker)
 
     assert not verdict.findings
-    assert verdict.parts["queues"].numbers["matched"] == count + 4 + 3
-    assert probed == [_FIRST, _LAST]
+    assert count + 4 + 3 == verdict.parts["queues"].numbers["matched"]
+    assert [_FIRST, _LAST] == probed
 
 
 def test_misplaced_units_written_after_their_queue_was_probed_are_not_missing(tmp_path: Path) -> None:
@@ -81,8 +81,8 @@ def test_misplaced_units_written_after_their_queue_was_probed_are_not_missing(tm
     broker.skip_queue_offset(_FIRST)
     verdict, _ = _verify_while_first_queue_grows(broker)
 
-    assert {finding.kind for finding in verdict.findings} == {DifferenceKind.MISPLACED}
-    assert sum(finding.times for finding in verdict.findings) == 4
+    assert {DifferenceKind.MISPLACED} == {finding.kind for finding in verdict.findings}
+    assert 4 == sum(finding.times for finding in verdict.findings)
 
 
 def test_a_queue_whose_file_has_changed_is_probed_again(tmp_path: Path) -> None:
@@ -91,4 +91,4 @@ def test_a_queue_whose_file_has_changed_is_probed_again(tmp_path: Path) -> None:
     verdict, probed = _verify_while_first_queue_grows(broker)
 
     assert not verdict.findings
-    assert probed == [_FIRST, _LAST, _FIRST]
+    assert [_FIRST, _LAST, _FIRST] == probed
