@@ -21,7 +21,7 @@ from jobs.console.result import OtherRunActiveError
 from jobs.lake.lake import Lake
 from jobs.storage.local import close_file, flush_directory, make_directory, naming_file_in_errors
 from jobs.storage.locations import is_local, local_path
-from jobs.storage.paths import path_exists
+from jobs.storage.paths import path_exists, refuse_special_file
 
 _LOCKS = "_locks"
 _LONGEST_NOTE = 1024
@@ -66,6 +66,7 @@ def _hold_file_lock(location: str) -> Iterator[bool]:
     path = Path(local_path(location))
     make_directory(path.parent)
     is_new = not path_exists(path)
+    refuse_special_file(path)
     descriptor = _open_lock_file(path)
     try:
         try:

@@ -241,10 +241,13 @@ def read_stored_manifest(
     location = lake.locate(path)
     try:
         values = json.loads(lake.read(path))
+        problem = find_problem(values, {"version": int})
+        if problem is not None:
+            raise TypeError(problem)
         if values["version"] > MANIFEST_VERSION:
             raise OSError(
-                f"manifest version {values['version']}: this lake was written by a newer release of rmq-lake; "
-                "upgrade rmq-lake"
+                f"{location}: manifest version {values['version']}: this lake was written by a newer release of "
+                "rmq-lake; upgrade rmq-lake"
             )
         return parse(values)
     except FileNotFoundError as error:

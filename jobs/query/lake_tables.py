@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -61,6 +61,7 @@ _FILE = re.compile(r"[^\s/]+/[^\s/]+\.parquet")  # table and name, in an error o
 # Errors of the engine about files; the last pattern is a panic.
 _ABOUT_FILES = re.compile(r"Parquet|Object Store|Join Error")
 _OUT_OF_MEMORY = "Resources exhausted"
+_MISSING_COLUMN = re.compile(r'Schema error: No field named (?:\w+\.)?"?(\w+)')
 _SEARCHED_S = 10.0  # time limit of the search for the damaged file, if the engine's error does not name it
 
 
@@ -229,10 +230,15 @@ class LakeTables:
     @cached_property
     def view_descriptions(self) -> Mapping[str, str]:
         """The views whose tables exist, by name, with the meaning of a row; SQL statements can then use them."""
-        found = [view for view in list_views() if all(self._is_readable(name, name, view.name) for name in view.tables)]
-        for view in found:
-            self._builder.execute(f"CREATE VIEW {view.name} AS {view.sql}")
-        return {view.name: view.row_meaning.removeprefix("Each row is ") for view in found}
+        found = {}
+        for view in list_views():
+            if all(self._is_readable(name, name, view.name) for name in view.tables):
+                try:
+                    self._builder.execute(f"CREATE VIEW {view.name} AS {view.sql}")
+                    found[view.name] = view.row_meaning.removeprefix("Each row is ")
+                except DeltaError as error:  # only fails statements that name it
+                    self.unreadable[view.name] = OSError(f"{self.location}: {_explain(error)}")
+        return found
 
     def _is_readable(self, name: str, path: str, user: str) -> bool:
         """Return whether the lake has a table; note the error of an unreadable one for its *user*, a view or itself."""
@@ -323,9 +329,12 @@ class LakeTables:
         return self._read_batches(sql, lambda found: pa.RecordBatchReader.from_stream(found).read_all()[0].to_pylist())
 
     def _read_batches(self, sql: str, take: Callable[[RecordBatchReader], list[_Value]]) -> list[_Value]:
-        """Run a statement and return what *take* makes of its batches; an error names the damaged file."""
-        with self.naming_damaged_files():
-            return take(self.execute(sql))
+        """Run a statement of ours and return what *take* makes of its batches; an error names the damaged file."""
+        try:
+            with self.naming_damaged_files():
+                return take(self.execute(sql))
+        except DeltaError as error:
+            raise OSError(f"{self.location}: {_explain(error)}") from error
 
     @contextmanager
     def naming_damaged_files(self) -> Iterator[None]:
@@ -354,6 +363,18 @@ class LakeTables:
             for row in (rows_without_timestamps(table.get_add_actions(flatten=True)) if table is not None else ())
         )
         return find_damaged_file(Lake(self.location, self._options), files, _SEARCHED_S)
+
+
+def _explain(error: DeltaError) -> str:
+    """Return why the engine refuses a statement of ours: another engine has changed a table."""
+    text = _RAW.sub("", " ".join(str(error).split()))
+    found = _MISSING_COLUMN.match(text)
+    if found is None:
+        return text
+    return (
+        f"a table of this lake lacks the column {found[1]}: another engine has removed it. Restore an earlier version "
+        "of the table"
+    )
 
 
 def _check_row_count(file: str) -> None:
@@ -440,7 +461,8 @@ class ResultBatches:
 
     def _refuse_ignored_limit(self, sql: str) -> None:
         """Raise `UnsupportedFormat` if a LIMIT became part of a scan without columns, which returns all rows."""
-        plans = self._await_result(self._thread.submit(self._tables.rows, f"EXPLAIN {sql}"))
+        explain = partial(self._tables.execute, f"EXPLAIN {sql}")
+        plans = self._await_result(self._thread.submit(lambda: rows_without_timestamps(explain())))
         found = next((scan for row in plans if (scan := _SCAN_WITHOUT_COLUMNS.search(str(row["plan"])))), None)
         if found is not None:
             raise UnsupportedFormat(
