@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +25,7 @@ from tests.support.lakes import table_of
 
 _MESSAGES = 10_000
 _AT_ONCE = 250
+_PAUSE_S = 0.05
 _RUNS = 4
 _SEGMENT_SIZE = 1 << 18
 _GEOMETRY = Geometry(commit_log_file_size=_SEGMENT_SIZE, consume_queue_units=100, hash_slots=1000, index_entries=2000)
@@ -75,6 +76,7 @@ def test_a_lake_ingested_next_to_a_working_broker_has_all_sent_and_consumed_mess
 
 
 _LOOKS = int(os.environ.get("LIVE_LOOKS", "24"))
+_PER_LOOK = 4000  # messages at most, so that a slow machine does not have more to read in each look
 
 
 @on_releases("4.9.8", "5.3.3", "5.5.0", in_every_run="5.3.3")
@@ -87,7 +89,11 @@ def test_inspect_and_verify_next_to_a_working_broker_report_no_problem(
     geometry = ["--hash-slots", str(_GEOMETRY.hash_slots), "--index-num", str(_GEOMETRY.index_entries)]
     looks = [["inspect", "--json"], ["verify", "--json", "--engine", "local", "--release", release, *geometry]]
     outcomes: list[tuple[str, int, list[dict[str, object]]]] = []
-    with real_store(release, store, _GEOMETRY) as opened, _producing(opened):
+
+    def may_send(count: int) -> bool:
+        return count < (len(outcomes) + 1) * _PER_LOOK
+
+    with real_store(release, store, _GEOMETRY) as opened, _producing(opened, may_send):
         for number in range(_LOOKS):
             verb, *options = looks[number % len(looks)]
             outcome = run(verb, *options, store)
@@ -99,14 +105,23 @@ def test_inspect_and_verify_next_to_a_working_broker_report_no_problem(
 
 
 @contextmanager
-def _producing(opened: RealStore) -> Iterator[list[tuple[DirectMessage, Stored]]]:
-    """Store up to two thousand messages a second during the block, let old files be deleted, and yield the messages."""
+def _producing(
+    opened: RealStore, may_send: Callable[[int], bool] = lambda _: True
+) -> Iterator[list[tuple[DirectMessage, Stored]]]:
+    """
+    Store up to two thousand messages a second during the block, let old files be deleted, and yield the messages.
+
+    No message is stored while *may_send* says no to the number of messages so far.
+    """
     sent: list[tuple[DirectMessage, Stored]] = []
     stop = threading.Event()
 
     def produce() -> None:
         begin = time.monotonic()
         while not stop.wait(max(len(sent) / 2000 - (time.monotonic() - begin), 0)):
+            if not may_send(len(sent)):
+                stop.wait(_PAUSE_S)
+                continue
             messages = [_message(number) for number in range(len(sent), len(sent) + _AT_ONCE)]
             sent.extend(zip(messages, opened.put_each(messages), strict=True))
             opened.expire()
