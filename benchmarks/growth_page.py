@@ -63,6 +63,10 @@ def _list_sizes_with(place: str, record: Mapping[str, Any]) -> Sequence[Size]:
     return [one for one in record["sizes"] if place in one]
 
 
+def _compare_with_baseline(command: str, figure: str, one: Size) -> float:
+    return float(one[command]["recreated"][figure] / one[command]["baseline"][figure])
+
+
 # One for each environment, because a record may have figures of some of them.
 _GROUPS_OF_FIRST_RUNS = tuple(
     Group("first-run", "KiB of log", lambda one: one["kib"], tuple(
@@ -120,6 +124,24 @@ GROUPS = (
             lambda one: one["lost_only"]["fsyncs"], "of one queue"),
         Row("fsync calls of `repair`, one queue lost", "1,203 (400 queues)",
             lambda one: one["repair"]["fsyncs"], "of one queue"),
+    )),
+    Group("recreated-topic", "earlier messages", lambda one: one["earlier_messages"], tuple(
+        Row(f"{words} of `{command}`, divided by that with a topic that was never deleted", before,
+            partial(_compare_with_baseline, command, figure), goal)
+        for command in ("verify", "ingest")
+        for words, figure, before, goal in (
+            ("topic deleted and created again: memory", "peak_mib", "846 bytes a message", "40 bytes a message"),
+            ("topic deleted and created again: CPU time", "cpu_s", "13 µs a message", ""),
+        )
+    )),
+    Group("index-settings", "index files", lambda one: one["files"], (
+        Row("settings of index files: MB read for each file", "20",
+            lambda one: one["settings"]["bytes"] / one["files"] / 1e6, "a sample"),
+        Row("places of index files: reads for each file", "", lambda one: one["places"]["reads"] / one["files"], ""),
+    )),
+    Group("rocksdb-index", "rows", lambda one: one["rows"], (
+        Row("`verify` of an index in RocksDB: µs of CPU time a row", "16", lambda one: one["compare_us_per_row"], ""),
+        Row("its additional memory, MiB", "153 bytes a row", lambda one: one["more_peak_mib"], "streamed"),
     )),
     Group("missing-key", "messages", lambda one: one["messages"], (
         Row("`query by-key` of a missing key in a lake: statements", "8", lambda one: one["statements"], ""),
