@@ -44,6 +44,7 @@ from jobs.lake.tables import MESSAGES
 from jobs.products.index.settings import determine_releases
 from jobs.query import Message, has_body_in_lake, json_text, record_of_row
 from jobs.query.merging import merge_answers
+from jobs.query.message import removed_column_text
 from jobs.query.reasons import coverage_text, explain_unknown_topic
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source
 from jobs.query.store_reader import SKIPPED_SEGMENTS, StoreReader
@@ -126,11 +127,7 @@ def _plan_lake(request: ExportRequest, lake: Lake) -> tuple[list[ExportItem], Ex
         raise NotAStore(why_without_messages(has_runs=bool(known)), None, lake.location)
     dropped = frozenset({*MESSAGES.schema.names} - {field.name for field in snapshot.schema().fields})
     if dropped - NEWER_COLUMNS:
-        name = min(dropped - NEWER_COLUMNS)
-        raise OSError(
-            f"the lake's table {MESSAGES.name} lacks the column {name}: another engine has removed it. Restore an "
-            "earlier version of the table"
-        )
+        raise OSError(removed_column_text(f"the lake's table {MESSAGES.name}", min(dropped - NEWER_COLUMNS)))
 
     def place(file: SnapshotFile) -> tuple[str, int, str]:
         return str(file.minimum("store_id", "")), int(file.minimum("physical_offset", 0)), file.path

@@ -66,7 +66,6 @@ def _hold_file_lock(location: str) -> Iterator[bool]:
     path = Path(local_path(location))
     make_directory(path.parent)
     is_new = not path_exists(path)
-    refuse_special_file(path)
     descriptor = _open_lock_file(path)
     try:
         try:
@@ -92,7 +91,8 @@ def _hold_file_lock(location: str) -> Iterator[bool]:
 
 
 def _open_lock_file(path: Path) -> int:
-    """Open a lock file; refuse a link, because its target would be overwritten."""
+    """Open a lock file; refuse a pipe or a device, and a link, because its target would be overwritten."""
+    refuse_special_file(path)
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:

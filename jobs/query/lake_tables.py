@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -35,6 +35,7 @@ from jobs.lake.snapshots import (
     rows_without_timestamps,
 )
 from jobs.launch.engine import count_memory
+from jobs.query.message import removed_column_text
 from jobs.storage.local import explaining_full_disk, temporary_directory_for
 from jobs.storage.locations import is_local, join_location, local_path, normalize_location, why_unsupported
 from jobs.storage.paths import refuse_special_file
@@ -369,12 +370,7 @@ def _explain(error: DeltaError) -> str:
     """Return why the engine refuses a statement of ours: another engine has changed a table."""
     text = _RAW.sub("", " ".join(str(error).split()))
     found = _MISSING_COLUMN.match(text)
-    if found is None:
-        return text
-    return (
-        f"a table of this lake lacks the column {found[1]}: another engine has removed it. Restore an earlier version "
-        "of the table"
-    )
+    return text if found is None else removed_column_text("a table of this lake", found[1])
 
 
 def _check_row_count(file: str) -> None:
@@ -461,8 +457,8 @@ class ResultBatches:
 
     def _refuse_ignored_limit(self, sql: str) -> None:
         """Raise `UnsupportedFormat` if a LIMIT became part of a scan without columns, which returns all rows."""
-        explain = partial(self._tables.execute, f"EXPLAIN {sql}")
-        plans = self._await_result(self._thread.submit(lambda: rows_without_timestamps(explain())))
+        explained = self._thread.submit(lambda: rows_without_timestamps(self._tables.execute(f"EXPLAIN {sql}")))
+        plans = self._await_result(explained)
         found = next((scan for row in plans if (scan := _SCAN_WITHOUT_COLUMNS.search(str(row["plan"])))), None)
         if found is not None:
             raise UnsupportedFormat(

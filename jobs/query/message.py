@@ -121,8 +121,9 @@ def record_of_row(row: Mapping[str, Any], location: str) -> MessageRecord:
     except CorruptData as error:
         raise CorruptData(error.reason, error.offset, location) from error
     except KeyError as error:
-        reason = (
-            f"the lake's table messages lacks the column {error.args[0]}: another engine has removed it. Restore an "
-            "earlier version of the table"
-        )
-        raise CorruptData(reason) from error
+        raise CorruptData(removed_column_text("the lake's table messages", error.args[0])) from error
+
+
+def removed_column_text(table: str, column: str) -> str:
+    """Explain that a table lacks a column that every run writes."""
+    return f"{table} lacks the column {column}: another engine has removed it. Restore an earlier version of the table"
